@@ -1,0 +1,96 @@
+"""Memory that a worker's kernels use again from round to round."""
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpmdask.errors import KernelError
+
+# A cache line, and the widest vector register
+ALIGNMENT = 64
+
+
+class Scratch:
+    """Labelled buffers that grow when needed and are kept.
+
+    Memory touched for the first time is paid for in page faults (over 1 s/GB measured under a CPU
+    quota), which would be counted as the kernel's.
+
+    Notes
+    -----
+    A buffer belongs to its label: arrays taken under one label share memory, and the last one taken
+    is the only one that may be used. It is not safe for several threads at once.
+
+    Examples
+    --------
+    >>> scratch = Scratch()
+    >>> scratch.take("a", (1000, 100), float).shape
+    (1000, 100)
+    >>> scratch.take("a", 10, "float32").flags.c_contiguous
+    True
+    >>> scratch.nbytes >= 800_000
+    True
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def take(
+        self, label: str, shape: int | Sequence[int], dtype: npt.DTypeLike
+    ) -> npt.NDArray[Any]:
+        """Return a C-contiguous array on the buffer of `label`; its contents are undefined.
+
+        Parameters
+        ----------
+        label : str
+            Which buffer.
+        shape : int or sequence of int
+            Each >= 0.
+        dtype : dtype
+            Any without Python objects.
+
+        Returns
+        -------
+        ndarray
+            Aligned to 64 bytes.
+
+        Raises
+        ------
+        KernelError
+            For a negative shape or a dtype that holds Python objects.
+        """
+        form = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
+        kind = np.dtype(dtype)
+        if min(form, default=0) < 0 or kind.hasobject:
+            raise KernelError(
+                f"scratch {label!r} of shape {form} and dtype {kind}; allowed are lengths >= 0 "
+                "and dtypes without Python objects"
+            )
+        nbytes = math.prod(form) * kind.itemsize
+        return self._bytes(label, nbytes)[:nbytes].view(kind).reshape(form)
+
+    def _bytes(self, label: str, nbytes: int) -> npt.NDArray[np.uint8]:
+        buffer = self._buffers.get(label)
+        if buffer is None or buffer.size < nbytes:
+            del buffer
+            self._buffers.pop(label, None)  # freed first: never both at once
+            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+            buffer = raw[-raw.ctypes.data % ALIGNMENT :][:nbytes]
+            self._buffers[label] = buffer
+        return buffer
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept, over all labels."""
+        return sum(buffer.size for buffer in self._buffers.values())
+
+    def clear(self) -> None:
+        """Give all memory back; arrays taken before stay valid for whoever holds them."""
+        self._buffers.clear()
+
+    def __repr__(self) -> str:
+        return f"Scratch({len(self._buffers)} buffers, {self.nbytes} bytes)"
