@@ -1,0 +1,6 @@
+"""Time as a function of units: what is known of one worker that runs one kernel."""
+
+from fpmdask.models.base import Model as Model
+from fpmdask.models.base import from_json as from_json
+from fpmdask.models.constant import ConstantModel as ConstantModel
+from fpmdask.models.piecewise import PiecewiseLinearModel as PiecewiseLinearModel
