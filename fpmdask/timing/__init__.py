@@ -4,6 +4,9 @@ from fpmdask.timing.deadline import Clock as Clock
 from fpmdask.timing.deadline import Deadline as Deadline
 from fpmdask.timing.deadline import DeadlinePassed as DeadlinePassed
 from fpmdask.timing.deadline import Interruptible as Interruptible
+from fpmdask.timing.emulated import EmulatedKernel as EmulatedKernel
+from fpmdask.timing.gbbp import BuilderReason as BuilderReason
+from fpmdask.timing.gbbp import FullModelBuilder as FullModelBuilder
 from fpmdask.timing.kernel import FunctionKernel as FunctionKernel
 from fpmdask.timing.kernel import Kernel as Kernel
 from fpmdask.timing.kernel import KernelFactory as KernelFactory
