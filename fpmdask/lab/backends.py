@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Protocol
 
 from fpmdask.errors import LabError
 from fpmdask.lab import cgroups, network, swap
 from fpmdask.lab.commands import run, tool
-from fpmdask.lab.definition import LabDefinition, WorkerDefinition
+from fpmdask.lab.definition import LabDefinition
 from fpmdask.lab.processes import Process
 from fpmdask.lab.state import Ledger, recorded
 
@@ -26,7 +25,7 @@ class Backend(Protocol):
     def command(self, node: str) -> tuple[str, ...]:
         """Return what is put before a node's command line."""
 
-    def place(self, process: Process, worker: WorkerDefinition) -> None:
+    def place(self, process: Process) -> None:
         """Put a worker's process, not yet begun, where it belongs."""
 
     def set_quota(self, worker: str, cores: float | None) -> None:
@@ -98,9 +97,10 @@ class RootBackend:
         link = self._links.get(node)
         return ("nsenter", f"--net=/run/netns/{link.namespace}", "--") if link else ()
 
-    def place(self, process: Process, worker: WorkerDefinition) -> None:
+    def place(self, process: Process) -> None:
         """Put a process into its worker's groups."""
-        for group in cgroups.groups([self._cpu, self._memory], self._group, worker.name):
+        worker = process.role.removeprefix("worker ")
+        for group in cgroups.groups([self._cpu, self._memory], self._group, worker):
             cgroups.write(((group / "cgroup.procs", str(process.pid)),))
 
     def set_quota(self, worker: str, cores: float | None) -> None:
@@ -172,7 +172,7 @@ class DutyCycleBackend:
         """Return nothing: the node runs where the driver runs."""
         return ()
 
-    def place(self, process: Process, worker: WorkerDefinition) -> None:
+    def place(self, process: Process) -> None:
         """Leave the process where it is."""
 
     def set_quota(self, worker: str, cores: float | None) -> None:
@@ -184,19 +184,24 @@ def why_not_root() -> str | None:
 
     Notes
     -----
-    It looks and makes nothing; `doctor` really tries.
+    It tries namespaces, a bridge, a veth pair and tbf in a nameless network namespace, which
+    goes with the process that has it.
     """
     if os.geteuid() != 0:
         return "this user is not root"
-    for name in ("ip", "tc", "nsenter"):
+    for name in ("ip", "tc", "nsenter", "unshare"):
         if tool(name) is None:
             return f"the tool {name!r} is not installed"
     for controller in ("cpu", "memory"):
         hierarchy = cgroups.find(controller)
         if hierarchy is None:
             return f"no {controller} control groups are mounted"
-        if not os.access(hierarchy.root, os.W_OK) or _read_only(hierarchy.root):
-            return f"the control groups in {hierarchy.root} cannot be written"
+        if (reason := cgroups.usable(hierarchy)) is not None:
+            return reason
+    try:
+        run(("unshare", "--net", "sh", "-ec", network.TRIAL))
+    except LabError as error:
+        return str(error)
     return None
 
 
@@ -224,10 +229,6 @@ def choose(wanted: str) -> str:
             "and backend 'duty-cycle' works without"
         )
     return "duty-cycle"
-
-
-def _read_only(folder: Path) -> bool:
-    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def _hierarchy(controller: str) -> cgroups.Hierarchy:

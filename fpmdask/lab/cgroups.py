@@ -150,14 +150,37 @@ def write(plan: tuple[tuple[Path, str], ...]) -> None:
             ) from error
 
 
+def usable(hierarchy: Hierarchy) -> str | None:
+    """Return why no group can be made in a hierarchy, or None; it makes none.
+
+    Notes
+    -----
+    With version 2 it hands the controller down from the root, as making a group does: the kernel
+    refuses that where the root of a container has processes of its own.
+    """
+    root = hierarchy.root
+    if not os.access(root, os.W_OK) or os.statvfs(root).f_flag & os.ST_RDONLY:
+        return f"{root} cannot be written"
+    if hierarchy.version == 2:
+        try:
+            _hand_down(hierarchy, root)
+        except OSError as error:
+            return f"{root} does not hand {hierarchy.controller} down: {error.strerror}"
+    return None
+
+
+def _hand_down(hierarchy: Hierarchy, parent: Path) -> None:
+    control = parent / "cgroup.subtree_control"
+    if hierarchy.controller not in control.read_text("ascii").split():
+        control.write_text(f"+{hierarchy.controller}", encoding="ascii")
+
+
 def create(group: Path, controllers: list[Hierarchy]) -> None:
     """Make a group and, with version 2, hand the controllers down to it."""
     try:
         for hierarchy in controllers:
             if hierarchy.version == 2 and group.is_relative_to(hierarchy.root):
-                control = group.parent / "cgroup.subtree_control"
-                if hierarchy.controller not in control.read_text("ascii").split():
-                    control.write_text(f"+{hierarchy.controller}", encoding="ascii")
+                _hand_down(hierarchy, group.parent)
         group.mkdir()
     except OSError as error:
         raise LabError(

@@ -121,8 +121,16 @@ def scheduler_address(folder: Path, process: Process, log: Path) -> str:
     return str(found)
 
 
-def wait_for_workers(client: Any, started: Mapping[Process, Path], names: set[str]) -> None:
-    """Wait until workers of these names are registered.
+def connect(address: str) -> Any:
+    """Return a client of the scheduler that is nobody's default, to be used as a context."""
+    from distributed import Client
+
+    client: Any = Client
+    return client(address, set_as_default=False)
+
+
+def wait_for_workers(client: Any, started: Mapping[Process, Path], names: set[str]) -> list[str]:
+    """Wait until workers of these names are registered and return their addresses.
 
     Parameters
     ----------
@@ -134,11 +142,21 @@ def wait_for_workers(client: Any, started: Mapping[Process, Path], names: set[st
         Whom to wait for.
     """
 
-    def registered() -> bool:
-        info = client.scheduler_info(n_workers=-1)["workers"]
-        return names <= {worker["name"] for worker in info.values()}
+    def addresses() -> list[str]:
+        found = _addresses(client, names)
+        return found if len(found) == len(names) else []
 
-    _wait(registered, started, f"the workers {', '.join(sorted(names))} to register")
+    return list(_wait(addresses, started, f"the workers {', '.join(sorted(names))} to register"))
+
+
+def wait_until_gone(client: Any, names: set[str]) -> None:
+    """Wait until no workers of these names are registered: the scheduler takes a name once."""
+    _wait(lambda: not _addresses(client, names), {}, "the scheduler to forget a worker")
+
+
+def _addresses(client: Any, names: set[str]) -> list[str]:
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return [address for address, worker in workers.items() if worker["name"] in names]
 
 
 def _wait(done: Callable[[], Any], started: Mapping[Process, Path], what: str) -> Any:

@@ -1,33 +1,23 @@
-"""A heterogeneous Dask cluster emulated on one Linux machine."""
+"""The lab that a program uses."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import signal
-import sys
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from fpmdask.errors import LabError
-from fpmdask.lab import backends, cluster
-from fpmdask.lab.definition import (
-    BACKENDS,
-    LabDefinition,
-    WorkerDefinition,
-    check_quota,
-    load,
-)
-from fpmdask.lab.processes import Process, boot_id, identify, kill, spawn
-from fpmdask.lab.state import LabState, Ledger, exclusive, read_state, recorded, state_path
+from fpmdask.lab.assembly import Assembly
+from fpmdask.lab.definition import BACKENDS, LabDefinition, WorkerDefinition, check_quota
+from fpmdask.lab.parsing import load
+from fpmdask.lab.processes import Process, kill
+from fpmdask.lab.state import LabState, read_state
 from fpmdask.lab.teardown import take_down
 
 
 class Lab:
-    """A lab that lives as long as this object is up, and ends with the driver however that ends.
+    """A heterogeneous Dask cluster on this machine, which ends when its driver ends.
 
     Parameters
     ----------
@@ -58,9 +48,7 @@ class Lab:
         if self._wanted not in BACKENDS:
             raise LabError(f"backend is {backend!r}; allowed are {', '.join(BACKENDS)}")
         self._detached = detached
-        self._ledger: Ledger | None = None
-        self._backend: backends.Backend | None = None
-        self._memory = 0
+        self._parts: Assembly | None = None
 
     @classmethod
     def from_toml(
@@ -83,6 +71,11 @@ class Lab:
             In place of the definition's.
         detached : bool
             Whether the lab stays when the driver ends.
+
+        Raises
+        ------
+        LabError
+            If there is no such definition or it says something that cannot be.
         """
         return cls(load(name_or_path, name=name), backend=backend, detached=detached)
 
@@ -93,16 +86,8 @@ class Lab:
 
     @property
     def state(self) -> LabState:
-        """What is recorded of this lab.
-
-        Raises
-        ------
-        LabError
-            If the lab is not up.
-        """
-        if self._ledger is None:
-            raise LabError(f"the lab {self.definition.name!r} is not up; call up() or use `with`")
-        return self._ledger.state
+        """What is recorded of this lab; a `LabError` if it is not up."""
+        return self._assembly().state
 
     @property
     def scheduler_address(self) -> str:
@@ -132,28 +117,33 @@ class Lab:
         The workers start without their quotas and get them once they have registered and
         imported what they need: the imports alone would take a tenth of a core over ten seconds.
         """
-        if self._ledger is not None:
+        if self._parts is not None:
             raise LabError(f"the lab {self.definition.name!r} is already up; take it down first")
-        self._memory = cluster.memory_share(self.workers, _machine_memory())
-        self._ledger = self._begin()
+        self._parts = Assembly(self.definition, self._wanted)
         try:
-            self._build()
+            self._parts.build(detached=self._detached)
         except BaseException:
             self.down()
             raise
         return self
 
     def down(self) -> None:
-        """Take the lab down; nothing to do if it is down already."""
-        ledger, self._ledger, self._backend = self._ledger, None, None
-        if ledger is None:
+        """Take the lab down; nothing to do if it is down already.
+
+        Raises
+        ------
+        LabError
+            If something would not go; it stays recorded, and ``fpmdask lab down`` tries again.
+        """
+        parts, self._parts = self._parts, None
+        if parts is None:
             return
-        current = read_state(ledger.path)
-        if current is not None and current.identity == ledger.state.identity:
-            take_down(ledger.path, ledger.state)
+        current = read_state(parts.ledger.path)
+        if current is not None and current.identity == parts.state.identity:
+            take_down(parts.ledger.path, parts.state)
 
     def __enter__(self) -> Lab:
-        return self.up() if self._ledger is None else self
+        return self.up() if self._parts is None else self
 
     def __exit__(
         self,
@@ -164,11 +154,16 @@ class Lab:
         self.down()
 
     def __repr__(self) -> str:
-        where = self.scheduler_address if self._ledger is not None else "down"
+        where = "down" if self._parts is None else self.scheduler_address or "starting"
         return f"<Lab {self.definition.name!r}: {len(self.workers)} workers, {where}>"
 
     def worker_pid(self, name: str) -> int:
         """Return the pid of the process that runs a worker's tasks.
+
+        Parameters
+        ----------
+        name : str
+            The worker.
 
         Raises
         ------
@@ -180,28 +175,39 @@ class Lab:
             return process.pid
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii")
         for pid in children.split():
+            # The nanny's other child is multiprocessing's resource tracker.
             if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
-        raise LabError(f"the nanny of worker {name!r} has no worker; see {self.log(name)}")
+        raise LabError(f"the nanny of worker {name!r} has no worker now; see {self.log(name)}")
 
     def log(self, name: str) -> Path:
-        """Return the file that a worker or ``"scheduler"`` writes to."""
-        return Path(self.state.folder) / f"{name}.log"
+        """Return the file that a worker or ``"scheduler"`` writes its output to."""
+        return self._assembly().log(name)
 
     def kill_worker(self, name: str) -> None:
-        """End a worker with SIGKILL (with a nanny: the worker, which the nanny starts again)."""
+        """End a worker with SIGKILL (under a nanny: the worker, which the nanny starts again).
+
+        Parameters
+        ----------
+        name : str
+            The worker.
+        """
         if self._worker(name).nanny:
             os.kill(self.worker_pid(name), signal.SIGKILL)
         else:
             kill([self._process(name)])
 
     def restart_worker(self, name: str) -> None:
-        """Start a worker anew under its name and quota, ending it if it still runs."""
+        """Start a worker anew under its name and quota, ending it first if it still runs.
+
+        Parameters
+        ----------
+        name : str
+            The worker.
+        """
         worker = self._worker(name)
-        process = self.state.process(f"worker {name}")
-        if process is not None:
-            kill([process])
-        self._start_workers((worker,), {name: self.state.quotas.get(name, worker.cpu)})
+        quota = self.state.quotas.get(name)
+        self._assembly().start_workers((worker,), {name: quota})
 
     def set_quota(self, name: str, cores: float | None) -> None:
         """Change a worker's CPU quota while it runs.
@@ -216,131 +222,12 @@ class Lab:
         self._worker(name)
         if cores is not None:
             check_quota(cores, self.definition.period, f"worker {name!r}")
-        ledger, backend = self._parts()
-        backend.set_quota(name, cores)
-        quotas = {k: v for k, v in ledger.state.quotas.items() if k != name}
-        ledger.record(quotas=quotas if cores is None else {**quotas, name: float(cores)})
+        self._assembly().set_quota(name, cores)
 
-    def _begin(self) -> Ledger:
-        """Record the lab, once the remains of those whose drivers are gone are cleared away."""
-        definition = self.definition
-        chosen = backends.choose(self._wanted)
-        with exclusive():
-            clear_stale()
-            path = state_path(definition.name)
-            if (other := read_state(path)) is not None:
-                owner = f"process {other.owner.pid}" if other.owner else "`fpmdask lab up`"
-                raise LabError(
-                    f"a lab named {definition.name!r} is already up, started by {owner}; take it "
-                    f"down with `fpmdask lab down {definition.name}` or give this one another name "
-                    "(their workers would share the cores)"
-                )
-            identity = secrets.token_hex(3)
-            folder = Path(tempfile.gettempdir()) / f"fpmdask-{definition.name}-{identity}"
-            state = LabState(
-                name=definition.name,
-                identity=identity,
-                backend=chosen,
-                boot=boot_id(),
-                folder=str(folder),
-                # A detached lab belongs to its maker until it is up.
-                owner=identify("owner", os.getpid()),
-                period=definition.period,
-            )
-            return Ledger(path, state)
-
-    def _build(self) -> None:
-        assert self._ledger is not None
-        ledger, state = self._ledger, self._ledger.state
-        folder = Path(state.folder)
-        folder.mkdir(mode=0o700)
-        if not self._detached or state.backend == "duty-cycle":
-            watch = (sys.executable, "-m", "fpmdask.lab.watch", str(ledger.path))
-            self._spawn("watch", watch, dict(os.environ), folder / "watch.log", None)
-        kinds = {"root": backends.RootBackend, "duty-cycle": backends.DutyCycleBackend}
-        self._backend = kinds[state.backend](self.definition, ledger)
-        self._backend.prepare()
-        log = folder / "scheduler.log"
-        command = cluster.scheduler_command(
-            self.definition, self._backend.address("scheduler"), folder
-        )
-        scheduler = self._spawn(
-            "scheduler",
-            (*self._backend.command("scheduler"), *command),
-            cluster.environment(self.definition, None),
-            log,
-            None,
-        )
-        ledger.record(scheduler_address=cluster.scheduler_address(folder, scheduler, log))
-        self._start_workers(self.workers, {worker.name: worker.cpu for worker in self.workers})
-        if self._detached:
-            ledger.record(owner=None)
-
-    def _start_workers(
-        self, workers: tuple[WorkerDefinition, ...], quotas: Mapping[str, float | None]
-    ) -> None:
-        from distributed import Client
-
-        started = {}
-        for worker in workers:
-            self.set_quota(worker.name, None)
-            started[self._start(worker)] = self.log(worker.name)
-        names = {worker.name for worker in workers}
-        with Client(self.scheduler_address, set_as_default=False) as client:
-            cluster.wait_for_workers(client, started, names)
-            addresses = [
-                address
-                for address, info in client.scheduler_info(n_workers=-1)["workers"].items()
-                if info["name"] in names
-            ]
-            if self.definition.imports:
-                code = f"import {', '.join(self.definition.imports)}"
-                client.run(exec, code, workers=addresses)
-        for name, cores in quotas.items():
-            if cores is not None:
-                self.set_quota(name, cores)
-
-    def _start(self, worker: WorkerDefinition) -> Process:
-        _, backend = self._parts()
-        command = cluster.worker_command(
-            worker,
-            backend.address(worker.name),
-            self.scheduler_address,
-            Path(self.state.folder),
-            self._memory,
-        )
-        return self._spawn(
-            f"worker {worker.name}",
-            (*backend.command(worker.name), *command),
-            cluster.environment(self.definition, worker),
-            self.log(worker.name),
-            worker,
-        )
-
-    def _spawn(
-        self,
-        role: str,
-        argv: tuple[str, ...],
-        environment: dict[str, str],
-        log: Path,
-        worker: WorkerDefinition | None,
-    ) -> Process:
-        assert self._ledger is not None
-        ledger = self._ledger
-
-        def prepare(process: Process) -> None:
-            ledger.record(processes=(process,))
-            if worker is not None:
-                if worker.affinity:
-                    os.sched_setaffinity(process.pid, worker.affinity)
-                self._parts()[1].place(process, worker)
-
-        return spawn(role, argv, environment=environment, log=log, prepare=prepare)
-
-    def _parts(self) -> tuple[Ledger, backends.Backend]:
-        if self._ledger is None or self._backend is None:
+    def _assembly(self) -> Assembly:
+        if self._parts is None:
             raise LabError(f"the lab {self.definition.name!r} is not up; call up() or use `with`")
-        return self._ledger, self._backend
+        return self._parts
 
     def _worker(self, name: str) -> WorkerDefinition:
         for worker in self.workers:
@@ -355,18 +242,3 @@ class Lab:
         if process is None or not process.alive():
             raise LabError(f"the worker {name!r} does not run; start it with restart_worker")
         return process
-
-
-def clear_stale() -> tuple[LabState, ...]:
-    """Take down the labs whose drivers are gone; the caller holds the lock."""
-    stale = [(path, state) for path, state in recorded() if state.condition() == "stale"]
-    for path, state in stale:
-        take_down(path, state)
-    return tuple(state for _, state in stale)
-
-
-def _machine_memory() -> int:
-    from distributed.system import MEMORY_LIMIT
-
-    memory: Any = MEMORY_LIMIT
-    return int(memory)

@@ -25,6 +25,13 @@ MOST_WORKERS = 240
 BURST_SECONDS = 0.002
 SMALLEST_BURST_BYTES = 2 * 65536
 LATENCY = "100ms"
+# All that a lab's network needs, for a shell in a namespace of its own.
+TRIAL = """
+ip link add trial type bridge
+ip link add one type veth peer name two
+ip link set one master trial up
+tc qdisc add dev one root tbf rate 100mbit burst 128kb latency 100ms
+"""
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ def plan_links(
     """
     if len(workers) > MOST_WORKERS:
         raise LabError(f"{len(workers)} workers asked for; a lab holds at most {MOST_WORKERS}")
-    nodes = [("scheduler", 2, None)] if scheduler else []
+    nodes: list[tuple[str, int, int | None]] = [("scheduler", 2, None)] if scheduler else []
     nodes += [(name, FIRST_WORKER + i, rate) for i, (name, rate) in enumerate(workers)]
     return tuple(
         Link(name, f"fpm{identity}-{host}", f"fpm{identity}-{host}", str(network[host]), rate)
@@ -152,10 +159,10 @@ def bridge_commands(bridge: str, network: Network) -> tuple[tuple[str, ...], ...
 def link_commands(bridge: str, link: Link, prefix: int = 24) -> tuple[tuple[str, ...], ...]:
     """Return the commands that make one namespace, connect it and limit its rate both ways."""
     inside = ("ip", "-n", link.namespace)
+    peer = ("peer", "name", "eth0", "netns", link.namespace)
     commands = (
         ("ip", "netns", "add", link.namespace),
-        ("ip", "link", "add", link.veth, "type", "veth")
-        + ("peer", "name", "eth0", "netns", link.namespace),
+        ("ip", "link", "add", link.veth, "type", "veth", *peer),
         ("ip", "link", "set", link.veth, "master", bridge, "up"),
         (*inside, "address", "add", f"{link.address}/{prefix}", "dev", "eth0"),
         (*inside, "link", "set", "eth0", "up"),

@@ -48,18 +48,26 @@ class Process:
 
     def reap(self) -> None:
         """Collect the exit status if the process is an ended child of this one."""
+        if _stat(self.pid) != ("Z", self.started):
+            return
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
 
 
 def start_time(pid: int) -> int | None:
-    """Return a process's start time in clock ticks since boot, None if there is none or it ended."""
+    """Return a process's start time in clock ticks since boot, None unless it runs."""
+    state, started = _stat(pid)
+    return None if state in "ZX" else started
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """Return a process's state (``"X"`` if there is none) and start time."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return None
+        return "X", 0
     state, *rest = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else int(rest[18])
+    return state, int(rest[18])
 
 
 def identify(role: str, pid: int) -> Process:

@@ -78,16 +78,22 @@ class LabState:
         return next((p for p in reversed(self.processes) if p.role == role), None)
 
     def condition(self) -> str:
-        """Return ``"up"``, ``"starting"`` or ``"stale"`` (left by a driver that is gone)."""
-        if self.boot != boot_id():
-            return "stale"
+        """Return how the lab is.
+
+        Returns
+        -------
+        {"starting", "up", "broken", "stale"}
+            ``"broken"``: its driver runs, its scheduler does not. ``"stale"``: nobody needs it
+            any more and it may be cleared away.
+        """
         scheduler = self.process("scheduler")
         running = scheduler is not None and scheduler.alive()
-        if self.owner is not None and not self.owner.alive():
+        owned = self.owner is not None and self.owner.alive()
+        if self.boot != boot_id() or not (owned or (self.owner is None and running)):
             return "stale"
-        if self.owner is None and not running:
-            return "stale"
-        return "up" if running and self.scheduler_address else "starting"
+        if not self.scheduler_address:
+            return "starting"
+        return "up" if running else "broken"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``, with the format and its version."""

@@ -87,22 +87,24 @@ def watch(path: Path) -> None:
         The lab's state file.
     """
     duty = DutyCycle()
-    changed, looked = 0, -LOOK_SECONDS
+    changed, looked = 0, 0.0
+    pause = 0.0
     try:
         while True:
             if time.monotonic() - looked >= LOOK_SECONDS or _changed(path) != changed:
                 looked, changed = time.monotonic(), _changed(path)
                 state = read_state(path)
-                if state is None or _mine(state) is None:
+                if state is None or not _mine(state):
                     return
                 if state.owner is not None and not state.owner.alive():
-                    duty.release()
                     take_down(path, state)
                     return
+                pause = LOOK_SECONDS
                 if state.backend == "duty-cycle":
                     duty.follow(state)
+                    pause = TICK_SECONDS
             duty.tick()
-            time.sleep(TICK_SECONDS if state.backend == "duty-cycle" else LOOK_SECONDS)
+            time.sleep(pause)
     finally:
         duty.release()
 
@@ -113,9 +115,9 @@ def _changed(path: Path) -> int:
     return 0
 
 
-def _mine(state: LabState) -> Process | None:
-    """Return this process's entry: a state without it belongs to a later lab of the same name."""
-    return next((p for p in state.processes if p.pid == os.getpid()), None)
+def _mine(state: LabState) -> bool:
+    """Whether a state lists this process; if not it is a later lab of the same name."""
+    return any(process.pid == os.getpid() for process in state.processes)
 
 
 def _terminate(number: int, frame: object) -> None:
