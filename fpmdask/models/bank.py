@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from copy import copy
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ class Bank(Protocol):
 
     def time(self, workers: IntArray, units: FloatArray) -> FloatArray:
         """Return the seconds of ``units[j]`` units on worker ``workers[j]``."""
+
+    def narrowed(self, low: float, high: float) -> "Bank":
+        """Return a bank for times from `low` to `high` seconds only, faster if possible."""
 
 
 def bank(models: Sequence[Model]) -> Bank:
@@ -101,6 +105,13 @@ class PiecewiseBank:
         seconds: FloatArray = np.clip(units / speed, self._times[left], self._times[right])
         return seconds
 
+    def narrowed(self, low: float, high: float) -> "PiecewiseBank":
+        """Return a bank that searches only the segments of times from `low` to `high` seconds."""
+        other = copy(self)
+        other._first = self._search(self._times, self._first, self._last, low) - 1
+        other._last = self._search(self._times, self._first, self._last, high)
+        return other
+
     def _search(
         self, knots: FloatArray, first: IntArray, last: IntArray, value: float | FloatArray
     ) -> IntArray:
@@ -129,6 +140,10 @@ class ConstantBank:
         seconds: FloatArray = units / self._speeds[workers]
         return seconds
 
+    def narrowed(self, low: float, high: float) -> Self:
+        """Return this bank: there is nothing to search."""
+        return self
+
 
 class AnyBank:
     """Models of any kind, one call per worker."""
@@ -148,6 +163,10 @@ class AnyBank:
         for group in np.split(order, cuts) if order.size else ():
             seconds[group] = self._models[workers[group[0]]].time(units[group])
         return seconds
+
+    def narrowed(self, low: float, high: float) -> Self:
+        """Return this bank: the models search for themselves."""
+        return self
 
 
 class MixedBank:
@@ -176,3 +195,8 @@ class MixedBank:
             mine = owner == number
             seconds[mine] = part.time(self._inside[workers[mine]], units[mine])
         return seconds
+
+    def narrowed(self, low: float, high: float) -> "MixedBank":
+        """Return a bank of narrowed banks."""
+        parts = [(members, part.narrowed(low, high)) for members, part in self._parts]
+        return MixedBank(self._part.size, parts)

@@ -67,7 +67,7 @@ def geometric(units: float, models: Sequence[Model], limits: Limits | None = Non
     >>> from fpmdask.models import ConstantModel, PiecewiseLinearModel
     >>> paging = PiecewiseLinearModel.from_points([60_000, 66_000], [6.0, 66.0])
     >>> geometric(100_000, [paging, ConstantModel(5000.0)])
-    array([60812, 39188])
+    array([61371, 38629])
     """
     total = check_units(units)
     if len(models) == 0:
@@ -81,6 +81,10 @@ def geometric(units: float, models: Sequence[Model], limits: Limits | None = Non
         most = np.minimum(most, total)
         low, high = _bracket(total, gathered, most)
         return _select(total, gathered, low, high)
+
+
+# Steps before which the search for segments is confined to those inside the bracket.
+_NARROW = (3, 8)
 
 
 @dataclass(frozen=True)
@@ -103,18 +107,52 @@ def _bracket(total: int, gathered: Bank, most: FloatArray) -> tuple[_Cut, _Cut]:
     """Return cuts below and above the optimum with at most 2p units between, or equal times."""
     few = 2 * most.size
     low, high = _start(total, gathered, most)
-    span = math.inf
-    while high.count - low.count > few:
-        middle = math.sqrt(low.seconds) * math.sqrt(high.seconds)
-        if not low.seconds < middle < high.seconds:
+    spare, stalls, steps = high, 0, 0
+    while (gap := high.count - low.count) > few:
+        if math.nextafter(low.seconds, math.inf) >= high.seconds:
             break
-        width = math.log(high.seconds / low.seconds)
-        if width < span / 2:
-            middle = _interpolated(total + most.size / 2, low, high, middle)
-        span = width
-        cut = _cut(middle, gathered, most)
-        low, high = (cut, high) if cut.count <= total else (low, cut)
+        steps += 1
+        if steps in _NARROW:
+            gathered = gathered.narrowed(low.seconds, high.seconds)
+        jump = stalls == 2
+        guess = (
+            _median(gathered, low, high) if jump else _secant(total, most.size, low, high, spare)
+        )
+        cut = _cut(_between(guess, low, high), gathered, most)
+        low, high, spare = _tightened(total, cut, low, high)
+        if jump and cut is high and low.seconds < (before := math.nextafter(cut.seconds, 0.0)):
+            # The median is often the very time of a plateau.
+            low, high, spare = _tightened(total, _cut(before, gathered, most), low, high)
+        stalls = stalls + 1 if high.count - low.count > gap / 2 and not jump else 0
     return low, high
+
+
+def _tightened(total: int, cut: _Cut, low: _Cut, high: _Cut) -> tuple[_Cut, _Cut, _Cut]:
+    """Return the bracket with `cut` in it, and the cut that it replaced."""
+    return (cut, high, low) if cut.count <= total else (low, cut, high)
+
+
+def _between(seconds: float, low: _Cut, high: _Cut) -> float:
+    """Return `seconds`, or the geometric mean of the cuts if it is not between them."""
+    if not low.seconds < seconds < high.seconds:
+        seconds = math.sqrt(low.seconds) * math.sqrt(high.seconds)
+    if not low.seconds < seconds < high.seconds:
+        seconds = math.nextafter(low.seconds, high.seconds)
+    return seconds
+
+
+def _median(gathered: Bank, low: _Cut, high: _Cut) -> float:
+    """Return the weighted median of the times of each worker's middle unit between the cuts.
+
+    At least a quarter of the units between lie on either side of it, or take exactly this time.
+    """
+    extra = high.whole - low.whole
+    workers = np.flatnonzero(extra)
+    times = gathered.time(workers, low.whole[workers] + np.ceil(extra[workers] / 2))
+    order = np.argsort(times)
+    weight = np.cumsum(extra[workers[order]])
+    median = times[order[np.searchsorted(weight, weight[-1] / 2)]]
+    return _between(float(median), low, high)
 
 
 def _start(total: int, gathered: Bank, most: FloatArray) -> tuple[_Cut, _Cut]:
@@ -134,13 +172,19 @@ def _start(total: int, gathered: Bank, most: FloatArray) -> tuple[_Cut, _Cut]:
     return below, above
 
 
-def _interpolated(target: float, low: _Cut, high: _Cut, otherwise: float) -> float:
-    """Return the time at `target` units on the line through two cuts, in logarithms."""
-    if not 0 < low.units < target < high.units:
-        return otherwise
-    part = math.log(target / low.units) / math.log(high.units / low.units)
-    middle = low.seconds * (high.seconds / low.seconds) ** part
-    return middle if low.seconds < middle < high.seconds else otherwise
+def _secant(total: int, workers: int, low: _Cut, high: _Cut, spare: _Cut) -> float:
+    """Return the time on the line, in logarithms, through the two cuts next to the target.
+
+    The target lies p/2 real units from the optimum, on the side where the bracket is wider.
+    """
+    target = total + (workers if high.count - total > total - low.count else 0)
+    cuts = [cut for cut in (low, high, spare) if cut.units > 0]
+    cuts.sort(key=lambda cut: abs(math.log(cut.units / target)))
+    if len(cuts) < 2 or cuts[0].units == cuts[1].units:
+        return 0.0
+    near, far = cuts[:2]
+    slope = math.log(far.seconds / near.seconds) / math.log(far.units / near.units)
+    return near.seconds * math.exp(min(slope * math.log(target / near.units), 700.0))
 
 
 def _select(total: int, gathered: Bank, low: _Cut, high: _Cut) -> IntArray:
