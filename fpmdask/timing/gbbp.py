@@ -38,12 +38,13 @@ class FullModelBuilder:
         climb     low, 2 low, 4 low … while the speed rises, in longer steps while it rises
                   straight; then high
         bisect    the middle c of [a, b] is measured; it splits the interval in two
-        inflect   c is on the chord: each half must confirm it by one more measurement
+        inflect   c is on the chord and equal to neither end: each half that still changes much
+                  must confirm the straight line by one more measurement
 
         speed  |     c                a half is closed when its ends are equal and the speed is
                |   .   .  b           monotone between them (flat), when it is narrower than the
                |  .     ''·----.      accuracy (cliff), or when it confirmed the chord
-               | a              .
+               | a
                +------------------ units
 
     The intervals wait in the order of the area that a monotone speed may still lie in, so that a
@@ -200,13 +201,22 @@ class FullModelBuilder:
             self._push(left, found, "open")
             self._push(found, right, "too large")
         else:
-            chord = self._on_chord(left, found, right)
-            if chord and interval.state == "inflect":
-                return
-            bump = found.speed > max(left.speed, right.speed) and not chord
-            state: State = "open" if bump else "inflect" if chord else "monotone"
-            self._push(left, found, state)
-            self._push(found, right, state)
+            state = self._state_of_halves(interval.state, left, found, right)
+            if state is not None:
+                self._push(left, found, state)
+                self._push(found, right, state)
+
+    def _state_of_halves(
+        self, state: State, left: Sample, found: Sample, right: Sample
+    ) -> State | None:
+        """Return what a measurement in the middle says of both halves, None if all is known."""
+        flat = found.flat_to(left, self.accuracy) or found.flat_to(right, self.accuracy)
+        if not self._on_chord(left, found, right):
+            bump = found.speed > max(left.speed, right.speed)
+            return "open" if bump and not flat else "monotone"
+        if flat:  # no sign of a slope: that half is done, of the other nothing new is known
+            return "inflect" if state == "inflect" else "monotone"
+        return None if state == "inflect" else "inflect"
 
     def _shrink(self, units: int) -> None:
         """Forget everything from a size on that was too large."""
