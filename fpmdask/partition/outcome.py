@@ -1,0 +1,70 @@
+"""What DFPA measured and where it ended: values without behaviour."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fpmdask.models import Model
+from fpmdask.partition.validate import FloatArray, IntArray
+
+Reason = Literal["balanced", "stagnant", "max_rounds"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """One measured distribution.
+
+    Parameters
+    ----------
+    distribution : ndarray of int64
+        Units per worker; read-only.
+    seconds : ndarray of float64
+        What each worker took; 0 where it had no units, ``inf`` where its share was too large;
+        read-only.
+    imbalance : float
+        See `fpmdask.partition.imbalance`; ``inf`` if a share was too large.
+    """
+
+    distribution: IntArray
+    seconds: FloatArray
+    imbalance: float
+
+    @property
+    def makespan(self) -> float:
+        """The largest time in seconds; ``inf`` if a share was too large."""
+        return float(self.seconds.max())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """The best round so far, all rounds, and why there is no further one.
+
+    Parameters
+    ----------
+    distribution : ndarray of int64
+        Units per worker of the round that met epsilon, otherwise of the round with the smallest
+        measured makespan; read-only.
+    seconds : ndarray of float64
+        The times measured in that round; read-only.
+    imbalance : float
+        The imbalance measured in that round.
+    rounds : tuple of Round
+        All rounds in order.
+    reason : {"balanced", "stagnant", "max_rounds"} or None
+        Why it stopped: a round met epsilon, no proposal is left that would lower the makespan by
+        more than the resolution, or the rounds are used up. None while it runs.
+    models : tuple of Model or None
+        What is known of each worker, measurements included; None for one that was never measured
+        and had no model.
+    """
+
+    distribution: IntArray
+    seconds: FloatArray
+    imbalance: float
+    rounds: tuple[Round, ...]
+    reason: Reason | None
+    models: tuple[Model | None, ...]
+
+    @property
+    def makespan(self) -> float:
+        """The largest of `seconds`."""
+        return float(self.seconds.max())
