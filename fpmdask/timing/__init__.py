@@ -1,5 +1,6 @@
 """Measuring: kernels, repetition until the confidence interval is met, full-model builders."""
 
+from fpmdask.timing.conformance import check_kernel as check_kernel
 from fpmdask.timing.deadline import Clock as Clock
 from fpmdask.timing.deadline import Deadline as Deadline
 from fpmdask.timing.deadline import DeadlinePassed as DeadlinePassed

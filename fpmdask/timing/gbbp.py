@@ -7,7 +7,7 @@ from typing import Literal
 
 from fpmdask.errors import KernelError
 from fpmdask.models import PiecewiseLinearModel
-from fpmdask.timing.interval import Interval, Sample, State, between, sample
+from fpmdask.timing.interval import Interval, Sample, State, between, check_effort, sample
 
 BuilderReason = Literal["accurate", "points", "too large"]
 
@@ -78,11 +78,7 @@ class FullModelBuilder:
         self.low, self.high = operator.index(low), operator.index(high)
         if not 1 <= self.low <= self.high:
             raise KernelError(f"sizes from {low} to {high}; allowed is 1 <= low <= high")
-        if not 0 < accuracy < 1 or operator.index(max_points) < 1:
-            raise KernelError(
-                f"accuracy {accuracy}, max_points {max_points}; allowed are 0 < accuracy < 1 and "
-                "max_points >= 1"
-            )
+        check_effort(accuracy, max_points)
         self.accuracy = accuracy
         self.max_points = max_points
         self.measurements = 0

@@ -1,6 +1,7 @@
 """Measured speeds, and the intervals between them that a full-model builder may look into."""
 
 import math
+import operator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -127,3 +128,18 @@ def sample(units: int, seconds: float, half_width: float) -> Sample:
     if not half_width >= 0:
         raise KernelError(f"a half-width of {half_width!r} s for {units} units; it must be >= 0")
     return Sample(units, seconds, half_width / seconds if math.isfinite(half_width) else 0.0)
+
+
+def check_effort(accuracy: float, max_points: int) -> None:
+    """Refuse what no builder can work with.
+
+    Raises
+    ------
+    KernelError
+        Unless 0 < `accuracy` < 1 and `max_points` >= 1.
+    """
+    if not 0 < accuracy < 1 or operator.index(max_points) < 1:
+        raise KernelError(
+            f"accuracy {accuracy}, max_points {max_points}; allowed are 0 < accuracy < 1 and "
+            "max_points >= 1"
+        )

@@ -21,7 +21,7 @@ class Kernel(Protocol):
     Attributes
     ----------
     name : str
-        Letters, digits, ``.``, ``_``, ``-``.
+        The registered name, or a function's dotted one.
     parameters : mapping of str to JSON values
         What identifies the kernel together with its name (panel depth, dtype, width); a part of the
         model's key.
