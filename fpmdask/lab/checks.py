@@ -119,7 +119,7 @@ def _netem() -> Check:
     script = network.TRIAL.replace("tbf rate 100mbit burst 128kb latency 100ms", "netem delay 1ms")
     check = _in_namespace("tc netem", script, "a link was delayed by 1 ms", "")
     # Rates are tbf's; no definition asks for delays.
-    return check if check.ok else Check("tc netem", True, "missing; nothing needs it")
+    return check if check.ok else Check("tc netem", True, "not available; nothing needs it")
 
 
 def _bridged() -> Check:
@@ -202,7 +202,7 @@ def _swap_file() -> Check:
         else:
             return Check("swap file", True, f"1 MiB of swap was made in {folder} and removed")
     cure = "needs root and a local disk; without swap leave `swap` out of the definition"
-    return Check("swap file", False, "; ".join(dict.fromkeys(reasons)), cure)
+    return Check("swap file", False, reasons[0], cure)
 
 
 def _duty_cycle() -> Check:
@@ -272,5 +272,6 @@ def _try(name: str, trial: Callable[[], object], said: str, cure: str) -> Check:
 
 
 def _brief(error: LabError) -> str:
-    """Return an error's text on one line without its pointer to this very command."""
-    return " ".join(str(error).split(";")[0].split())
+    """Return why a tool failed, on one line, without the pointer to this very command."""
+    text = " ".join(str(error).split(";")[0].split())
+    return text.rpartition(" failed: ")[2]

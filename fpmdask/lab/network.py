@@ -99,9 +99,9 @@ def choose_network(taken: Iterable[Network], seed: str) -> Network:
     24
     """
     used = tuple(taken)
-    candidates = list(Network("10.64.0.0/10").subnets(new_prefix=24))
-    random.Random(seed).shuffle(candidates)
-    for candidate in candidates:
+    first = int(ipaddress.IPv4Address("10.64.0.0"))
+    for index in random.Random(seed).sample(range(1 << 14), 1 << 14):
+        candidate = Network((first + (index << 8), 24))
         if not any(candidate.overlaps(network) for network in used):
             return candidate
     raise LabError(

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fpmdask.errors import LabError
-from fpmdask.lab.definition import (
-    BACKENDS,
-    SCHEDULERS,
-    LabDefinition,
-    WorkerDefinition,
-    check_quota,
-)
+from fpmdask.lab.definition import LabDefinition, WorkerDefinition, check_quota
+from fpmdask.lab.reading import LAB, WORKER, text
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
-_BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_BITS = {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9}
+RESERVED = ("scheduler", "watch")
 
 
 def definitions() -> tuple[str, ...]:
@@ -60,24 +52,24 @@ def load(name_or_path: str | Path, *, name: str | None = None) -> LabDefinition:
     LabError
         If there is no such definition or it says something that cannot be.
     """
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text:
+    given = str(name_or_path)
+    if isinstance(name_or_path, Path) or given.endswith(".toml") or "/" in given:
         path = Path(name_or_path)
         try:
             source = path.read_text(encoding="utf-8")
         except OSError as error:
             raise LabError(
-                f"cannot read the cluster definition {text!r}: {error.strerror}; give the path of "
+                f"cannot read the cluster definition {given!r}: {error.strerror}; give the path of "
                 f"a TOML file or one of the names {', '.join(definitions())}"
             ) from error
         return parse(source, name=name or path.stem)
-    if text not in definitions():
+    if given not in definitions():
         raise LabError(
-            f"no cluster definition is named {text!r}; known are {', '.join(definitions())}; "
+            f"no cluster definition is named {given!r}; known are {', '.join(definitions())}; "
             "a definition of your own is given by its path, for example ./mine.toml"
         )
-    file = resources.files("fpmdask.lab") / "definitions" / f"{text}.toml"
-    return parse(file.read_text(encoding="utf-8"), name=name or text)
+    file = resources.files("fpmdask.lab") / "definitions" / f"{given}.toml"
+    return parse(file.read_text(encoding="utf-8"), name=name or given)
 
 
 def parse(source: str, *, name: str) -> LabDefinition:
@@ -117,15 +109,13 @@ def parse(source: str, *, name: str) -> LabDefinition:
     entries = tree.get("workers")
     if not isinstance(entries, list) or not entries:
         raise LabError(f"{name} has no workers; it needs at least one [[workers]] table")
-    options = {f.name for f in fields(LabDefinition)} - {"name", "workers", "description", "dask"}
-    _known_keys(lab, options, f"[lab] of {name}")
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in lab.items()}
+    _known_keys(lab, set(LAB), f"[lab] of {name}")
     definition = LabDefinition(
         name=name,
         workers=tuple(_worker(entry, defaults, name) for entry in entries),
-        description=str(tree.get("description", "")),
+        description=text(tree.get("description", ""), f"description of {name}"),
         dask=tuple(_dask_variable(k, v) for k, v in _flat(_table(tree, "dask", name))),
-        **given,
+        **{key: LAB[key](value, f"{key} of {name}") for key, value in lab.items()},
     )
     _check_lab(definition)
     return definition
@@ -136,54 +126,20 @@ def _worker(entry: Any, defaults: Mapping[str, Any], lab: str) -> WorkerDefiniti
         raise LabError(f"a worker of {lab} has no name; each [[workers]] table needs one (text)")
     where = f"worker {entry['name']!r} of {lab}"
     _check_name(entry["name"], where)
-    known = {f.name for f in fields(WorkerDefinition)}
-    _known_keys(defaults, known - {"name"}, f"[defaults] of {lab}")
-    _known_keys(entry, known, where)
+    _known_keys(defaults, set(WORKER), f"[defaults] of {lab}")
+    _known_keys(entry, {"name", *WORKER}, where)
     values = {**defaults, **entry}
-    variables = {**defaults.get("environment", {}), **entry.get("environment", {})}
-    values["environment"] = tuple(sorted((str(k), str(v)) for k, v in variables.items()))
-    for key in ("memory", "swap"):
-        if key in values:
-            values[key] = _quantity(values[key], _BYTES, f"{key} of {where}")
-    if "rate" in values:
-        values["rate"] = _quantity(values["rate"], _BITS, f"rate of {where}")
-    for spec in fields(WorkerDefinition):
-        default = spec.default
-        if default is MISSING or spec.name not in values:
-            continue
-        values[spec.name] = _like(default, values[spec.name], spec.name, where)
-    return WorkerDefinition(**values)
-
-
-def _like(default: Any, value: Any, key: str, where: str) -> Any:
-    """Return the value with the type of its default, or refuse it."""
-    if isinstance(default, tuple) and isinstance(value, list | tuple):
-        return tuple(value)
-    if isinstance(default, bool) or isinstance(value, bool):
-        if isinstance(default, bool) and isinstance(value, bool):
-            return value
-    elif key == "cpu" and isinstance(value, int | float) and math.isfinite(value) and value > 0:
-        return float(value)
-    elif key != "cpu" and isinstance(value, int) and value >= (key != "swap"):
-        return value
-    allowed = {bool: "true or false", int: "a whole number ≥ 1", tuple: "a list"}
-    wanted = "a number of cores > 0" if key == "cpu" else allowed.get(type(default), "a number > 0")
-    raise LabError(f"{key} of {where} is {value!r}; it must be {wanted}")
+    parts = [_table(tree, "environment", where) for tree in (defaults, entry)]
+    values["environment"] = {**parts[0], **parts[1]}
+    del values["name"]
+    checked = {key: WORKER[key](value, f"{key} of {where}") for key, value in values.items()}
+    return WorkerDefinition(name=entry["name"], **checked)
 
 
 def _check_lab(lab: LabDefinition) -> None:
     names = [worker.name for worker in lab.workers]
     if twice := sorted({n for n in names if names.count(n) > 1}):
         raise LabError(f"{lab.name} has several workers named {', '.join(twice)}; rename them")
-    for key, allowed in (("backend", BACKENDS), ("scheduler", SCHEDULERS)):
-        if getattr(lab, key) not in allowed:
-            raise LabError(
-                f"{key} of {lab.name} is {getattr(lab, key)!r}; allowed are {', '.join(allowed)}"
-            )
-    if isinstance(lab.period, bool) or not isinstance(lab.period, int | float):
-        raise LabError(f"period of {lab.name} is {lab.period!r}; it must be a number of seconds")
-    if not 0.001 <= lab.period <= 1:
-        raise LabError(f"period of {lab.name} is {lab.period} s; allowed are 0.001 to 1 s")
     for worker in lab.workers:
         if worker.cpu is not None:
             check_quota(worker.cpu, lab.period, f"worker {worker.name!r} of {lab.name}")
@@ -195,10 +151,10 @@ def _check_lab(lab: LabDefinition) -> None:
 
 
 def _check_name(name: str, where: str) -> None:
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(name) or name in RESERVED:
         raise LabError(
             f"{name!r} cannot name {where}; allowed are 1 to 32 lower case letters, digits, "
-            "'-' and '_', beginning with a letter or digit"
+            f"'-' and '_', beginning with a letter or digit, but not {' or '.join(RESERVED)}"
         )
 
 
@@ -215,21 +171,6 @@ def _table(tree: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise LabError(f"{key} of {name} is {table!r}; it must be a table, [{key}]")
     return table
-
-
-def _quantity(value: Any, units: Mapping[str, int], where: str) -> int:
-    """Return a size or a rate in its smallest unit, from a whole number or text like "1 GB"."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    match = (
-        re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]+)\s*", value) if isinstance(value, str) else None
-    )
-    if match is None or match[2] not in units or match[1].count(".") > 1:
-        raise LabError(
-            f"{where} is {value!r}; write a whole number or a number with one of the units "
-            f"{', '.join(units)}"
-        )
-    return round(float(match[1]) * units[match[2]])
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
