@@ -15,3 +15,23 @@ class KernelError(FpmdaskError, RuntimeError):
 
 class LabError(FpmdaskError, RuntimeError):
     """The machine cannot make the requested lab."""
+
+
+class MeasuringError(FpmdaskError, RuntimeError):
+    """An answer that does not belong to the measurement it was given to."""
+
+
+class CoordinatorError(FpmdaskError, RuntimeError):
+    """The coordinator cannot be installed, reached, or cannot do the run."""
+
+
+class VersionMismatchError(CoordinatorError):
+    """Client, scheduler and workers do not run the same fpmdask."""
+
+
+class ChunksLostError(CoordinatorError):
+    """The only copy of an input chunk is gone and nothing can make it again."""
+
+
+class RunCancelledError(CoordinatorError):
+    """The run was cancelled by its client."""

@@ -1,0 +1,388 @@
+"""The public face: one method per application."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import cloudpickle
+import numpy as np
+from distributed import Client
+
+from fpmdask.coordinator import config, proxy
+from fpmdask.coordinator.plugin import CoordinatorPlugin
+from fpmdask.coordinator.report import Report, build
+from fpmdask.errors import CoordinatorError, KernelError, PartitionError
+from fpmdask.partition import Dfpa
+from fpmdask.partition.validate import check_units
+from fpmdask.timing import FunctionKernel, Kernel, TimingPolicy, WorkerContext, as_kernel
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+APPS = {
+    "partition": "fpmdask.apps.partition:run",
+    "matmul": "fpmdask.apps.matmul.run:run",
+}
+KERNELS = {
+    "matmul.panel": "fpmdask.apps.matmul.kernel:PanelUpdate",
+    "emulated": "fpmdask.timing.emulated:EmulatedKernel",
+}
+
+KernelLike = str | tuple[str, Mapping[str, Any]] | Kernel | Callable[[int], object]
+
+
+class Balancer:
+    """Bulk work on unequal workers in the shares that make them finish together.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Synchronous or asynchronous; with the latter, ``await fpmdask.Balancer(client)`` and await
+        every method.
+    workers : sequence of str, optional
+        Names or addresses of the workers to use; by default all that are there when a run starts,
+        and those that join.
+    progress : callable, optional
+        Called with one mapping per event of a run (``event``, ``seconds`` since its start, …), in
+        the client's event-loop thread.
+
+    Raises
+    ------
+    CoordinatorError
+        If the client is closed or the scheduler has no fpmdask.
+    VersionMismatchError
+        If the scheduler runs another version.
+
+    Notes
+    -----
+    The coordinator is installed on the scheduler once; further balancers, also of other clients,
+    find it there and share its models. `close` closes nothing but this object.
+
+    Examples
+    --------
+    >>> from distributed import Client
+    >>> with Client(n_workers=2, threads_per_worker=1, processes=False,
+    ...             dashboard_address=None) as client:
+    ...     balancer = Balancer(client)
+    ...     emulated = ("emulated", {"models": {
+    ...         str(worker["name"]): {"format": "fpmdask.model", "version": 1,
+    ...                               "kind": "constant", "units_per_second": 100.0 * (n + 1)}
+    ...         for n, worker in enumerate(client.scheduler_info()["workers"].values())}})
+    ...     found = balancer.partition(emulated, 300)
+    >>> sorted(found)
+    [100, 200]
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        workers: Sequence[str] | None = None,
+        *,
+        progress: proxy.Progress | None = None,
+    ) -> None:
+        if not isinstance(client, Client):
+            raise CoordinatorError(
+                f"found a {type(client).__name__}; give a connected distributed.Client"
+            )
+        if workers is not None and (isinstance(workers, str) or not list(workers)):
+            raise CoordinatorError(
+                f"workers = {workers!r}; give a sequence of names or addresses, or None for all"
+            )
+        self.client = client
+        self.workers = None if workers is None else [str(worker) for worker in workers]
+        self.progress = progress
+        self.report: Report | None = None
+        self._closed = False
+        if client.status not in ("running", "connecting", "newly-created"):
+            raise CoordinatorError(
+                f"found a client that is {client.status}; connect a new distributed.Client"
+            )
+        if not client.asynchronous:
+            client.sync(self._install)
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        return self._install().__await__()
+
+    async def _install(self) -> Self:
+        plugin = CoordinatorPlugin(
+            apps=APPS,
+            kernels=KERNELS,
+            slots=int(config.setting("slots")),
+            spill_target=float(config.setting("spill-target")),
+        )
+        await proxy.install(self.client, plugin)
+        return self
+
+    # ---- applications
+
+    def partition(
+        self,
+        kernel: KernelLike,
+        units: int,
+        *,
+        epsilon: float | None = None,
+        limits: Mapping[str, float] | None = None,
+        max_rounds: int | None = None,
+        timing: TimingPolicy | None = None,
+        deadline: str | float | None = None,
+    ) -> Any:
+        """Find how many units of ``kernel`` each worker should get, by DFPA on the workers.
+
+        Parameters
+        ----------
+        kernel
+            A function of the units, an object or class with the methods of
+            `fpmdask.timing.Kernel`, the name of a registered kernel, or a pair (name, parameters).
+        units
+            Units to distribute.
+        epsilon
+            Imbalance to reach, > 0.
+        limits
+            Worker name → most units that it may get.
+        max_rounds
+            Most DFPA rounds.
+        timing
+            How long each measurement repeats.
+        deadline
+            Longest measurement of one size, seconds or ``"30s"``; a size that takes longer is too
+            large and becomes the worker's limit.
+
+        Returns
+        -------
+        Report
+            An array-like of units per worker, with the rounds and why they ended.
+
+        Raises
+        ------
+        PartitionError
+            For bad units, epsilon, limits or rounds.
+        KernelError
+            For a kernel that cannot be used. What the kernel itself raises on every worker is
+            raised here, with its remote traceback.
+
+        References
+        ----------
+        Lastovetsky and Reddy (2009), section 2.
+        """
+        spec = {
+            "workers": self.workers,
+            "kernel": _kernel_spec(kernel),
+            "units": check_units(units),
+            "limits": _checked_limits(limits),
+            "measuring": self._measuring(epsilon, max_rounds, timing, deadline),
+        }
+        return self._sync(self._partition, spec)
+
+    async def _partition(self, spec: dict[str, Any]) -> Report:
+        _, report = await self._follow("partition", spec)
+        return report
+
+    def matmul(
+        self,
+        a: da.Array | np.ndarray,
+        b: da.Array | np.ndarray,
+        *,
+        layout: str = "rows",
+        epsilon: float | None = None,
+        distribution: Mapping[str, int] | None = None,
+        max_rounds: int | None = None,
+        timing: TimingPolicy | None = None,
+        depth: int | None = None,
+    ) -> Any:
+        """Multiply two matrices, each worker computing rows in proportion to its speed.
+
+        Parameters
+        ----------
+        a, b
+            Two-dimensional dask or NumPy arrays (M × K and K × N), any chunks, known sizes; lazy
+            ones are persisted by this client.
+        layout
+            ``"rows"``: rows of A and C are sliced, B goes where it is needed.
+        epsilon, max_rounds, timing
+            As for `partition`.
+        distribution
+            Worker name → rows, as `partition` or an earlier report found them; nothing is measured
+            then.
+        depth
+            Depth of the timed panel update; by default it follows from what DFPA may cost.
+
+        Returns
+        -------
+        dask.array.Array
+            C = A·B, complete and in the workers' memory, one chunk per share, each on the worker
+            that computed it.
+
+        Raises
+        ------
+        PartitionError
+            For shapes, dtypes, chunks or a layout that cannot be multiplied, or when C, the
+            panels and what the workers hold do not fit into their memory.
+        ChunksLostError
+            If the only copy of an input chunk was on a worker that died.
+
+        Notes
+        -----
+        O(workers) tasks. Each worker receives B once, panel by panel, and keeps its part of C, its
+        slice of the current A panel and at most two panels of B.
+
+        References
+        ----------
+        Lastovetsky and Reddy (2009), section 3 and Fig. 3.
+        """
+        from fpmdask.apps.matmul import arrays
+
+        spec = arrays.check(a, b, layout)
+        measuring = self._measuring(epsilon, max_rounds, timing, None)
+        if distribution is not None:
+            distribution = arrays.check_distribution(distribution, spec)
+        request = {
+            "workers": self.workers,
+            "layout": layout,
+            "distribution": distribution,
+            "depth": depth,
+            "recovery": config.seconds("recovery"),
+            "measuring": measuring,
+        }
+        return self._sync(self._matmul, a, b, request)
+
+    async def _matmul(self, a: Any, b: Any, request: dict[str, Any]) -> da.Array:
+        from fpmdask.apps.matmul import arrays
+
+        a = await arrays.in_memory(self.client, a)
+        b = await arrays.in_memory(self.client, b)
+        request["product"] = arrays.check(a, b, request["layout"]).to_json()
+        value, _ = await self._follow("matmul", request)
+        return arrays.collect(self.client, a, b, value)
+
+    # ---- life
+
+    def close(self) -> None:
+        """Forget the client; the coordinator stays for others."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Balancer {self.client.status} {self.client!r}>"
+
+    def _repr_html_(self) -> str:
+        last = "no run yet" if self.report is None else self.report._repr_html_()
+        return f"<h4>fpmdask.Balancer</h4>{last}"
+
+    # ---- helpers
+
+    def _sync(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        if self._closed:
+            raise CoordinatorError("this balancer is closed; make a new fpmdask.Balancer(client)")
+        if self.client.status != "running":
+            raise CoordinatorError(
+                f"the client is {self.client.status}; connect a new distributed.Client and balancer"
+            )
+        return self.client.sync(function, *args)
+
+    async def _follow(self, app: str, spec: dict[str, Any]) -> tuple[Any, Report]:
+        value, raw = await proxy.follow(self.client, app, spec, self.progress)
+        self.report = build(raw, app)
+        return value, self.report
+
+    def _measuring(
+        self,
+        epsilon: float | None,
+        max_rounds: int | None,
+        timing: TimingPolicy | None,
+        deadline: str | float | None,
+    ) -> dict[str, Any]:
+        """Return the settings of `RunContext.measure`, checked."""
+        epsilon = config.setting("epsilon", epsilon)
+        max_rounds = config.setting("max-rounds", max_rounds)
+        Dfpa(1, 1, epsilon=epsilon, max_rounds=max_rounds)  # refuses what DFPA would refuse later
+        limit = config.seconds("deadline", deadline)
+        if not limit > 0:
+            raise PartitionError(f"deadline = {deadline!r}; it must be a duration > 0")
+        if timing is None:
+            timing = TimingPolicy(**config.timing_settings())
+        return {
+            "epsilon": float(cast(float, epsilon)),
+            "max_rounds": int(cast(int, max_rounds)),
+            "policy": timing.to_json(),
+            "deadline": limit,
+            "hang": config.seconds("hang"),
+        }
+
+
+def _checked_limits(limits: Mapping[str, float] | None) -> dict[str, float] | None:
+    if limits is None:
+        return None
+    if not isinstance(limits, Mapping):
+        raise PartitionError(f"limits = {limits!r}; give a mapping of worker name to most units")
+    for name, limit in limits.items():
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+            raise PartitionError(f"the limit of {name} is {limit!r}; it must be a number >= 0")
+    return {str(name): float(limit) for name, limit in limits.items()}
+
+
+def _kernel_spec(kernel: KernelLike) -> dict[str, Any]:
+    """Return how workers get the kernel: by name, or as bytes that only they open."""
+    if isinstance(kernel, str):
+        return {"name": kernel, "parameters": {}}
+    if isinstance(kernel, tuple):
+        try:
+            name, parameters = kernel
+            return {"name": str(name), "parameters": dict(parameters)}
+        except (TypeError, ValueError) as error:
+            raise KernelError(
+                f"found {kernel!r}; a registered kernel is a pair (name, parameters)"
+            ) from error
+    if isinstance(kernel, type):
+        name, parameters = f"{kernel.__module__}.{kernel.__qualname__}", {}
+    else:
+        opened = as_kernel(kernel, WorkerContext(name="client"))
+        name, parameters = opened.name, dict(opened.parameters)
+        if isinstance(opened, FunctionKernel):
+            _check_takes_units(kernel)
+    try:
+        code = cloudpickle.dumps(kernel)
+    except Exception as error:
+        raise KernelError(
+            f"kernel {name} cannot be sent to the workers ({error}); "
+            "make what it needs inside setup()"
+        ) from error
+    digest = hashlib.sha256(code).hexdigest()[:16]
+    return {"name": name, "parameters": parameters, "code": code, "digest": digest}
+
+
+def _check_takes_units(function: Any) -> None:
+    """Raise at once if the function cannot be called with one argument."""
+    try:
+        inspect.signature(function).bind(1)
+    except TypeError as error:
+        raise KernelError(
+            f"{function!r} cannot be called with the number of units ({error}); "
+            "a kernel function takes one argument"
+        ) from error
+    except ValueError:
+        return  # built in, without a signature

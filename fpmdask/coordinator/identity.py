@@ -1,0 +1,95 @@
+"""What a model belongs to: a kernel as implemented, on a worker as it is now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fpmdask.models import PiecewiseLinearModel
+
+
+def canonical(parameters: Mapping[str, Any]) -> str:
+    """Return JSON parameters as one string that does not depend on their order."""
+    return json.dumps(parameters, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class KernelId:
+    """A kernel, its implementation on one worker, and its parameters as canonical JSON."""
+
+    name: str
+    implementation: str
+    parameters: str
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What makes a worker fast or slow; two workers with equal fingerprints are alike.
+
+    ``quota`` is in cores (None: no quota found), ``memory_limit`` in bytes (0: none).
+    """
+
+    cpu: str
+    blas: str
+    core_type: str
+    blas_threads: int
+    nthreads: int
+    quota: float | None
+    memory_limit: int
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Fingerprint:
+        """Rebuild a fingerprint from `to_json`."""
+        return cls(**data)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """A worker process: its name, its fingerprint, and the id of this start of it."""
+
+    name: str
+    fingerprint: Fingerprint
+    start: str
+
+
+class ModelLibrary:
+    """Every model that this coordinator has measured.
+
+    A model measured on this very start of a worker is its own. A model of an earlier start, or of
+    another worker with the same fingerprint, is a *prior*: right until one measurement says
+    otherwise. Lookup and storing are O(number of models of that kernel and fingerprint).
+    """
+
+    def __init__(self) -> None:
+        self._models: dict[
+            tuple[KernelId, Fingerprint], dict[tuple[str, str], PiecewiseLinearModel]
+        ] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._models.values()))
+
+    def find(
+        self, kernel: KernelId, worker: WorkerIdentity
+    ) -> tuple[PiecewiseLinearModel, bool] | None:
+        """Return the best model known and whether it is the worker's own (else a prior)."""
+        known = self._models.get((kernel, worker.fingerprint))
+        if not known:
+            return None
+        own = known.get((worker.name, worker.start))
+        if own is not None:
+            return own, True
+        same_name = [model for (name, _), model in known.items() if name == worker.name]
+        return (same_name or list(known.values()))[-1], False
+
+    def store(self, kernel: KernelId, worker: WorkerIdentity, model: PiecewiseLinearModel) -> None:
+        """Keep ``model``; it replaces those of earlier starts under the same name."""
+        known = self._models.setdefault((kernel, worker.fingerprint), {})
+        for name, start in [key for key in known if key[0] == worker.name]:
+            del known[name, start]
+        known[worker.name, worker.start] = model

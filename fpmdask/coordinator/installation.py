@@ -1,0 +1,55 @@
+"""How fpmdask comes onto schedulers and workers: same version everywhere, or a clear refusal.
+
+The worker's plugin is sent as a *shim*: a class pickled by value, so that a worker on which
+fpmdask is not installed still joins the cluster. It only gets no work of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+from distributed.diagnostics.plugin import WorkerPlugin
+
+import fpmdask
+from fpmdask.errors import VersionMismatchError
+
+PLUGIN = "fpmdask"
+
+
+def check_version(theirs: str, who: str) -> None:
+    """Raise `VersionMismatchError` unless ``theirs`` is the version of this process."""
+    if theirs != fpmdask.__version__:
+        raise VersionMismatchError(
+            f"{who} runs fpmdask {theirs}, this process {fpmdask.__version__}; "
+            "install one version on the client, the scheduler and all workers"
+        )
+
+
+def worker_shim(slots: int, kernels: Mapping[str, str]) -> bytes:
+    """Return the pickled worker plugin, for `Scheduler.register_worker_plugin`."""
+    version, settings, plugin = fpmdask.__version__, (slots, dict(kernels)), PLUGIN
+
+    class Shim(WorkerPlugin):
+        name = plugin
+
+        async def setup(self, worker: Any) -> None:
+            self.side = None
+            try:
+                import fpmdask
+                from fpmdask.coordinator.worker import WorkerSide
+            except ImportError:
+                return
+            if fpmdask.__version__ == version:
+                self.side = WorkerSide(*settings)
+                await self.side.setup(worker)
+
+        async def teardown(self, worker: Any) -> None:
+            if self.side is not None:
+                await self.side.teardown(worker)
+
+    # By value even though this module can be imported here: it cannot be everywhere.
+    Shim.__module__ = "__main__"
+    pickled: bytes = cloudpickle.dumps(Shim())
+    return pickled

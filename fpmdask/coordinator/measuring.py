@@ -1,0 +1,386 @@
+"""One measurement: DFPA over workers that may fail, leave and join (no I/O).
+
+Events go in, instructions come out:
+
+    start ─▶ Measure(worker, units, round) …
+    answered / failed / left / overdue ─▶ nothing, until the last pending answer of the round, then
+        the next round's Measure … or Conclude
+    joined ─▶ nothing; the worker is in from the next round
+
+A round in which nobody came, went or turned out other than his prior model is told to `Dfpa`. After
+any other round its measurements are put into the models and a new `Dfpa` begins from these, over
+the workers that are there. Every event and every answer to it is logged, so that `replay` can run
+the same decisions again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fpmdask.errors import MeasuringError, PartitionError
+from fpmdask.models import PiecewiseLinearModel, from_json
+from fpmdask.partition import Dfpa, geometric, imbalance
+
+
+@dataclass(frozen=True)
+class Member:
+    """A worker that takes part: its limit in units (inf: none), its model, and whose that is.
+
+    ``prior``: the model is of another worker or an earlier start, to be confirmed or dropped.
+    """
+
+    name: str
+    limit: float = math.inf
+    model: PiecewiseLinearModel | None = None
+    prior: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data (no limit is None)."""
+        return {
+            "name": self.name,
+            "limit": None if math.isinf(self.limit) else self.limit,
+            "model": None if self.model is None else self.model.to_json(),
+            "prior": self.prior,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Member:
+        """Rebuild a member from `to_json`."""
+        model = None if data["model"] is None else from_json(data["model"])
+        if model is not None and not isinstance(model, PiecewiseLinearModel):
+            raise MeasuringError(
+                f"found a {type(model).__name__} as a worker's model; only piecewise linear "
+                "models are measured"
+            )
+        limit = math.inf if data["limit"] is None else float(data["limit"])
+        return cls(str(data["name"]), limit, model, bool(data["prior"]))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Instruction: time ``units`` units on ``worker`` and answer with the round's number."""
+
+    worker: str
+    units: int
+    round: int
+
+
+@dataclass(frozen=True)
+class Conclude:
+    """Instruction: the measurement is over; read `Measuring.result` or `Measuring.failure`."""
+
+
+Instruction = Measure | Conclude
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round: units and seconds per worker; None where no answer came."""
+
+    number: int
+    units: Mapping[str, int]
+    seconds: Mapping[str, float | None]
+    imbalance: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found: units and (measured or predicted) seconds per worker, and why it ended."""
+
+    distribution: Mapping[str, int]
+    seconds: Mapping[str, float]
+    imbalance: float
+    reason: str
+
+
+class Measuring:
+    """DFPA with changing membership.
+
+    Parameters
+    ----------
+    units
+        Units to distribute.
+    members
+        Worker key (its address) → `Member`, in worker order.
+    epsilon, max_rounds
+        As for `fpmdask.partition.Dfpa`; ``max_rounds`` counts all rounds, also interrupted ones.
+
+    Raises
+    ------
+    MeasuringError
+        From the events: a stale or impossible answer; nothing changes then.
+    """
+
+    def __init__(
+        self, units: int, members: Mapping[str, Member], *, epsilon: float, max_rounds: int
+    ) -> None:
+        self.units = units
+        self.epsilon = epsilon
+        self.max_rounds = max_rounds
+        self.members: dict[str, Member] = dict(members)
+        self.left_out: dict[str, str] = {}
+        self.rounds: list[RoundRecord] = []
+        self.result: Result | None = None
+        self.failure: str | None = None
+        self.log: list[dict[str, Any]] = []
+        self.header = {
+            "units": units,
+            "epsilon": epsilon,
+            "max_rounds": max_rounds,
+            "members": {worker: member.to_json() for worker, member in members.items()},
+        }
+        self._started = False
+        self._dfpa: Dfpa | None = None
+        self._order: list[str] = []
+        self._asked: dict[str, int] = {}
+        self._seconds: dict[str, float] = {}
+        self._pending: set[str] = set()
+
+    @property
+    def round(self) -> int:
+        """Number of the current round, from 1; 0 before `start`."""
+        return len(self.rounds) + 1 if self._started else 0
+
+    @property
+    def concluded(self) -> bool:
+        """Whether `Conclude` was given."""
+        return self.result is not None or self.failure is not None
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """Workers whose answer the current round waits for."""
+        return frozenset(self._pending)
+
+    # ---- events
+
+    def start(self) -> list[Instruction]:
+        """Begin with the first round."""
+        if self._started:
+            raise MeasuringError(self._story("started twice"))
+        self._started = True
+        return self._logged({"event": "start"}, self._begin_round())
+
+    def answered(self, worker: str, round: int, seconds: float) -> list[Instruction]:
+        """``worker`` needed ``seconds`` for its units of ``round`` (inf: too many units)."""
+        self._check(worker, round)
+        if not seconds > 0:
+            raise MeasuringError(
+                self._story(f"{worker} answered {seconds!r} seconds; more than 0 is allowed")
+            )
+        self._pending.discard(worker)
+        self._seconds[worker] = float(seconds)
+        event = {"event": "answered", "worker": worker, "round": round, "seconds": float(seconds)}
+        return self._logged(event, self._advance())
+
+    def failed(self, worker: str, round: int, reason: str) -> list[Instruction]:
+        """``worker`` could not run the kernel in ``round``; it is left out with ``reason``."""
+        self._check(worker, round)
+        event = {"event": "failed", "worker": worker, "round": round, "reason": reason}
+        self._drop(worker, reason)
+        return self._logged(event, self._advance())
+
+    def overdue(self, worker: str, round: int, reason: str) -> list[Instruction]:
+        """``worker`` has not answered in time; it is left out."""
+        self._check(worker, round)
+        event = {"event": "overdue", "worker": worker, "round": round, "reason": reason}
+        self._drop(worker, reason)
+        return self._logged(event, self._advance())
+
+    def left(self, worker: str) -> list[Instruction]:
+        """``worker`` is gone from the cluster (at any time; unknown workers are ignored)."""
+        if self.concluded or worker not in self.members:
+            return []
+        self._drop(worker, "left the cluster")
+        return self._logged({"event": "left", "worker": worker}, self._advance())
+
+    def joined(self, worker: str, member: Member) -> list[Instruction]:
+        """``worker`` came; it takes part from the next round."""
+        if self.concluded:
+            return []
+        self.members[worker] = member
+        self.left_out.pop(worker, None)
+        event = {"event": "joined", "worker": worker, "member": member.to_json()}
+        return self._logged(event, [])
+
+    # ---- decisions
+
+    def _begin_round(self) -> list[Instruction]:
+        try:
+            if self._dfpa is None:
+                self._renew()
+            assert self._dfpa is not None
+            proposal = self._dfpa.ask() if len(self.rounds) < self.max_rounds else None
+            if proposal is None:
+                return self._conclude()
+        except PartitionError as error:
+            return self._fail(str(error))
+        self._asked = {w: int(n) for w, n in zip(self._order, proposal, strict=True)}
+        self._seconds = {}
+        self._pending = {worker for worker, units in self._asked.items() if units}
+        return [Measure(w, n, self.round) for w, n in self._asked.items() if n]
+
+    def _renew(self) -> None:
+        """Begin a new Dfpa from the models of the workers that are there."""
+        if not self.members:
+            raise PartitionError(self._story("no worker is left to measure"))
+        self._order = list(self.members)
+        members = self.members.values()
+        models = [member.model for member in members]
+        self._dfpa = Dfpa(
+            self.units,
+            len(self._order),
+            epsilon=self.epsilon,
+            limits=[member.limit for member in members],
+            models=models if any(model is not None for model in models) else None,
+            max_rounds=max(1, self.max_rounds - len(self.rounds)),
+        )
+
+    def _advance(self) -> list[Instruction]:
+        if self._pending or self.concluded or not self._started:
+            return []
+        if not self.members:
+            return self._fail(self._story("no worker is left to measure"))
+        assert self._dfpa is not None
+        complete = self._order == list(self.members)
+        self._record(complete)
+        refuted = self._confirm_priors()
+        try:
+            if complete and not refuted:
+                self._dfpa.tell([self._seconds.get(worker, 0.0) for worker in self._order])
+                for worker, model in zip(self._order, self._dfpa.models, strict=True):
+                    # what Dfpa has measured is piecewise linear; what it was given stays
+                    if isinstance(model, PiecewiseLinearModel):
+                        self.members[worker] = replace(self.members[worker], model=model)
+            else:
+                self._absorb(refuted)
+                self._dfpa = None
+        except PartitionError as error:
+            return self._fail(str(error))
+        return self._begin_round()
+
+    def _record(self, complete: bool) -> None:
+        """Append the round that has just ended."""
+        balance: float | None = None
+        if complete:
+            balance = imbalance(
+                [self._seconds.get(worker, 0.0) for worker in self._order],
+                [self._asked[worker] for worker in self._order],
+                [self.members[worker].limit for worker in self._order],
+            )
+        answers = {w: self._seconds.get(w, None if n else 0.0) for w, n in self._asked.items()}
+        self.rounds.append(RoundRecord(self.round, dict(self._asked), answers, balance))
+
+    def _confirm_priors(self) -> set[str]:
+        """Settle priors measured in this round; return the workers whose prior was wrong."""
+        refuted: set[str] = set()
+        for worker, measured in self._seconds.items():
+            member = self.members.get(worker)
+            if member is None or not member.prior or member.model is None:
+                continue
+            expected = float(member.model.time(self._asked[worker]))
+            if not abs(measured - expected) <= self.epsilon * expected:
+                refuted.add(worker)
+            self.members[worker] = replace(member, prior=False)
+        return refuted
+
+    def _absorb(self, refuted: Iterable[str]) -> None:
+        """Put an interrupted round's measurements into the models and limits."""
+        refuted = set(refuted)
+        for worker, measured in self._seconds.items():
+            member = self.members.get(worker)
+            if member is None:
+                continue
+            units = self._asked[worker]
+            if math.isinf(measured):
+                self.members[worker] = replace(
+                    member,
+                    limit=min(member.limit, units - 1),
+                    model=None if worker in refuted else member.model,
+                )
+                continue
+            if member.model is None or worker in refuted:
+                model = PiecewiseLinearModel.from_points([units], [measured])
+            else:
+                model = member.model.with_point(units, measured)
+            self.members[worker] = replace(member, model=model)
+
+    def _conclude(self) -> list[Instruction]:
+        assert self._dfpa is not None
+        outcome = self._dfpa.outcome
+        if outcome is not None and outcome.reason is not None:
+            distribution, seconds = outcome.distribution, outcome.seconds
+            reason, balance = outcome.reason, outcome.imbalance
+        else:
+            distribution, seconds, balance = self._predicted()
+            reason = "max_rounds"
+        self.result = Result(
+            {w: int(n) for w, n in zip(self._order, distribution, strict=True)},
+            {w: float(s) for w, s in zip(self._order, seconds, strict=True)},
+            float(balance),
+            reason,
+        )
+        return [Conclude()]
+
+    def _predicted(self) -> tuple[Any, Any, float]:
+        """The models' distribution, where max_rounds ended DFPA right after a change."""
+        known = [w for w in self._order if self.members[w].model is not None]
+        models = [m for w in known if (m := self.members[w].model) is not None]
+        limits = [self.members[worker].limit for worker in known]
+        shares = dict(zip(known, geometric(self.units, models, limits), strict=True))
+        units = np.array([shares.get(worker, 0) for worker in self._order], dtype=np.int64)
+        times = {w: float(m.time(shares[w])) for w, m in zip(known, models, strict=True)}
+        seconds = [
+            times.get(worker, 0.0) if n else 0.0
+            for worker, n in zip(self._order, units, strict=True)
+        ]
+        bounds = [self.members[worker].limit for worker in self._order]
+        return units, seconds, imbalance(seconds, units, bounds)
+
+    def _fail(self, message: str) -> list[Instruction]:
+        self._pending.clear()
+        self.failure = message
+        return [Conclude()]
+
+    def _drop(self, worker: str, reason: str) -> None:
+        self._pending.discard(worker)
+        self.members.pop(worker, None)
+        self.left_out[worker] = reason
+
+    def _check(self, worker: str, round: int) -> None:
+        """Refuse a stale answer, printing both values."""
+        if self.concluded or round != self.round:
+            raise MeasuringError(
+                self._story(f"{worker} answered round {round}; the current one is {self.round}")
+            )
+        if worker not in self._pending:
+            raise MeasuringError(
+                self._story(f"{worker} answered round {round}, which does not wait for it")
+            )
+
+    def _logged(self, event: dict[str, Any], instructions: list[Instruction]) -> list[Instruction]:
+        """Append the event and what was decided; return the decision."""
+        decided: list[dict[str, Any]] = [
+            {"measure": i.worker, "units": i.units, "round": i.round}
+            if isinstance(i, Measure)
+            else {
+                "conclude": None if self.result is None else dict(self.result.distribution),
+                "failure": self.failure,
+            }
+            for i in instructions
+        ]
+        self.log.append({**event, "decided": decided})
+        return instructions
+
+    def _story(self, what: str) -> str:
+        """Return ``what`` with the last events, for an error message."""
+        last = "; ".join(
+            " ".join(str(value) for key, value in event.items() if key not in ("decided", "member"))
+            for event in self.log[-8:]
+        )
+        out = ", ".join(f"{worker} ({reason})" for worker, reason in self.left_out.items())
+        return f"{what}. Left out: {out or 'nobody'}. Last events: {last or 'none'}."

@@ -1,0 +1,258 @@
+"""The coordinator: a scheduler plugin that owns models, leases and runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from distributed import Client
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+import fpmdask
+from fpmdask.coordinator.context import KernelFailed, RunContext
+from fpmdask.coordinator.identity import ModelLibrary, WorkerIdentity
+from fpmdask.coordinator.installation import PLUGIN, check_version, worker_shim
+from fpmdask.coordinator.leases import Leases
+from fpmdask.coordinator.tickets import Tickets
+from fpmdask.coordinator.worker import describe_error
+from fpmdask.errors import CoordinatorError
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+
+logger = logging.getLogger(__name__)
+
+App = Callable[[RunContext], Awaitable[dict[str, Any]]]
+
+# A poll is answered after this many seconds even without news, so that dead comms are noticed.
+POLL_SECONDS = 10.0
+
+
+def restore(version: str, settings: dict[str, Any]) -> CoordinatorPlugin:
+    """Rebuild a pickled coordinator, on a scheduler of the same version only."""
+    check_version(version, "the client")
+    return CoordinatorPlugin(**settings)
+
+
+class CoordinatorPlugin(SchedulerPlugin):
+    """fpmdask on the scheduler; several clients share it and it outlives them.
+
+    Parameters
+    ----------
+    apps
+        Application name → ``"module:function"`` of ``async def run(context) -> dict``.
+    kernels
+        Kernel name → ``"module:attribute"`` of its factory.
+    slots
+        The resource ``fpm`` of every worker.
+    spill_target
+        Share of a worker's memory limit that a plan may fill.
+    """
+
+    name = PLUGIN
+    idempotent = True
+
+    def __init__(
+        self,
+        apps: Mapping[str, str],
+        kernels: Mapping[str, str],
+        slots: int,
+        spill_target: float,
+    ) -> None:
+        self.apps = dict(apps)
+        self.kernels = dict(kernels)
+        self.slots = slots
+        self.spill_target = spill_target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = {
+            "apps": self.apps,
+            "kernels": self.kernels,
+            "slots": self.slots,
+            "spill_target": self.spill_target,
+        }
+        return restore, (fpmdask.__version__, settings)
+
+    # ---- life
+
+    def start(self, scheduler: Scheduler) -> None:  # type: ignore[override]  # sync is allowed
+        """Take the handlers; synchronous, so that two installations cannot interleave."""
+        self.scheduler = scheduler
+        self.leases = Leases()
+        self.library = ModelLibrary()
+        self.identities: dict[str, WorkerIdentity] = {}
+        self.runs: dict[str, RunContext] = {}
+        self._results: dict[str, dict[str, Any]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._side_tasks: set[asyncio.Task[None]] = set()
+        self._granted: dict[str, asyncio.Future[None]] = {}
+        self._ready: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+        scheduler.handlers.update(
+            fpmdask_hello=self.hello,
+            fpmdask_start=self.start_run,
+            fpmdask_poll=self.poll,
+            fpmdask_cancel=self.cancel,
+        )
+        scheduler.stream_handlers["fpmdask-answer"] = self._answer
+
+    async def hello(self, version: str) -> dict[str, Any]:
+        """Greet a client: check its version, and be ready for runs when this returns."""
+        check_version(version, "the client")
+        if self._ready is None or (self._ready.done() and self._ready.exception()):
+            self._ready = asyncio.create_task(self._make_ready())
+        await asyncio.shield(self._ready)
+        return {"version": fpmdask.__version__, "workers": len(self.scheduler.workers)}
+
+    async def _make_ready(self) -> None:
+        self._client = await Client(
+            self.scheduler.address,
+            asynchronous=True,
+            set_as_default=False,
+            security=self.scheduler.security,
+            name="fpmdask-coordinator",
+        )
+        self.tickets = Tickets(self.scheduler, self._client, self._task_ended)
+        shim = worker_shim(self.slots, self.kernels)
+        await self.scheduler.register_worker_plugin(
+            comm=None, plugin=shim, name=PLUGIN, idempotent=True
+        )
+
+    async def before_close(self) -> None:
+        """Leave nothing behind when the scheduler closes."""
+        tasks = [*self._tasks.values(), *self._side_tasks]
+        if self._ready is not None:
+            tasks.append(self._ready)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._client is not None:
+            await self.tickets.close()
+            await self._client.close()
+
+    # ---- handlers for clients
+
+    async def start_run(self, app: str, client: str, spec: dict[str, Any]) -> str:
+        """Start a run of ``app`` for ``client``; return the run's id."""
+        if app not in self.apps:
+            raise CoordinatorError(
+                f"found no application {app!r}; known are {', '.join(sorted(self.apps))}"
+            )
+        if client not in self.scheduler.clients:
+            raise CoordinatorError(f"client {client} is not connected to this scheduler")
+        run = f"{app}-{uuid4().hex[:12]}"
+        context = RunContext(self, run, client, spec)
+        self.runs[run] = context
+        self._tasks[run] = asyncio.create_task(self._drive(context, app))
+        return run
+
+    async def poll(self, run: str, seen: int) -> dict[str, Any]:
+        """Return the events after the first ``seen``, and the result once there is one."""
+        context = self.runs.get(run)
+        if context is None:
+            raise CoordinatorError(f"found no run {run!r}; it ended or its client disconnected")
+        if len(context.events) <= seen and run not in self._results:
+            context.news.clear()
+            with contextlib.suppress(TimeoutError):  # no news: an empty answer
+                await asyncio.wait_for(context.news.wait(), POLL_SECONDS)
+        answer: dict[str, Any] = {"events": context.events[seen:]}
+        if run in self._results:
+            answer["result"] = self._results[run]
+            self._forget(run)
+        return answer
+
+    async def cancel(self, run: str) -> None:
+        """Stop a run; unknown runs have ended already."""
+        task = self._tasks.get(run)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self._forget(run)
+
+    def _forget(self, run: str) -> None:
+        self.runs.pop(run, None)
+        self._results.pop(run, None)
+        self._tasks.pop(run, None)
+
+    async def _drive(self, context: RunContext, app: str) -> None:
+        """Run one application to its result, its error or its cancellation."""
+        result: dict[str, Any]
+        try:
+            module, _, function = self.apps[app].partition(":")
+            run: App = getattr(importlib.import_module(module), function)
+            result = {"value": await run(context)}
+        except KernelFailed as error:
+            result = {"error": {**error.error, "summary": str(error)}}
+        except Exception as error:
+            if not isinstance(error, fpmdask.errors.FpmdaskError):
+                logger.exception("run %s failed", context.run)
+            result = {"error": describe_error(error)}
+        finally:
+            await context.close()
+        result["report"] = {**context.report, "left_out": context.left_out, "run": context.run}
+        self._results[context.run] = result
+        context.news.set()
+
+    # ---- leases
+
+    async def lease(self, run: str, workers: Iterable[str]) -> set[str]:
+        """Wait for ``workers``; return those obtained (stuck and departed ones are not)."""
+        self._granted[run] = asyncio.get_running_loop().create_future()
+        self._grant(self.leases.request(run, workers))
+        try:
+            await self._granted[run]
+        finally:
+            self._granted.pop(run, None)
+        return self.leases.held_by(run)
+
+    def give_back(self, run: str) -> None:
+        """Return all of a run's leases; a worker still occupied by a call stays blocked."""
+        for worker in self.leases.held_by(run) & self.tickets.occupied():
+            self.leases.block(run, worker)
+        self._grant(self.leases.release(run))
+
+    def _grant(self, runs: Iterable[str]) -> None:
+        for run in runs:
+            waiting = self._granted.get(run)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+
+    def _task_ended(self, worker: str) -> None:
+        if worker not in self.tickets.occupied():
+            self._grant(self.leases.recovered(worker))
+
+    # ---- events of the cluster
+
+    def _answer(self, worker: str, run: str, ticket: int, **answer: Any) -> None:
+        self.tickets.answer(worker, ticket, answer)
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Tell the runs; never wait here for the worker itself."""
+        for context in self.runs.values():
+            task = asyncio.create_task(context.worker_joined(worker))
+            self._side_tasks.add(task)
+            task.add_done_callback(self._side_tasks.discard)
+
+    def remove_worker(
+        self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
+    ) -> None:
+        """End what was on the worker and tell the runs."""
+        if self._client is not None:
+            self.tickets.left(worker)
+        self._grant(self.leases.left(worker))
+        for context in list(self.runs.values()):
+            context.worker_left(worker)
+        self.identities.pop(worker, None)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Cancel the runs of a client that is gone."""
+        for run, context in list(self.runs.items()):
+            if context.client == client:
+                task = asyncio.create_task(self.cancel(run))
+                self._side_tasks.add(task)
+                task.add_done_callback(self._side_tasks.discard)

@@ -1,0 +1,107 @@
+"""The client's side: install the coordinator, start a run, follow it, cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cloudpickle
+from distributed import Client
+
+import fpmdask
+from fpmdask import errors
+from fpmdask.coordinator.plugin import CoordinatorPlugin
+from fpmdask.errors import CoordinatorError, PartitionError
+
+Progress = Callable[[Mapping[str, Any]], None]
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception where it was raised; the ``__cause__`` of what is re-raised."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0])
+
+
+async def install(client: Client, plugin: CoordinatorPlugin) -> None:
+    """Put the coordinator on the scheduler of ``client``, or find it there.
+
+    Raises
+    ------
+    CoordinatorError
+        If the client is closed or the scheduler cannot load fpmdask.
+    VersionMismatchError
+        If the scheduler runs another version.
+    """
+    if client.status not in ("running", "connecting"):
+        raise CoordinatorError(
+            f"found a client that is {client.status}; connect a new `distributed.Client`"
+        )
+    try:
+        # `idempotent`: the coordinator that is there already stays
+        await client._register_scheduler_plugin(plugin, name=plugin.name, idempotent=True)
+    except (ImportError, AttributeError) as error:
+        raise CoordinatorError(
+            f"the scheduler at {_scheduler(client).address} cannot load fpmdask ({error}); run "
+            f"`pip install fpmdask=={fpmdask.__version__}` in the scheduler's environment (and the "
+            "workers') and restart it"
+        ) from error
+    await _scheduler(client).fpmdask_hello(version=fpmdask.__version__)
+
+
+def _scheduler(client: Client) -> Any:
+    """Return the client's RPC to the scheduler (it has none before it is connected)."""
+    if client.scheduler is None:
+        raise CoordinatorError("the client is not connected; await it or connect a new one")
+    return client.scheduler
+
+
+async def follow(
+    client: Client, app: str, spec: dict[str, Any], progress: Progress | None
+) -> tuple[Any, dict[str, Any]]:
+    """Run ``app`` and return its value and the report; a cancelled wait cancels the run."""
+    run = await _scheduler(client).fpmdask_start(app=app, client=client.id, spec=spec)
+    seen = 0
+    try:
+        while True:
+            answer = await _scheduler(client).fpmdask_poll(run=run, seen=seen)
+            seen += len(answer["events"])
+            if progress is not None:
+                for event in answer["events"]:
+                    progress(event)
+            if "result" in answer:
+                break
+    except BaseException:
+        # also KeyboardInterrupt and CancelledError: nothing must go on without its caller
+        if client.status == "running":
+            await asyncio.shield(_cancel(client, run))
+        raise
+    result = answer["result"]
+    if "error" in result:
+        raise rebuild(result["error"])
+    return result["value"], result["report"]
+
+
+async def _cancel(client: Client, run: str) -> None:
+    with contextlib.suppress(OSError):  # the scheduler is gone, and the run with it
+        await _scheduler(client).fpmdask_cancel(run=run)
+
+
+def rebuild(error: Mapping[str, Any]) -> BaseException:
+    """Return the exception that ``error`` describes, its remote traceback as the cause."""
+    exception: BaseException | None = None
+    if error.get("pickled") is not None:
+        try:
+            exception = cloudpickle.loads(error["pickled"])
+        except Exception:
+            exception = None  # its class is not importable here: fall through to the description
+    if exception is None:
+        known = getattr(errors, error["type"], CoordinatorError)
+        exception = known(error.get("summary") or f"{error['type']}: {error['message']}")
+    if not isinstance(exception, PartitionError):
+        exception.__cause__ = RemoteTraceback(error["traceback"])
+    if error.get("summary"):
+        exception.add_note(str(error["summary"]))
+    return exception

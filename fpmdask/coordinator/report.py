@@ -1,0 +1,251 @@
+"""What a run did, for people and for `fpmdask replay`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpmdask.errors import CoordinatorError
+from fpmdask.models import PiecewiseLinearModel, from_json
+
+FORMAT = "fpmdask.run"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One DFPA round: units and kernel seconds per worker name.
+
+    ``seconds`` holds None where no answer came and inf where the size was too large. ``imbalance``
+    is None for a round that a worker left or joined. ``overhead_seconds`` is what the round took
+    beyond its slowest kernel.
+    """
+
+    number: int
+    units: Mapping[str, int]
+    seconds: Mapping[str, float | None]
+    imbalance: float | None
+    wall_seconds: float
+    overhead_seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run: who took part, what was measured, who did what, how long each phase took.
+
+    Attributes
+    ----------
+    run, app : str
+        The run's id and application.
+    workers : tuple of str
+        Names of the workers that have a share, in worker order.
+    addresses : tuple of str
+        Their addresses.
+    distribution : numpy.ndarray
+        Units per worker, int64.
+    rounds : tuple of RoundReport
+        DFPA's rounds.
+    imbalance, reason
+        How DFPA ended.
+    phases : dict
+        Wall seconds of the run's phases.
+    shares : tuple of dict
+        Per finished part: worker, units, seconds computing and waiting, bytes received; empty for
+        `Balancer.partition`.
+    left_out : dict
+        Worker name → why it did not take part to the end.
+    models : dict
+        Worker name → its `PiecewiseLinearModel`.
+    log : dict
+        Events and decisions, for `fpmdask replay`.
+    """
+
+    run: str
+    app: str
+    workers: tuple[str, ...]
+    addresses: tuple[str, ...]
+    distribution: np.ndarray
+    seconds: tuple[float, ...]
+    rounds: tuple[RoundReport, ...]
+    imbalance: float | None
+    reason: str
+    phases: Mapping[str, float]
+    shares: tuple[Mapping[str, Any], ...]
+    left_out: Mapping[str, str]
+    models: Mapping[str, PiecewiseLinearModel]
+    log: Mapping[str, Any] | None
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that workers received from other workers in the run's computation."""
+        return sum(int(share.get("nbytes_received", 0)) for share in self.shares)
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """The makespan that the models predict for one kernel run, None without a measurement."""
+        return max(self.seconds, default=None)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.distribution, dtype=dtype)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.distribution.tolist())
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data, with format and version; inf is the string "inf"."""
+        data: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+        for name in self.__dataclass_fields__:
+            data[name] = getattr(self, name)
+        data["distribution"] = self.distribution.tolist()
+        data["rounds"] = [vars(record) for record in self.rounds]
+        data["models"] = {name: model.to_json() for name, model in self.models.items()}
+        plain: dict[str, Any] = _encode(data)
+        return plain
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Report:
+        """Rebuild a report from `to_json`.
+
+        Raises
+        ------
+        CoordinatorError
+            If ``data`` is not a run's log, or of a newer version.
+        """
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            raise CoordinatorError(f"found no {FORMAT} log; save one with `balancer.report.save()`")
+        if data.get("version") != VERSION:
+            raise CoordinatorError(
+                f"found a {FORMAT} log of version {data.get('version')!r}; this fpmdask reads "
+                f"version {VERSION}: use the fpmdask that wrote it"
+            )
+        fields = {k: v for k, v in _decode(data).items() if k in cls.__dataclass_fields__}
+        missing = cls.__dataclass_fields__.keys() - fields.keys()
+        if missing:
+            raise CoordinatorError(f"the log lacks {', '.join(sorted(missing))}")
+        fields["distribution"] = np.array(fields["distribution"], dtype=np.int64)
+        fields["rounds"] = tuple(RoundReport(**record) for record in fields["rounds"])
+        fields["models"] = {name: from_json(model) for name, model in fields["models"].items()}
+        for name in ("workers", "addresses", "seconds", "shares"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the log atomically as JSON."""
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
+        partial.write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
+        partial.replace(target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Report:
+        """Read a log that `save` wrote."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CoordinatorError(f"{path} is not JSON: {error}") from error
+        return cls.from_json(data)
+
+    def table(self) -> list[tuple[str, int, float, float | None]]:
+        """Return (worker, units, kernel seconds, seconds of its share) rows."""
+        spent: dict[str, float] = {}
+        for share in self.shares:
+            spent[share["worker"]] = spent.get(share["worker"], 0.0) + share["seconds"]
+        return [
+            (name, int(units), seconds, spent.get(name))
+            for name, units, seconds in zip(
+                self.workers, self.distribution, self.seconds, strict=True
+            )
+        ]
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{name}: {units}" for name, units, *_ in self.table())
+        balance = "" if self.imbalance is None else f", imbalance {self.imbalance:.3f}"
+        return f"<Report {self.run}: {shares}; {self.reason} in {len(self.rounds)} rounds{balance}>"
+
+    def _repr_html_(self) -> str:
+        head = "<tr><th>worker</th><th>units</th><th>kernel s</th><th>share s</th></tr>"
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{units}</td><td>{seconds:.4g}</td>"
+            f"<td>{'' if spent is None else f'{spent:.3f}'}</td></tr>"
+            for name, units, seconds, spent in self.table()
+        )
+        phases = ", ".join(f"{escape(name)} {value:.3f} s" for name, value in self.phases.items())
+        out = "".join(
+            f"<li>{escape(name)}: {escape(why)}</li>" for name, why in self.left_out.items()
+        )
+        balance = "" if self.imbalance is None else f", imbalance {self.imbalance:.3f}"
+        return (
+            f"<b>{escape(self.run)}</b>: {escape(self.reason)} after {len(self.rounds)} rounds"
+            f"{balance}<br>{phases}<table>{head}{rows}</table>"
+            + (f"left out:<ul>{out}</ul>" if out else "")
+        )
+
+
+def _encode(value: Any) -> Any:
+    """Return JSON-safe data: JSON has no infinities."""
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item) for item in value]
+    if isinstance(value, np.generic):
+        return _encode(value.item())
+    return value
+
+
+def _decode(value: Any) -> Any:
+    if value in ("inf", "-inf"):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {key: _decode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_decode(item) for item in value]
+    return value
+
+
+def build(raw: Mapping[str, Any], app: str) -> Report:
+    """Return the report of the plain data that the coordinator sends."""
+    result = raw.get("result") or {}
+    names = raw.get("names", {})
+    order = list(result.get("distribution", {}))
+    return Report(
+        run=raw["run"],
+        app=app,
+        workers=tuple(names.get(address, address) for address in order),
+        addresses=tuple(order),
+        distribution=np.array([result["distribution"][a] for a in order], dtype=np.int64),
+        seconds=tuple(float(result["seconds"][address]) for address in order),
+        rounds=tuple(
+            RoundReport(
+                number=record["number"],
+                units=record["units"],
+                seconds=record["kernel_seconds"],
+                imbalance=record["imbalance"],
+                wall_seconds=record["wall_seconds"],
+                overhead_seconds=record["overhead_seconds"],
+            )
+            for record in raw["rounds"]
+        ),
+        imbalance=result.get("imbalance"),
+        reason=result.get("reason", "given"),
+        phases=raw["phases"],
+        shares=tuple(raw.get("shares", ())),
+        left_out=raw["left_out"],
+        models={
+            name: model
+            for name, data in raw.get("models", {}).items()
+            if isinstance(model := from_json(data), PiecewiseLinearModel)
+        },
+        log=raw["log"],
+    )

@@ -1,0 +1,128 @@
+"""Tasks of ours in flight: submit to pinned workers, answer by message, know who is occupied."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from dask._task_spec import Task
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from distributed import Client, Future, wait
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+
+logger = logging.getLogger(__name__)
+
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Order:
+    """One task to submit: ``function(payload)`` on ``worker``, taking ``slots`` of ``fpm``."""
+
+    worker: str
+    function: Callable[[Mapping[str, Any]], None]
+    payload: Mapping[str, Any]
+    slots: int
+
+
+class Tickets:
+    """The tasks that the coordinator has submitted and that have not ended.
+
+    Every task answers with one message (`fpmdask.coordinator.worker.step`); the Dask future is kept
+    until the task has ended, since a call that was started cannot be cancelled and occupies its
+    worker for so long. An answer is a mapping; ``left`` in it says that the worker is gone,
+    ``error`` that the task raised.
+    """
+
+    def __init__(self, scheduler: Scheduler, client: Client, ended: Callable[[str], None]) -> None:
+        self._scheduler = scheduler
+        self._client = client
+        self._ended = ended
+        self._numbers = count(1)
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._worker_of: dict[int, str] = {}
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    def occupied(self) -> set[str]:
+        """Return the workers on which a call of ours has not returned."""
+        return set(self._worker_of.values())
+
+    def submit(self, run: str, orders: Sequence[Order]) -> list[asyncio.Future[Answer]]:
+        """Submit all ``orders`` in one message; return one future answer per order."""
+        loop = asyncio.get_running_loop()
+        layers: dict[str, MaterializedLayer] = {}
+        numbers = [next(self._numbers) for _ in orders]
+        batch = uuid4().hex[:12]
+        for number, order in zip(numbers, orders, strict=True):
+            key = f"fpmdask-{order.function.__name__}-{batch}-{number}"
+            payload = {"run": run, "ticket": number, **order.payload}
+            annotations = {
+                "workers": [order.worker],
+                "allow_other_workers": False,
+                "resources": {"fpm": order.slots},
+            }
+            task = Task(key, order.function, payload)
+            layers[key] = MaterializedLayer({key: task}, annotations=annotations)
+        graph = HighLevelGraph(layers, {name: set() for name in layers})
+        futures = self._client.get(graph, list(layers), sync=False, fifo_timeout="0 ms")
+        answers = []
+        for number, order, future in zip(numbers, orders, futures, strict=True):
+            answers.append(loop.create_future())
+            self._answers[number] = answers[-1]
+            self._worker_of[number] = order.worker
+            watcher = loop.create_task(self._watch(number, future))
+            self._watchers.add(watcher)
+            watcher.add_done_callback(self._watchers.discard)
+        return answers
+
+    def answer(self, worker: str, ticket: int, answer: Answer) -> None:
+        """Deliver an answer, the last thing a task does; one that nobody waits for is dropped."""
+        if self._worker_of.get(ticket) == worker:
+            self._end(ticket, answer)
+
+    def left(self, worker: str) -> None:
+        """Answer for everything that was on a worker that is gone."""
+        for number, where in list(self._worker_of.items()):
+            if where == worker:
+                self._end(number, {"left": True})
+
+    async def close(self) -> None:
+        """Stop watching."""
+        watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        for answer in self._answers.values():
+            answer.cancel()
+
+    async def _watch(self, number: int, future: Future[Any]) -> None:
+        """Wait until the task has ended, then let go of it."""
+        try:
+            await wait([future])
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            logger.debug("ticket %d was cancelled", number, exc_info=True)
+        text = "the task was cancelled"
+        state = self._scheduler.tasks.get(future.key)
+        if state is not None and state.exception_text:
+            text = state.exception_text
+        future.release()
+        error = {"type": "RuntimeError", "message": text, "traceback": text, "pickled": None}
+        self._end(number, {"error": error})
+
+    def _end(self, number: int, final: Answer) -> None:
+        """Forget a ticket, giving ``final`` to its waiter if nothing was given before."""
+        worker = self._worker_of.pop(number, None)
+        answer = self._answers.pop(number, None)
+        if answer is not None and not answer.done():
+            answer.set_result(final)
+        if worker is not None:
+            self._ended(worker)

@@ -1,0 +1,251 @@
+"""The worker's side: opens kernels, times them, holds a run's parts, hands out pieces of arrays."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from distributed import Worker, get_worker
+from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.protocol import to_serialize
+from distributed.utils import offload
+from threadpoolctl import ThreadpoolController
+
+from fpmdask.coordinator.fingerprint import fingerprint
+from fpmdask.coordinator.installation import PLUGIN
+from fpmdask.errors import KernelError
+from fpmdask.timing import (
+    Kernel,
+    Scratch,
+    TimingPolicy,
+    WorkerContext,
+    as_kernel,
+    kernel_factory,
+    measure,
+    register_kernel,
+    registered_kernels,
+)
+
+# Cutting more than this many bytes of pieces leaves the event loop for a thread.
+OFFLOAD_NBYTES = 1 << 20
+
+
+@dataclass
+class RunSpace:
+    """What one run keeps on this worker, until `WorkerSide.forget`."""
+
+    run: str
+    scratch: Scratch = field(default_factory=Scratch)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    kernel: Kernel | None = None
+    parts: dict[int, np.ndarray] = field(default_factory=dict)
+    partial: dict[int, Any] = field(default_factory=dict)
+
+
+class WorkerSide(WorkerPlugin):
+    """fpmdask on one worker.
+
+    Parameters
+    ----------
+    slots
+        Amount of the resource ``fpm`` that the worker gets.
+    kernels
+        Kernel name → ``"module:attribute"`` of its factory; what is registered on the worker
+        already (by a preload) stays.
+    """
+
+    name = PLUGIN
+
+    def __init__(self, slots: int, kernels: Mapping[str, str]) -> None:
+        self.slots = slots
+        self.kernels = dict(kernels)
+
+    async def setup(self, worker: Worker) -> None:
+        """Give the worker its resource and its handlers."""
+        self.worker = worker
+        self.spaces: dict[str, RunSpace] = {}
+        self.forgotten: set[str] = set()
+        self._pools: ThreadpoolController | None = None
+        self._pools_of: str | None = None
+        known = registered_kernels()
+        for name, factory in self.kernels.items():
+            if name not in known:
+                register_kernel(name, factory)
+        worker.handlers.update(
+            fpmdask_prepare=self.prepare,
+            fpmdask_pieces=self.pieces,
+            fpmdask_publish=self.publish,
+        )
+        worker.stream_handlers["fpmdask-forget"] = self.forget
+        await worker.set_resources(fpm=self.slots)
+
+    async def teardown(self, worker: Worker) -> None:
+        """Take the handlers back and drop what runs left."""
+        for handler in ("prepare", "pieces", "publish"):
+            worker.handlers.pop(f"fpmdask_{handler}", None)
+        worker.stream_handlers.pop("fpmdask-forget", None)
+        for run in list(self.spaces):
+            self.forget(run)
+
+    # ---- handlers, called by the coordinator and by other workers
+
+    async def prepare(self, run: str, kernel: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Say who this worker is and open ``kernel`` for ``run``."""
+        limit = self.worker.memory_manager.memory_limit
+        answer: dict[str, Any] = {
+            "name": str(self.worker.name),
+            "start": self.worker.id,
+            "fingerprint": fingerprint(self.worker.state.nthreads, limit).to_json(),
+            "implementation": "",
+        }
+        self.forgotten.discard(run)
+        space = self.spaces.setdefault(run, RunSpace(run))
+        if kernel is not None:
+            try:
+                space.kernel = await offload(self._open, space, kernel)
+            except Exception as error:
+                answer["error"] = describe_error(error)
+            else:
+                answer["implementation"] = space.kernel.implementation
+        return answer
+
+    def forget(self, run: str) -> None:
+        """Stop what ``run`` does here at its next check, and drop what it keeps."""
+        self.forgotten.add(run)
+        space = self.spaces.pop(run, None)
+        if space is not None:
+            space.cancelled.set()
+            space.parts.clear()
+            space.partial.clear()
+
+    async def pieces(self, wanted: Sequence[tuple[Any, Sequence[int]]]) -> dict[str, Any]:
+        """Return slices of two-dimensional chunks that this worker holds.
+
+        ``wanted`` lists (key, (row start, row stop, column start, column stop)); the answer is
+        either ``pieces`` in that order or ``missing``, the keys that are not here.
+        """
+        missing = [key for key, _ in wanted if key not in self.worker.data]
+        if missing:
+            return {"missing": missing}
+        data: Mapping[Any, Any] = self.worker.data
+        blocks = [(data[key], bounds) for key, bounds in wanted]
+
+        def cut() -> list[np.ndarray]:
+            return [np.ascontiguousarray(block[r0:r1, c0:c1]) for block, (r0, r1, c0, c1) in blocks]
+
+        nbytes = sum(b.itemsize * (r1 - r0) * (c1 - c0) for b, (r0, r1, c0, c1) in blocks)
+        arrays = await offload(cut) if nbytes > OFFLOAD_NBYTES else cut()
+        return {"pieces": [to_serialize(array) for array in arrays]}
+
+    def publish(self, run: str, keys: dict[Any, int]) -> dict[str, Any]:
+        """Make parts of ``run`` Dask data: ``keys`` maps the Dask key to the part.
+
+        The part is kept until `forget`, in case it must be published again under another key.
+        """
+        space = self.spaces[run]
+        data: dict[Any, object] = {key: space.parts[part] for key, part in keys.items()}
+        self.worker.update_data(data)
+        return {"nbytes": {key: space.parts[part].nbytes for key, part in keys.items()}}
+
+    # ---- for tasks
+
+    def space(self, run: str) -> RunSpace | None:
+        """Return the space of ``run``, or None when the run is over."""
+        return self.spaces.get(run)
+
+    @contextmanager
+    def blas_threads(self, label: str) -> Iterator[None]:
+        """Let BLAS use the worker's threads, and no more, for the time of one task."""
+        if self._pools is None or self._pools_of != label:
+            self._pools, self._pools_of = ThreadpoolController(), label
+        with self._pools.limit(limits=self.worker.state.nthreads, user_api="blas"):
+            yield
+
+    def _open(self, space: RunSpace, kernel: Mapping[str, Any]) -> Kernel:
+        context = WorkerContext(
+            name=str(self.worker.name),
+            nthreads=self.worker.state.nthreads,
+            scratch=space.scratch,
+        )
+        code = kernel.get("code")
+        if code is not None:
+            return as_kernel(cloudpickle.loads(code), context, implementation=kernel["digest"])
+        return kernel_factory(kernel["name"])(context, **kernel["parameters"])
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Return an exception as plain data; ``pickled`` is for the client only (None: cannot)."""
+    try:
+        pickled = cloudpickle.dumps(error)
+    except Exception:
+        pickled = None
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "pickled": pickled,
+    }
+
+
+def worker_side() -> WorkerSide:
+    """Return this worker's side of fpmdask, from within a task."""
+    side = get_worker().plugins.get(PLUGIN)
+    side = getattr(side, "side", side)
+    if not isinstance(side, WorkerSide):
+        raise KernelError("this worker has no fpmdask; run `fpmdask.Balancer(client)` again")
+    return side
+
+
+def step(
+    order: Mapping[str, Any], work: Callable[[WorkerSide, RunSpace], Mapping[str, Any]]
+) -> None:
+    """Run ``work`` for ``order`` as a task and answer the coordinator.
+
+    Whatever happens, one message goes out: what ``work`` returned, ``error`` for an exception, or
+    ``cancelled``. It travels with the worker's next batch, so nobody has to fetch a result.
+    """
+    side = worker_side()
+    answer: dict[str, Any] = {"run": order["run"], "ticket": order["ticket"]}
+    space = side.space(order["run"])
+    began = time.perf_counter()
+    if space is None:
+        answer["cancelled"] = True
+    else:
+        try:
+            answer.update(work(side, space))
+        except Exception as error:
+            answer["error"] = describe_error(error)
+    answer["elapsed"] = time.perf_counter() - began
+    message = {"op": "fpmdask-answer", **answer}
+    side.worker.loop.add_callback(side.worker.batched_send, message)
+
+
+def timed(order: Mapping[str, Any]) -> None:
+    """Task: time the run's kernel for ``order["units"]`` units."""
+
+    def work(side: WorkerSide, space: RunSpace) -> Mapping[str, Any]:
+        if space.kernel is None:
+            raise KernelError("the kernel was not prepared on this worker")
+        with side.blas_threads(space.kernel.name):
+            timing = measure(
+                space.kernel,
+                order["units"],
+                TimingPolicy.from_json(order["policy"]),
+                deadline_seconds=order["deadline"],
+            )
+        return {
+            "seconds": timing.seconds,
+            "half_width": timing.half_width,
+            "repetitions": timing.repetitions,
+            "total_seconds": timing.total_seconds,
+            "reason": timing.reason,
+        }
+
+    step(order, work)

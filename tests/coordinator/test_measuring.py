@@ -1,0 +1,202 @@
+"""The measurement's state machine: events in, instructions out, no network."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from fpmdask.coordinator.measuring import Conclude, Measure, Measuring, Member
+from fpmdask.errors import MeasuringError
+from fpmdask.models import PiecewiseLinearModel
+from fpmdask.partition import geometric
+
+
+def machine(speeds, units=1000, priors=None, **options):
+    priors = priors or {}
+    members = {
+        worker: Member(worker, model=priors.get(worker), prior=worker in priors)
+        for worker in speeds
+    }
+    return Measuring(units, members, epsilon=0.1, max_rounds=10, **options)
+
+
+def answer_all(measuring, instructions, speeds, on=None):
+    """Answer every Measure at the given speeds; return what follows the last answer."""
+    following = instructions
+    for instruction in instructions:
+        assert isinstance(instruction, Measure)
+        seconds = instruction.units / speeds[instruction.worker]
+        following = measuring.answered(instruction.worker, instruction.round, seconds)
+    return following
+
+
+def drive(measuring, speeds):
+    instructions = measuring.start()
+    while not any(isinstance(i, Conclude) for i in instructions):
+        instructions = answer_all(measuring, instructions, speeds)
+    return measuring.result
+
+
+SPEEDS = {"a": 100.0, "b": 200.0, "c": 300.0, "d": 400.0}
+
+
+def test_constant_speeds_balance_in_two_rounds():
+    measuring = machine(SPEEDS)
+    result = drive(measuring, SPEEDS)
+    assert result.distribution == {"a": 100, "b": 200, "c": 300, "d": 400}
+    assert result.reason == "balanced"
+    assert len(measuring.rounds) == 2
+    assert [r.imbalance for r in measuring.rounds] == [pytest.approx(3.0), pytest.approx(0.0)]
+
+
+def test_a_worker_that_leaves_in_a_round_is_dropped_and_the_round_goes_on():
+    measuring = machine(SPEEDS)
+    first = measuring.start()
+    assert measuring.left("d") == []
+    second = answer_all(measuring, [i for i in first if i.worker != "d"], SPEEDS)
+    assert {i.worker for i in second} == {"a", "b", "c"}
+    assert sum(i.units for i in second) == 1000
+    assert measuring.rounds[0].imbalance is None
+    assert measuring.rounds[0].seconds["d"] is None
+    assert answer_all(measuring, second, SPEEDS) == [Conclude()]
+    assert measuring.left_out == {"d": "left the cluster"}
+    assert measuring.result.distribution == {"a": 167, "b": 333, "c": 500}
+
+
+def test_the_last_answer_missing_because_of_a_loss_ends_the_round():
+    measuring = machine(SPEEDS)
+    first = measuring.start()
+    assert answer_all(measuring, first[:3], SPEEDS) == []
+    assert {i.worker for i in measuring.left(first[3].worker)} == {i.worker for i in first[:3]}
+
+
+def test_a_worker_that_joins_is_in_from_the_next_round():
+    measuring = machine({"a": 100.0, "b": 100.0})
+    speeds = {"a": 100.0, "b": 100.0, "c": 200.0}
+    first = measuring.start()
+    assert measuring.joined("c", Member("c")) == []
+    second = answer_all(measuring, first, speeds)
+    assert {i.worker for i in second} == {"a", "b", "c"}
+    while not measuring.concluded:
+        second = answer_all(measuring, second, speeds)
+    assert measuring.result.distribution == {"a": 250, "b": 250, "c": 500}
+
+
+def test_a_right_prior_needs_one_confirming_round_and_a_wrong_one_is_replaced():
+    models = {w: PiecewiseLinearModel.from_points([100], [100 / s]) for w, s in SPEEDS.items()}
+    measuring = machine(SPEEDS, priors=models)
+    assert drive(measuring, SPEEDS).distribution == {"a": 100, "b": 200, "c": 300, "d": 400}
+    assert len(measuring.rounds) == 1
+    assert not any(member.prior for member in measuring.members.values())
+
+    wrong = {**models, "a": PiecewiseLinearModel.from_points([100, 500], [0.1, 0.5])}
+    measuring = machine(SPEEDS, priors=wrong)
+    result = drive(measuring, SPEEDS)
+    assert result.distribution == {"a": 100, "b": 200, "c": 300, "d": 400}
+    units, _ = measuring.members["a"].model.points
+    assert 500 not in units
+
+
+def test_a_size_too_large_becomes_the_limit():
+    speeds = {"a": 100.0, "b": 100.0}
+    measuring = machine(speeds)
+    instructions = measuring.start()
+    while not measuring.concluded:
+        for i in instructions:
+            seconds = math.inf if i.worker == "b" and i.units > 200 else i.units / speeds[i.worker]
+            instructions = measuring.answered(i.worker, i.round, seconds)
+    assert measuring.result.distribution["b"] <= 200
+    assert sum(measuring.result.distribution.values()) == 1000
+
+
+@pytest.mark.parametrize("how", ["failed", "overdue"])
+def test_a_worker_that_fails_or_hangs_is_left_out_with_the_reason(how):
+    measuring = machine(SPEEDS)
+    first = measuring.start()
+    answer_all(measuring, first[1:], SPEEDS)
+    second = getattr(measuring, how)("a", 1, "no reason at all")
+    assert {i.worker for i in second} == {"b", "c", "d"}
+    assert measuring.left_out["a"] == "no reason at all"
+
+
+def test_all_workers_gone_is_a_failure_with_the_story():
+    measuring = machine({"a": 1.0, "b": 1.0})
+    measuring.start()
+    measuring.left("a")
+    assert measuring.failed("b", 1, "ValueError: x") == [Conclude()]
+    assert measuring.result is None
+    assert "a (left the cluster)" in measuring.failure
+    assert "b (ValueError: x)" in measuring.failure
+
+
+def test_stale_answers_are_refused_with_both_numbers_and_change_nothing():
+    measuring = machine(SPEEDS)
+    first = measuring.start()
+    answer_all(measuring, first, SPEEDS)
+    before = (measuring.pending, len(measuring.log), measuring.round)
+    with pytest.raises(MeasuringError, match="answered round 1; the current one is 2"):
+        measuring.answered("a", 1, 1.0)
+    with pytest.raises(MeasuringError, match="does not wait for it"):
+        measuring.answered("nobody", 2, 1.0)
+    with pytest.raises(MeasuringError, match="more than 0"):
+        measuring.answered("a", 2, float("nan"))
+    assert (measuring.pending, len(measuring.log), measuring.round) == before
+
+
+def test_max_rounds_ends_with_the_models_prediction_after_a_late_change():
+    speeds = {"a": 100.0, "b": 300.0, "c": 500.0}
+    measuring = Measuring(900, {w: Member(w) for w in speeds}, epsilon=0.01, max_rounds=1)
+    first = measuring.start()
+    measuring.left("c")
+    assert answer_all(measuring, first[:2], speeds) == [Conclude()]
+    assert measuring.result.reason == "max_rounds"
+    expected = geometric(900, [measuring.members[w].model for w in "ab"])
+    assert list(measuring.result.distribution.values()) == expected.tolist()
+
+
+def test_limits_that_do_not_suffice_after_a_loss_are_a_failure_with_the_numbers():
+    members = {w: Member(w, limit=600) for w in "ab"}
+    measuring = Measuring(1000, members, epsilon=0.1, max_rounds=5)
+    first = measuring.start()
+    measuring.left("a")
+    assert answer_all(measuring, [i for i in first if i.worker == "b"], {"b": 10.0}) == [Conclude()]
+    assert "600" in measuring.failure
+    assert "1000" in measuring.failure
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_course_of_events_ends_and_hands_out_every_unit(seed):
+    """Random failures, losses, joins and speeds: every round sums to the units, all terminate."""
+    rng = random.Random(seed)
+    speeds = {f"w{i}": rng.uniform(10, 100) for i in range(rng.randint(1, 8))}
+    measuring = machine(dict(speeds), units=rng.randint(1, 2000))
+    instructions = measuring.start()
+    for _ in range(2000):
+        if measuring.concluded:
+            break
+        pending = [i for i in instructions if i.worker in measuring.pending]
+        event = rng.random()
+        if event < 0.05:
+            name = f"x{len(speeds)}"
+            speeds[name] = rng.uniform(10, 100)
+            measuring.joined(name, Member(name))
+            continue
+        i = rng.choice(pending)
+        if event < 0.08:
+            new = measuring.left(i.worker)
+        elif event < 0.10:
+            new = measuring.failed(i.worker, i.round, "broken")
+        else:
+            new = measuring.answered(
+                i.worker, i.round, i.units / speeds[i.worker] * rng.uniform(0.9, 1.1)
+            )
+        if new:
+            instructions = new
+            if not measuring.concluded:
+                assert sum(i.units for i in new) == measuring.units
+    assert measuring.concluded
+    if measuring.result is not None:
+        assert sum(measuring.result.distribution.values()) == measuring.units
+        assert np.all(np.array(list(measuring.result.distribution.values())) >= 0)
+        assert measuring.result.distribution.keys() <= measuring.members.keys()
