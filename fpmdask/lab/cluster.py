@@ -171,10 +171,11 @@ def _wait(done: Callable[[], Any], started: Mapping[Process, Path], what: str) -
     return result
 
 
-def tail(log: Path, lines: int = 5) -> str:
-    """Return the last lines of a log."""
+def tail(log: Path, lines: int = 3) -> str:
+    """Return the last lines of a log as one."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        return f"(no log: {error.strerror})"
-    return "\n".join(text.splitlines()[-lines:]) or "(its log is empty)"
+        return f"no log, {error.strerror}"
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    return " / ".join(said[-lines:]) or "it said nothing"

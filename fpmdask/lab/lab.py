@@ -173,11 +173,11 @@ class Lab:
         process = self._process(name)
         if not self._worker(name).nanny:
             return process.pid
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii")
-        for pid in children.split():
-            # The nanny's other child is multiprocessing's resource tracker.
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
+        for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
+            for pid in children.read_text("ascii").split():
+                # The nanny's other child is multiprocessing's resource tracker.
+                if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return int(pid)
         raise LabError(f"the nanny of worker {name!r} has no worker now; see {self.log(name)}")
 
     def log(self, name: str) -> Path:
