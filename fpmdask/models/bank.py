@@ -8,7 +8,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fpmdask.models.base import FloatArray, Model
+from fpmdask.models.arrays import FloatArray
+from fpmdask.models.base import Model
 from fpmdask.models.constant import ConstantModel
 from fpmdask.models.piecewise import PiecewiseLinearModel
 
@@ -64,7 +65,7 @@ def bank(models: Sequence[Model]) -> Bank:
 def _of_kind(kind: type) -> Callable[[Sequence[Any]], Bank]:
     if kind is PiecewiseLinearModel:
         return PiecewiseBank
-    return ConstantBank if kind is ConstantModel else AnyBank
+    return ConstantBank.of if kind is ConstantModel else AnyBank
 
 
 class PiecewiseBank:
@@ -128,8 +129,13 @@ class PiecewiseBank:
 class ConstantBank:
     """Constant models as one array of speeds."""
 
-    def __init__(self, models: Sequence[ConstantModel]) -> None:
-        self._speeds = np.array([model.units_per_second for model in models])
+    def __init__(self, speeds: FloatArray) -> None:
+        self._speeds = speeds
+
+    @classmethod
+    def of(cls, models: Sequence[ConstantModel]) -> Self:
+        """Return the bank of constant models."""
+        return cls(np.array([model.units_per_second for model in models]))
 
     def units_within(self, seconds: float) -> FloatArray:
         """Return every worker's largest number of units within `seconds`."""

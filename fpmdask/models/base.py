@@ -7,11 +7,11 @@ from dataclasses import fields
 from typing import Any, ClassVar, Self, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fpmdask.errors import PartitionError
+from fpmdask.models.arrays import FloatArray, domain, unwrap
 
-FloatArray = NDArray[np.float64]
 Values = NDArray[Any] | Sequence[float]
 
 FORMAT = "fpmdask.model"
@@ -26,8 +26,8 @@ class Value:
     Notes
     -----
     Subclasses are frozen dataclasses (``eq=False``) that set `kind`. Their `init` fields are
-    arrays, numbers, strings or tuples of these, and are the constructor's arguments; whatever
-    else they hold is derived from these and is never compared, pickled or stored.
+    arrays, numbers, strings or tuples of these, and are the constructor's arguments in order;
+    whatever else they hold is derived from these and is never compared, pickled or stored.
     """
 
     __slots__ = ()
@@ -81,7 +81,7 @@ class Value:
                 f"a stored model of kind {cls.kind!r} needs {', '.join(names)}; "
                 f"{', '.join(missing)} not found: the file is damaged, measure again"
             )
-        return cls(**{name: _decode(state[name]) for name in names})
+        return cls(*(_decode(state[name]) for name in names))
 
 
 def from_json(data: Mapping[str, Any]) -> Any:
@@ -223,54 +223,6 @@ class Model(Value, ABC):
         """
         t = domain(seconds, "seconds")
         return unwrap(self._units_within(t), t)
-
-
-def domain(values: float | ArrayLike, name: str) -> FloatArray:
-    """Return `values` as float64, refusing what is negative or not a number."""
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise PartitionError(f"{name} must be numbers, got {values!r}") from error
-    if array.size and not array.min() >= 0:
-        bad = array[~(array >= 0)].flat[0]
-        raise PartitionError(f"{name} must be at least 0, got {bad}; pass 0 to inf")
-    return array
-
-
-def unwrap(result: FloatArray, argument: FloatArray) -> float | FloatArray:
-    """Return a float for a scalar argument and the array otherwise."""
-    return float(result) if argument.ndim == 0 else result
-
-
-def frozen_array(values: ArrayLike, name: str) -> FloatArray:
-    """Return a read-only one-dimensional float64 copy of `values`."""
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise PartitionError(f"{name} must be a sequence of numbers, got {values!r}") from error
-    if array.ndim != 1:
-        raise PartitionError(f"{name} must be one-dimensional, got the shape {array.shape}")
-    array.flags.writeable = False
-    return array
-
-
-def positive_array(values: ArrayLike, name: str) -> FloatArray:
-    """Return `frozen_array`, refusing an empty one and values that are not finite and > 0."""
-    array = frozen_array(values, name)
-    if array.size == 0:
-        raise PartitionError(f"{name} is empty; a model needs at least one measured point")
-    good = (array > 0) & np.isfinite(array)
-    if not good.all():
-        at = int(np.argmin(good))
-        raise PartitionError(
-            f"{name}[{at}] is {array[at]}; finite numbers > 0 are allowed: leave such points out"
-        )
-    return array
-
-
-def positive_number(value: float, name: str) -> float:
-    """Return `value` as a float, refusing what is not finite and > 0."""
-    return float(positive_array([value], name)[0])
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -5,17 +5,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from fpmdask.models.base import FloatArray, Model, positive_number
+from fpmdask.models.arrays import FloatArray, positive_number
+from fpmdask.models.base import Model
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class ConstantModel(Model):
     """A worker that does every unit at the same speed.
 
     Parameters
     ----------
-    units_per_second : float
-        Speed, finite and > 0.
+    speed : float
+        Units per second, finite and > 0.
 
     Raises
     ------
@@ -32,9 +33,8 @@ class ConstantModel(Model):
 
     units_per_second: float
 
-    def __post_init__(self) -> None:
-        speed = positive_number(self.units_per_second, "speed")
-        object.__setattr__(self, "units_per_second", speed)
+    def __init__(self, speed: float) -> None:
+        object.__setattr__(self, "units_per_second", positive_number(speed, "speed"))
 
     def _time(self, units: FloatArray) -> FloatArray:
         return units / self.units_per_second

@@ -7,3 +7,4 @@ from fpmdask.partition.geometric import geometric as geometric
 from fpmdask.partition.imbalance import imbalance as imbalance
 from fpmdask.partition.outcome import Outcome as Outcome
 from fpmdask.partition.outcome import Round as Round
+from fpmdask.partition.proportional import proportional as proportional

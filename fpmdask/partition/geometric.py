@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fpmdask.errors import PartitionError
-from fpmdask.models import Model
+from fpmdask.models import Model, TabulatedModel
 from fpmdask.models.bank import Bank, bank
 from fpmdask.partition.validate import (
     FloatArray,
@@ -70,11 +70,34 @@ def geometric(units: float, models: Sequence[Model], limits: Limits | None = Non
     array([61371, 38629])
     """
     total = check_units(units)
-    if len(models) == 0:
-        raise PartitionError("no models found; give one per worker and at least one worker")
+    _check_models(models)
     most = check_limits(limits, len(models), total)
+    return distributed(total, bank(models), most)
+
+
+def distributed(total: int, gathered: Bank, most: FloatArray) -> IntArray:
+    """Return the min-max optimal distribution for models already gathered.
+
+    Parameters
+    ----------
+    total : int
+        Units, at least 1.
+    gathered : Bank
+        Models of the workers.
+    most : ndarray of float64
+        Most units per worker, whole or ``inf``.
+
+    Returns
+    -------
+    ndarray of int64
+        Units per worker, summing to `total`.
+
+    Raises
+    ------
+    PartitionError
+        If the units do not fit.
+    """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        gathered = bank(models)
         if np.isinf(most).any():
             most = np.minimum(most, np.floor(gathered.units_within(math.inf)))
         check_feasible(total, most)
@@ -83,8 +106,25 @@ def geometric(units: float, models: Sequence[Model], limits: Limits | None = Non
         return _select(total, gathered, low, high)
 
 
+def _check_models(models: Sequence[Model]) -> None:
+    if len(models) == 0:
+        raise PartitionError("no models found; give one per worker and at least one worker")
+    kinds = set(map(type, models))
+    if wrong := [kind for kind in kinds if not issubclass(kind, Model)]:
+        at = next(i for i, model in enumerate(models) if type(model) in wrong)
+        raise PartitionError(f"models[{at}] is {models[at]!r}; a fpmdask.models.Model is needed")
+    for at, model in enumerate(models) if TabulatedModel in kinds else ():
+        if isinstance(model, TabulatedModel) and not model.nondecreasing:
+            raise PartitionError(
+                f"the times of models[{at}] decrease somewhere; geometric needs non-decreasing "
+                "times: use fpmdask.partition.exact with the tables"
+            )
+
+
 # Steps before which the search for segments is confined to those inside the bracket.
 _NARROW = (3, 8)
+# Below any time that a clock can tell from zero.
+_TINY = 1e-200
 
 
 @dataclass(frozen=True)
@@ -156,20 +196,19 @@ def _median(gathered: Bank, low: _Cut, high: _Cut) -> float:
 
 
 def _start(total: int, gathered: Bank, most: FloatArray) -> tuple[_Cut, _Cut]:
-    """Return the times that the fastest and the slowest worker need for an even share."""
+    """Return cuts at the times that the fastest and the slowest worker need for an even share."""
     share = np.minimum(np.ceil(total / most.size), np.maximum(most, 1.0))
     times = gathered.time(np.arange(most.size), share)
     usable = times[(most > 0) & np.isfinite(times) & (times > 0)]
-    low, high = float(usable.min()), float(usable.max())
-    above = _cut(high, gathered, most)
-    while above.count < total:
-        high *= 4
-        above = _cut(high, gathered, most)
-    below = _cut(low, gathered, most)
-    while below.count > total:
-        low /= 4
-        below = _cut(low, gathered, most)
-    return below, above
+    high = _cut(float(usable.max(initial=_TINY)), gathered, most)
+    while high.count < total:
+        high = _cut(high.seconds * 4, gathered, most)
+    low = _cut(float(usable.min(initial=high.seconds)), gathered, most)
+    while low.count > total and low.seconds > _TINY:
+        low = _cut(low.seconds / 4, gathered, most)
+    if low.count > total:
+        low = _Cut(low.seconds, 0.0, np.zeros(most.size), 0.0)  # units that take no time
+    return low, high
 
 
 def _secant(total: int, workers: int, low: _Cut, high: _Cut, spare: _Cut) -> float:
