@@ -11,18 +11,17 @@ answers lead to the same questions.
 import math
 from collections import deque
 from collections.abc import Sequence
-from numbers import Integral
-from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fpmdask.errors import PartitionError
 from fpmdask.models import Model
-from fpmdask.partition.evidence import Evidence, check_models
+from fpmdask.partition.evidence import Evidence
 from fpmdask.partition.geometric import geometric
 from fpmdask.partition.imbalance import imbalance
-from fpmdask.partition.outcome import Outcome, Reason, Round
+from fpmdask.partition.outcome import Outcome, Reason, Round, read_only
+from fpmdask.partition.settings import check_epsilon, check_models, check_rounds
 from fpmdask.partition.stopping import best_round, resolution, worthwhile
 from fpmdask.partition.validate import (
     FloatArray,
@@ -37,7 +36,6 @@ from fpmdask.partition.validate import (
 
 # Events that an error tells.
 _STORY = 8
-Number = TypeVar("Number", np.int64, np.float64)
 
 
 class Dfpa:
@@ -89,16 +87,20 @@ class Dfpa:
        where that is under 3 %, are not chased (see `stopping`).
     4. *A size measured twice* is averaged; older measurements weigh less.
     5. *Drift.* More units in much less time than another measurement says that the worker has
-       changed: the older measurements of that worker are forgotten.
+       changed: its older measurements are forgotten, and older rounds are no outcome any more.
     6. *The same distribution proposed again* is measured again only if that round was not the
        best and the models promise a gain; three times at most.
     7. *Zero units* are not measured. A worker never measured is tried as soon as the mean speed
        of the others promises a gain.
-    8. *Too large* (``inf``) makes one unit less that worker's limit; the round does not count as
-       an outcome, its other times count as measurements.
+    8. *Too large* (``inf``) makes one unit less that worker's limit; the next share to try is half
+       way between the largest good one and the limit. The round does not count as an outcome, its
+       other times count as measurements.
     9. Between points the fit's speed is linear as in the paper, except next to a point that lies
        below the chord of its neighbours: there the curve sags (the far side of a paging cliff),
        linear interpolation approaches the solution from one side only, and a power law is used.
+    10. *A hiccup* (the first call, another program) looks like a cliff, and the search then stays
+        below it. Before giving up unbalanced, a cliff seen by one measurement only is measured
+        again, once per worker.
 
     O(p (log n + r)) per round for p workers and r rounds.
 
@@ -128,8 +130,8 @@ class Dfpa:
     ) -> None:
         self.units = check_units(units)
         self.workers = check_workers(workers)
-        self.epsilon = _check_epsilon(epsilon)
-        self.max_rounds = _check_rounds(max_rounds)
+        self.epsilon = check_epsilon(epsilon)
+        self.max_rounds = check_rounds(max_rounds)
         known = check_models(models, self.workers)
         room = [math.inf if m is None else m.units_within(math.inf) for m in known]
         self._limits = np.minimum(check_limits(limits, self.workers), np.floor(room))
@@ -179,10 +181,9 @@ class Dfpa:
         limits = np.where(np.isinf(times), self._next - 1.0, self._limits)
         check_feasible(self.units, limits)
         balance = imbalance(times, self._next, self._limits)
-        noise = self._fit.noise if self._rounds else 0.0
-        self._rounds.append(Round(self._next, _read_only(times), balance))
+        self._rounds.append(Round(self._next, read_only(times), balance))
         self._story.append(f"told {_listed(times)}, imbalance {balance:.3g}")
-        self._evidence.add(self._next, times, noise)
+        self._evidence.add(self._next, times, self._fit.noise)
         self._limits = limits
         self._asked = False
         self._fit = self._evidence.fit()
@@ -194,7 +195,7 @@ class Dfpa:
         if not self._rounds:
             return None
         met = self._reason == "balanced"
-        best = self._rounds[-1] if met else best_round(self._rounds, self._limits)
+        best = self._rounds[-1] if met else best_round(self._valid(), self._limits)
         return Outcome(
             best.distribution,
             best.seconds,
@@ -212,7 +213,7 @@ class Dfpa:
     @property
     def limits(self) -> FloatArray:
         """Most units per worker as known now, ``inf`` for no limit; read-only."""
-        return _read_only(self._limits)
+        return read_only(self._limits)
 
     @property
     def noise(self) -> float:
@@ -232,10 +233,33 @@ class Dfpa:
         self._next = self._proposal()
         if self._balanced():
             self._reason = "balanced"
-        elif not worthwhile(self._next, self._rounds, self._limits, self._fit):
-            self._reason = "stagnant"
+        elif not worthwhile(self._next, self._valid(), self._limits, self._fit):
+            doubt = self._doubt() if len(self._rounds) < self.max_rounds else None
+            if doubt is None:
+                self._reason = "stagnant"
+            else:
+                self._next = doubt
         elif len(self._rounds) >= self.max_rounds:
             self._reason = "max_rounds"
+
+    def _valid(self) -> list[Round]:
+        """Return the rounds since a worker was last seen to have changed, that round included."""
+        return self._rounds[max(self._evidence.changed_in - 1, 0) :]
+
+    def _doubt(self) -> IntArray | None:
+        """Return a distribution that measures again what may have been a hiccup."""
+        best = best_round(self._valid(), self._limits)
+        if best.imbalance <= self.epsilon or not math.isfinite(best.makespan):
+            return None
+        early = best.seconds * (1.0 + self.epsilon) < best.makespan
+        doubtful = self._evidence.doubtful(np.where(early, best.distribution, 0), self._limits)
+        if not doubtful:
+            return None
+        again = np.array([doubtful.get(i, 0) for i in range(self.workers)], dtype=np.int64)
+        rest, room = self.units - int(again.sum()), np.where(again > 0, 0.0, self._limits)
+        if rest < 1 or room.sum() < rest:
+            return None
+        return read_only(again + geometric(rest, self._fit.models, room))
 
     def _balanced(self) -> bool:
         last = self._rounds[-1]
@@ -246,7 +270,9 @@ class Dfpa:
         return all(self._fit.models[i].time(1.0) >= last.makespan for i in known)
 
     def _proposal(self) -> IntArray:
-        return _read_only(geometric(self.units, self._fit.models, self._limits))
+        caps = self._evidence.caps(self._limits)
+        most = caps if caps.sum() >= self.units else self._limits
+        return read_only(geometric(self.units, self._fit.models, most))
 
     def _checked(self, seconds: ArrayLike) -> FloatArray:
         times = np.where(self._next > 0, check_numbers(seconds, "seconds", self.workers), 0.0)
@@ -274,22 +300,3 @@ class Dfpa:
 def _listed(values: IntArray | FloatArray) -> str:
     shown = ", ".join(f"{v:.6g}" for v in values[:8].tolist())
     return f"[{shown}{', ...' if values.size > 8 else ''}]"
-
-
-def _read_only(values: NDArray[Number]) -> NDArray[Number]:
-    copy = values.copy()
-    copy.flags.writeable = False
-    return copy
-
-
-def _check_epsilon(epsilon: Any) -> float:
-    number = isinstance(epsilon, float | int | np.floating | np.integer)
-    if isinstance(epsilon, bool) or not number or not 0 < epsilon < math.inf:
-        raise PartitionError(f"epsilon must be a finite number > 0, got {epsilon!r}; try 0.1")
-    return float(epsilon)
-
-
-def _check_rounds(max_rounds: Any) -> int:
-    if isinstance(max_rounds, bool) or not isinstance(max_rounds, Integral) or max_rounds < 1:
-        raise PartitionError(f"max_rounds must be an int of at least 1, got {max_rounds!r}")
-    return int(max_rounds)

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
 from fpmdask.partition.smoothing import smoothed
 from fpmdask.partition.validate import FloatArray, IntArray
@@ -15,52 +14,24 @@ from fpmdask.partition.validate import FloatArray, IntArray
 # More units in less time by more than this factor is not noise but a worker that has changed: six
 # times the noise, and within these bounds while the noise itself is badly known.
 _SIGMAS, _LEAST_CHANGE, _MOST_CHANGE = 6.0, 1.25, 2.0
+# What was known before the run is as old as four rounds, and doubted sooner.
+_KNOWN_BEFORE, _STALE = -4, 1.5
+# A cliff: the speed halves, or worse, while the size grows by a tenth at most.
+_CLIFF, _CLIFF_WIDTH = 2.0, 1.1
+# After a share that was too large the next one is half way up from the largest good one, unless
+# that is within so much of the limit: another failure would cost more than the units are worth.
+_CLOSE = 0.05
 # A point this much below the chord of its neighbours bends its two segments; knots per segment.
 _SAG, _KNOTS = 0.01, 7
 # Sizes at which the shape of a model that is not made of points is taken over.
-_SHAPE_SIZES = 33
-
-
-def check_models(models: Any, workers: int) -> list[Model | None]:
-    """Return one model or None per worker.
-
-    Parameters
-    ----------
-    models : sequence of Model or None, optional
-        In worker order.
-    workers : int
-        How many are expected.
-
-    Returns
-    -------
-    list of Model or None
-
-    Raises
-    ------
-    PartitionError
-        If their number is wrong or one is something else.
-    """
-    if models is None:
-        return [None] * workers
-    known = list(models)
-    if len(known) != workers:
-        raise PartitionError(
-            f"{len(known)} models found for {workers} workers; give one each, None where unknown"
-        )
-    for i, model in enumerate(known):
-        if model is not None and not isinstance(model, Model):
-            raise PartitionError(
-                f"models[{i}] is a {type(model).__name__}; a model from fpmdask.models or None "
-                "is needed"
-            )
-    return known
+_SHAPE_SIZES = 257
 
 
 class _Point(NamedTuple):
     units: float
     seconds: float
     weight: float  # how many measurements it stands for
-    round: int  # 0: known before
+    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +64,15 @@ class Evidence:
         self._round = 0
         self._shapes: list[Model | None] = [None] * len(models)
         self._points: list[list[_Point]] = [[] for _ in models]
+        self._too_large: set[int] = set()
+        self._doubted: set[int] = set()
+        self.changed_in = 0  # the last round that showed a worker changed, 0 for none
         for i, model in enumerate(models):
             if isinstance(model, PiecewiseLinearModel):
                 rows = zip(model.units, model.seconds, model.counts, strict=True)
-                self._points[i] = [_Point(float(x), float(t), float(n), 0) for x, t, n in rows]
+                self._points[i] = [
+                    _Point(float(x), float(t), float(n), _KNOWN_BEFORE) for x, t, n in rows
+                ]
             else:
                 self._shapes[i] = model
 
@@ -109,16 +85,17 @@ class Evidence:
         for i, (units, t) in enumerate(zip(distribution.tolist(), seconds.tolist(), strict=True)):
             if units and math.isfinite(t):
                 self._add(i, _Point(float(units), t, 1.0, self._round), factor)
+            elif units:
+                self._too_large.add(i)
 
     def _add(self, i: int, new: _Point, factor: float) -> None:
         points, model, shape = self._points[i], self.models[i], self._shapes[i]
         if shape is not None and not 0.0 < shape.speed(new.units) < math.inf:
             self._shapes[i] = None
-        changed = any(
-            (old.units >= new.units and old.seconds * factor < new.seconds)
-            or (old.units <= new.units and old.seconds > factor * new.seconds)
-            for old in points
-        )
+        contradicting = [old.round for old in points if _contradict(old, new, factor)]
+        changed = bool(contradicting)
+        if max(contradicting, default=0) > 0:
+            self.changed_in = self._round
         if changed:
             points.clear()
         if changed or not isinstance(model, PiecewiseLinearModel):
@@ -126,6 +103,33 @@ class Evidence:
         else:
             self.models[i] = model.with_point(new.units, new.seconds)
         points.append(new)
+
+    def caps(self, limits: FloatArray) -> FloatArray:
+        """Return the most units to try next: less than the limit where a share was too large."""
+        caps = limits.copy()
+        for i in self._too_large:
+            good = max((p.units for p in self._points[i] if p.units <= limits[i]), default=0.0)
+            gap = limits[i] - good
+            caps[i] = good if gap <= _CLOSE * limits[i] else good + math.ceil(gap / 2)
+        return caps
+
+    def doubtful(self, distribution: IntArray, limits: FloatArray) -> dict[int, int]:
+        """Return the sizes right above the shares where one single measurement shows a cliff.
+
+        It may have been a hiccup, and nothing else ever tells. Each worker is doubted once.
+        """
+        found: dict[int, int] = {}
+        for i, units in enumerate(distribution.tolist()):
+            above = sorted(p for p in self._points[i] if p.units > units > 0)
+            here = [p.units / p.seconds for p in self._points[i] if p.units == units]
+            single = len(above) == 1 or (len(above) > 1 and above[1].units > above[0].units)
+            if i in self._doubted or not here or not single or above[0].units > limits[i]:
+                continue
+            slow = above[0].units / above[0].seconds < min(here) / _CLIFF
+            if slow and above[0].units <= _CLIFF_WIDTH * units:
+                found[i] = int(above[0].units)
+        self._doubted.update(found)
+        return found
 
     def fit(self) -> Fit:
         """Return the likely models of all workers.
@@ -173,6 +177,15 @@ class Evidence:
         times = np.asarray(shape.time(grid)) / np.exp(np.interp(np.log(grid), sizes, levels))
         good = np.isfinite(times) & (times > 0)
         return PiecewiseLinearModel.from_points(grid[good], times[good])
+
+
+def _contradict(old: _Point, new: _Point, factor: float) -> bool:
+    """Return whether one of them shows more units in less time by more than `factor`."""
+    if old.round < 0:
+        factor = min(factor, _STALE)
+    return (old.units >= new.units and old.seconds * factor < new.seconds) or (
+        old.units <= new.units and old.seconds > factor * new.seconds
+    )
 
 
 def _with_bends(sizes: FloatArray, levels: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,12 +1,23 @@
 """What DFPA measured and where it ended: values without behaviour."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fpmdask.models import Model
 from fpmdask.partition.validate import FloatArray, IntArray
 
 Reason = Literal["balanced", "stagnant", "max_rounds"]
+Number = TypeVar("Number", np.int64, np.float64)
+
+
+def read_only(values: NDArray[Number]) -> NDArray[Number]:
+    """Return a copy that cannot be written to."""
+    copy = values.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
