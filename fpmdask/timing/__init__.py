@@ -25,3 +25,4 @@ from fpmdask.timing.registry import registered_kernels as registered_kernels
 from fpmdask.timing.repetitions import Repetitions as Repetitions
 from fpmdask.timing.repetitions import student_t as student_t
 from fpmdask.timing.scratch import Scratch as Scratch
+from fpmdask.timing.surface import SurfaceModelBuilder as SurfaceModelBuilder

@@ -62,6 +62,9 @@ def measure(
     2. Seconds that a kernel returns are taken at their word, also against budget and deadline
        (where the clock's count if they are more): no sleep is needed to emulate. `min_seconds` and
        the batches of `Repetitions` are about the timer's clock under a quota and do not apply.
+    3. A first run of `min_seconds` or longer is counted unless the second takes less than half of
+       it. What a kernel does only once (compiling, allocating) belongs in its setup: a first run
+       that leaves no time for a second one is the only one.
 
     Examples
     --------
@@ -98,13 +101,12 @@ class _Repeater:
         self.clock = clock
         self.stamp = clock()
         self.used = self.stamp - begin
-        self.spent = 0.0  # of `used`, what the counted repetitions took
         self.self_timed = False
-        self.repetitions = Repetitions(policy.confidence, policy.min_seconds / _BATCHES)
+        self._start_again()
 
     def repeat(self) -> Timing:
         """Run until there is a reason to stop."""
-        warmups, warm = self.policy.warmup, 0.0
+        warmups, warm, doubtful = self.policy.warmup, 0.0, 0.0
         reason: Reason | None = None
         if self.used > self.allowed:
             return _too_large(self.used)
@@ -120,11 +122,21 @@ class _Repeater:
             elif warmups > 0 and seconds < self.policy.min_seconds:
                 warmups, warm = warmups - 1, seconds
             else:
-                warmups = 0
+                if warmups > 0:
+                    warmups, doubtful = 0, seconds
+                else:
+                    if seconds < doubtful / 2:
+                        self._start_again()
+                    doubtful = 0.0
                 self.repetitions.add(seconds)
                 self.spent += self.used - before
                 reason = self._reason()
         return self._timing(reason)
+
+    def _start_again(self) -> None:
+        batch_seconds = 0.0 if self.self_timed else self.policy.min_seconds / _BATCHES
+        self.repetitions = Repetitions(self.policy.confidence, batch_seconds)
+        self.spent = 0.0  # of `used`, what the counted repetitions took
 
     def _run(self) -> float:
         """Run once and return its seconds, inf if it was too large."""

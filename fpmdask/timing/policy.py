@@ -31,7 +31,7 @@ class TimingPolicy:
         so far, end later. A single repetition may take longer.
     warmup : int
         Runs ahead of the first repetition, >= 0. One that takes `min_seconds` or longer is counted
-        as a repetition: what it warms up is small against it, and it is too dear to be dropped.
+        as a repetition, too dear to be dropped, unless the next run takes less than half of it.
 
     Raises
     ------

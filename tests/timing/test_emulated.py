@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fpmdask.errors import KernelError
-from fpmdask.models import ConstantModel, PiecewiseLinearModel
+from fpmdask.models import ConstantModel, PiecewiseLinearModel, SurfaceModel
 from fpmdask.timing import (
     EmulatedKernel,
     FullModelBuilder,
@@ -75,6 +75,15 @@ def test_more_seconds_than_the_deadline_are_too_large_without_sleeping():
     kernel = EmulatedKernel(WorkerContext("a"), MODELS)
     assert measure(kernel, 1000, deadline_seconds=19.0).reason == "deadline"
     assert measure(kernel, 1000, deadline_seconds=21.0).seconds == 20.0
+
+
+def test_a_surface_is_cut_at_a_width():
+    surface = SurfaceModel.from_points([10, 20, 10], [4, 4, 8], [1.0, 2.0, 4.0])
+    models = {"a": surface.to_json()}
+    kernel = EmulatedKernel(WorkerContext("a"), models, width=6)
+    assert measure(kernel, 10).seconds == pytest.approx(2.0)
+    with pytest.raises(KernelError, match="width at which it is cut"):
+        EmulatedKernel(WorkerContext("a"), models)
 
 
 def runs(kernel, units, count):

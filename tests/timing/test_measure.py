@@ -134,6 +134,17 @@ def test_a_long_first_run_is_no_warm_up():
     assert timing.total_seconds == pytest.approx(0.21 + 0.2 * (timing.repetitions - 1))
 
 
+def test_a_long_first_run_is_dropped_when_it_was_no_measure():
+    kernel = FakeKernel([0.45, *[0.2] * 100])
+    timing = timed(kernel, TimingPolicy(warmup=1))
+    assert timing.seconds == pytest.approx(0.2)
+    assert (timing.repetitions, timing.reason) == (2, "precise")
+    kernel = FakeKernel([0.45, *[0.2] * 100], says=True)
+    assert timed(kernel, TimingPolicy(warmup=1)).seconds == pytest.approx(0.2)
+    kernel = FakeKernel([0.45, *[0.2] * 100])
+    assert timed(kernel, TimingPolicy(warmup=0)).seconds > 0.22
+
+
 def test_one_run_longer_than_the_budget_is_accepted():
     timing = timed(FakeKernel(forever(5.0)), TimingPolicy(budget_seconds=1.0))
     assert timing == Timing(5.0, math.inf, 1, 5.0, "budget")
