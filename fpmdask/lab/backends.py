@@ -76,6 +76,9 @@ class RootBackend:
             for command in network.link_commands(bridge, link, self._network.prefixlen):
                 run(command)
         self._make_groups(None)
+        # By default all workers together would weigh as one process beside those of others.
+        lab, count = self._cpu.root / self._group, len(self._definition.workers)
+        cgroups.write(cgroups.weight_plan(self._cpu, lab, count))
         for worker in self._definition.workers:
             self._make_groups(worker.name)
             if worker.memory is not None:

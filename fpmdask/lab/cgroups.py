@@ -71,7 +71,7 @@ def groups(hierarchies: list[Hierarchy], lab: str, worker: str | None = None) ->
 def cpu_plan(
     hierarchy: Hierarchy, group: Path, cores: float | None, period: float
 ) -> tuple[tuple[Path, str], ...]:
-    """Return the files and contents that set a CPU quota; None lifts it.
+    """Return the files and contents that set a CPU quota and the weight to go with it.
 
     Parameters
     ----------
@@ -80,26 +80,44 @@ def cpu_plan(
     group : Path
         The worker's group.
     cores : float or None
-        CPU-seconds per second.
+        CPU-seconds per second; ``None`` lifts the quota.
     period : float
         Seconds.
+
+    Notes
+    -----
+    Where other work leaves the lab less than its quotas sum to, quotas alone no longer bind and
+    the kernel makes all workers equal; with weights in proportion the ratios of speeds remain.
 
     Examples
     --------
     >>> cpu_plan(Hierarchy("cpu", 2, Path("/c")), Path("/c/g"), 0.25, 0.01)
-    ((PosixPath('/c/g/cpu.max'), '2500 10000'),)
+    ((PosixPath('/c/g/cpu.weight'), '25'), (PosixPath('/c/g/cpu.max'), '2500 10000'))
     """
     microseconds = round(period * 1e6)
     quota = None if cores is None else round(cores * period * 1e6)
+    weight = weight_plan(hierarchy, group, 1.0 if cores is None else cores)
     if hierarchy.version == 2:
-        return ((group / "cpu.max", f"{'max' if quota is None else quota} {microseconds}"),)
+        text = f"{'max' if quota is None else quota} {microseconds}"
+        return (*weight, (group / "cpu.max", text))
     if quota is None:
-        return ((group / "cpu.cfs_quota_us", "-1"),)
+        return (*weight, (group / "cpu.cfs_quota_us", "-1"))
     return (
+        *weight,
+        # Without this the new period could make of the old quota more than the kernel allows.
         (group / "cpu.cfs_quota_us", "-1"),
         (group / "cpu.cfs_period_us", str(microseconds)),
         (group / "cpu.cfs_quota_us", str(quota)),
     )
+
+
+def weight_plan(
+    hierarchy: Hierarchy, group: Path, processes: float
+) -> tuple[tuple[Path, str], ...]:
+    """Return the file and content that make a group weigh like that many ordinary processes."""
+    if hierarchy.version == 2:
+        return ((group / "cpu.weight", str(min(max(round(100 * processes), 1), 10_000))),)
+    return ((group / "cpu.shares", str(min(max(round(1024 * processes), 2), 262_144))),)
 
 
 def memory_plan(

@@ -108,16 +108,24 @@ def test_version_2_hands_controllers_down_and_shares_one_group(unified: cgroups.
         cgroups.create(lab, [memory])
 
 
-def test_quotas_in_both_versions() -> None:
+def test_quotas_and_weights_in_both_versions() -> None:
     one, two = (cgroups.Hierarchy("cpu", version, Path("/c")) for version in (1, 2))
     group = Path("/c/g")
-    assert cgroups.cpu_plan(one, group, 0.4, 0.01) == (
+    assert cgroups.cpu_plan(one, group, 0.25, 0.01) == (
+        (group / "cpu.shares", "256"),
         (group / "cpu.cfs_quota_us", "-1"),
         (group / "cpu.cfs_period_us", "10000"),
-        (group / "cpu.cfs_quota_us", "4000"),
+        (group / "cpu.cfs_quota_us", "2500"),
     )
-    assert cgroups.cpu_plan(one, group, None, 0.01) == ((group / "cpu.cfs_quota_us", "-1"),)
-    assert cgroups.cpu_plan(two, group, None, 0.01) == ((group / "cpu.max", "max 10000"),)
+    assert cgroups.cpu_plan(one, group, None, 0.01) == (
+        (group / "cpu.shares", "1024"),
+        (group / "cpu.cfs_quota_us", "-1"),
+    )
+    assert cgroups.cpu_plan(two, group, None, 0.01) == (
+        (group / "cpu.weight", "100"),
+        (group / "cpu.max", "max 10000"),
+    )
+    assert cgroups.weight_plan(two, group, 240) == ((group / "cpu.weight", "10000"),)
 
 
 def test_memory_without_swap_accounting(tmp_path: Path) -> None:
