@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
 from fpmdask.coordinator.context import RunContext
+from fpmdask.errors import PartitionError
 
 
 async def run(context: RunContext) -> dict[str, Any]:
@@ -14,10 +16,15 @@ async def run(context: RunContext) -> dict[str, Any]:
     began = time.perf_counter()
     await context.acquire(spec["kernel"])
     prepared = time.perf_counter()
-    limits = spec["limits"]
+    limits = spec["limits"] or {}
+    names = {context.name(address) for address in context.workers}
+    if unknown := sorted(limits.keys() - names):
+        raise PartitionError(
+            f"limits name {', '.join(unknown)}; taking part are {', '.join(sorted(names))}"
+        )
     await context.measure(
         spec["units"],
-        limit_of=None if limits is None else lambda address: limits[context.name(address)],
+        limit_of=lambda address: limits.get(context.name(address), math.inf),
         **spec["measuring"],
     )
     context.report["phases"] = {

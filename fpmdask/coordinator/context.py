@@ -113,14 +113,14 @@ class RunContext:
         names = self.spec.get("workers")
         if names is None:
             return sorted(states, key=lambda a: (len(str(states[a].name)), str(states[a].name)))
-        addresses = [self.scheduler.coerce_address(name) for name in names]
-        unknown = [str(n) for n, a in zip(names, addresses, strict=True) if a not in states]
+        by_name = {str(state.name): address for address, state in states.items()}
+        unknown = [name for name in names if name not in by_name and name not in states]
         if unknown:
-            known = ", ".join(str(state.name) for state in states.values()) or "none"
             raise CoordinatorError(
-                f"no worker {', '.join(unknown)} in the cluster; connected are: {known}"
+                f"no worker {', '.join(unknown)} in the cluster; connected are: "
+                f"{', '.join(by_name) or 'none'}"
             )
-        return list(dict.fromkeys(addresses))
+        return list(dict.fromkeys(by_name.get(name, name) for name in names))
 
     async def _prepare(self, address: str, patience: float = PREPARE_SECONDS) -> str | None:
         """Introduce a worker; return why it cannot take part, or None."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -16,8 +15,6 @@ from distributed import Client, Future, wait
 
 if TYPE_CHECKING:
     from distributed import Scheduler
-
-logger = logging.getLogger(__name__)
 
 Answer = Mapping[str, Any]
 
@@ -48,6 +45,7 @@ class Tickets:
         self._numbers = count(1)
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._worker_of: dict[int, str] = {}
+        self._futures: dict[int, Future[Any]] = {}
         self._watchers: set[asyncio.Task[None]] = set()
 
     def occupied(self) -> set[str]:
@@ -77,6 +75,7 @@ class Tickets:
             answers.append(loop.create_future())
             self._answers[number] = answers[-1]
             self._worker_of[number] = order.worker
+            self._futures[number] = future
             watcher = loop.create_task(self._watch(number, future))
             self._watchers.add(watcher)
             watcher.add_done_callback(self._watchers.discard)
@@ -91,6 +90,8 @@ class Tickets:
         """Answer for everything that was on a worker that is gone."""
         for number, where in list(self._worker_of.items()):
             if where == worker:
+                # pinned to a worker that will not come back: without this it waits for ever
+                self._futures[number].release()
                 self._end(number, {"left": True})
 
     async def close(self) -> None:
@@ -104,19 +105,17 @@ class Tickets:
 
     async def _watch(self, number: int, future: Future[Any]) -> None:
         """Wait until the task has ended, then let go of it."""
+        text = "the task was cancelled"
         try:
             await wait([future])
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            logger.debug("ticket %d was cancelled", number, exc_info=True)
-        text = "the task was cancelled"
-        state = self._scheduler.tasks.get(future.key)
-        if state is not None and state.exception_text:
-            text = state.exception_text
-        future.release()
-        error = {"type": "RuntimeError", "message": text, "traceback": text, "pickled": None}
-        self._end(number, {"error": error})
+            state = self._scheduler.tasks.get(future.key)
+            if state is not None and state.exception_text:
+                text = state.exception_text
+        finally:
+            # wait raises for a future that was released because its worker is gone
+            self._futures.pop(number).release()
+            error = {"type": "RuntimeError", "message": text, "traceback": text, "pickled": None}
+            self._end(number, {"error": error})
 
     def _end(self, number: int, final: Answer) -> None:
         """Forget a ticket, giving ``final`` to its waiter if nothing was given before."""

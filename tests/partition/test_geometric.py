@@ -170,6 +170,12 @@ def test_decreasing_tables_are_refused():
         geometric(2, [ConstantModel(1.0), TabulatedModel([0, 2, 1])])
 
 
+@pytest.mark.parametrize("workers", [None, [], 3, ConstantModel(1.0)])
+def test_no_models(workers):
+    with pytest.raises(PartitionError, match="at least one"):
+        geometric(2, workers)
+
+
 @pytest.mark.parametrize("workers", [[3.0], ["a", ConstantModel(1.0)], [None]])
 def test_bad_models(workers):
     with pytest.raises(PartitionError, match=r"models\[0\]"):

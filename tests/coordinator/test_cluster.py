@@ -1,0 +1,295 @@
+"""The coordinator on in-process clusters: nothing leaks, losses are survived, clients share."""
+
+import asyncio
+import threading
+import time
+
+import dask
+import pytest
+from distributed import Client, Worker, get_worker
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.errors import CoordinatorError, KernelError, PartitionError, VersionMismatchError
+from fpmdask.timing import TimingPolicy
+
+WORKERS = [("127.0.0.1", 1), ("127.0.0.1", 1), ("127.0.0.1", 2)]
+CONFIG = {"fpmdask.timing.min-seconds": 0.0, "fpmdask.timing.min-repetitions": 1}
+
+
+def cluster(**options):
+    settings = {"client": True, "nthreads": WORKERS, "config": CONFIG, "timeout": 60}
+    return gen_cluster(**{**settings, **options})
+
+
+def emulated(speeds):
+    """Return the kernel that runs at ``speeds`` (worker → units per second)."""
+    return (
+        "emulated",
+        {
+            "models": {
+                worker.name if isinstance(worker, Worker) else worker: {
+                    "format": "fpmdask.model",
+                    "version": 1,
+                    "kind": "constant",
+                    "units_per_second": speed,
+                }
+                for worker, speed in speeds.items()
+            }
+        },
+    )
+
+
+def named(workers, speeds):
+    return emulated({str(w.name): s for w, s in zip(workers, speeds, strict=True)})
+
+
+async def idle(scheduler):
+    """Wait until no task and no run is left on the scheduler."""
+    plugin = scheduler.plugins["fpmdask"]
+    for _ in range(100):
+        if not scheduler.tasks and not plugin.runs and not plugin.tickets.occupied():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError((scheduler.tasks, plugin.runs))
+
+
+@cluster()
+async def test_shares_follow_the_speeds_and_nothing_is_left(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    report = await balancer.partition(named(workers, [100.0, 200.0, 300.0]), 600)
+    assert dict(zip(report.workers, report, strict=True)) == {
+        str(w.name): n for w, n in zip(workers, (100, 200, 300), strict=True)
+    }
+    assert report.reason == "balanced"
+    assert len(report.rounds) == 2
+    await idle(s)
+    for worker in workers:
+        assert worker.state.total_resources["fpm"] == 1
+        assert not worker.data
+
+
+@cluster()
+async def test_installing_twice_finds_the_same_coordinator_and_its_models(c, s, *workers):
+    first = await fpmdask.Balancer(c)
+    plugin = s.plugins["fpmdask"]
+    kernel = named(workers, [100.0, 200.0, 300.0])
+    await first.partition(kernel, 600)
+    async with Client(s.address, asynchronous=True) as other:
+        second = await fpmdask.Balancer(other)
+        assert s.plugins["fpmdask"] is plugin
+        report = await second.partition(kernel, 1200)
+        assert len(report.rounds) == 1  # one confirming round with the first client's models
+        second.close()
+    assert (await first.partition(kernel, 600)).reason == "balanced"
+
+
+# In-process workers unpickle functions of this module by reference, so they share these.
+RUNNING: dict[str, int] = {}
+CLASHES: list[str] = []
+GATE = threading.Event()
+
+
+def exclusive(units):
+    """A kernel that notes when another one runs on the same worker."""
+    name = str(get_worker().name)
+    RUNNING[name] = RUNNING.get(name, 0) + 1
+    if RUNNING[name] > 1:
+        CLASHES.append(name)
+    time.sleep(0.005)
+    RUNNING[name] -= 1
+
+
+def hanging(units):
+    """A kernel that does not return on worker 0 before the gate opens."""
+    if str(get_worker().name) == "0":
+        GATE.wait(30)
+
+
+def failing_on_first(units):
+    """A kernel that raises on worker 0."""
+    if str(get_worker().name) == "0":
+        raise ZeroDivisionError("no good")
+    time.sleep(1e-4 * units)
+
+
+def failing(units):
+    """A kernel that raises everywhere."""
+    raise ZeroDivisionError("no good")
+
+
+def slow(units):
+    """A kernel long enough to interrupt a round."""
+    time.sleep(0.05)
+
+
+@cluster()
+async def test_two_clients_never_time_kernels_on_one_worker_at_once(c, s, *workers):
+    CLASHES.clear()
+    async with Client(s.address, asynchronous=True) as other:
+        one, two = await fpmdask.Balancer(c), await fpmdask.Balancer(other)
+        options = {"max_rounds": 3, "epsilon": 1e-9}
+        await asyncio.gather(*(b.partition(exclusive, 30, **options) for b in (one, two, one)))
+    assert not CLASHES
+
+
+@cluster()
+async def test_a_worker_that_leaves_in_a_round_is_dropped_and_the_round_goes_on(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    run = asyncio.ensure_future(balancer.partition(slow, 30, epsilon=0.5))
+    while not s.plugins["fpmdask"].runs:
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.02)
+    await workers[1].close()
+    report = await run
+    assert str(workers[1].name) not in report.workers
+    assert report.left_out == {str(workers[1].name): "left the cluster"}
+    assert sum(report) == 30
+    await idle(s)
+
+
+@cluster()
+async def test_a_worker_that_joins_gets_a_share_from_the_next_round(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    run = asyncio.ensure_future(balancer.partition(slow, 4000, epsilon=1e-9, max_rounds=12))
+    async with Worker(s.address, nthreads=1, name="late"):
+        report = await run
+        assert "late" in report.workers
+        assert {e["event"] for e in events} >= {"joined", "round"}
+        assert "late" not in report.rounds[0].units
+    assert sum(report) == 4000
+
+
+@cluster()
+async def test_a_call_that_hangs_loses_its_worker_until_it_returns(c, s, *workers):
+    GATE.clear()
+    balancer = await fpmdask.Balancer(c)
+    with dask.config.set({"fpmdask.hang": "100ms"}):
+        report = await balancer.partition(hanging, 30, deadline=0.1, epsilon=1.0)
+        assert "no answer within" in report.left_out["0"]
+        assert sorted(report.workers) == ["1", "2"]
+        # the worker gets no work of ours while the call goes on
+        report = await balancer.partition(named(workers, [1.0, 1.0, 1.0]), 30)
+        assert "still occupied by a call" in report.left_out["0"]
+        GATE.set()
+        await idle(s)
+        report = await balancer.partition(named(workers, [1.0, 1.0, 1.0]), 30)
+    assert sorted(report.workers) == ["0", "1", "2"]
+
+
+@cluster()
+async def test_a_kernel_that_raises_on_one_worker_leaves_that_worker_out(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    report = await balancer.partition(failing_on_first, 300, epsilon=1.0)
+    assert report.left_out == {"0": "ZeroDivisionError: no good"}
+    assert sorted(report.workers) == ["1", "2"]
+    await idle(s)
+
+
+@cluster()
+async def test_a_kernel_that_raises_everywhere_raises_here_with_its_traceback(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(ZeroDivisionError, match="no good") as caught:
+        await balancer.partition(failing, 300)
+    assert "in failing" in str(caught.value.__cause__)
+    assert "failed on every worker" in "".join(caught.value.__notes__)
+    await idle(s)
+
+
+@cluster()
+async def test_a_client_that_disconnects_leaves_nothing_behind(c, s, *workers):
+    async with Client(s.address, asynchronous=True) as other:
+        balancer = await fpmdask.Balancer(other)
+        run = asyncio.ensure_future(balancer.partition(slow, 4000, epsilon=1e-9, max_rounds=1000))
+        while not s.plugins["fpmdask"].runs:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    await idle(s)
+    for worker in workers:
+        side = worker.plugins["fpmdask"].side
+        assert not side.spaces
+    report = await (await fpmdask.Balancer(c)).partition(named(workers, [1.0, 1.0, 2.0]), 40)
+    assert sorted(report) == [10, 10, 20]
+
+
+@cluster()
+async def test_cancelling_the_wait_cancels_the_run(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    long = TimingPolicy(min_seconds=1.0, budget_seconds=2.0)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(balancer.partition(slow, 4000, timing=long), 0.3)
+    await idle(s)
+
+
+@cluster()
+async def test_only_the_named_workers_take_part(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["0", workers[2].address])
+    report = await balancer.partition(named(workers, [1.0, 1.0, 1.0]), 30)
+    assert sorted(report.workers) == ["0", "2"]
+    with pytest.raises(CoordinatorError, match="no worker nobody in the cluster"):
+        await (await fpmdask.Balancer(c, workers=["nobody"])).partition(slow, 3)
+
+
+@cluster()
+async def test_limits_hold_and_limits_too_small_are_refused_with_the_numbers(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    kernel = named(workers, [1.0, 1.0, 1.0])
+    report = await balancer.partition(kernel, 30, limits={"0": 2})
+    assert dict(zip(report.workers, report, strict=True))["0"] == 2
+    with pytest.raises(PartitionError, match="30"):
+        await balancer.partition(kernel, 30, limits={"0": 2, "1": 2, "2": 2})
+    await idle(s)
+
+
+@cluster()
+async def test_sizes_past_the_deadline_become_limits(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    kernel = named(workers, [1.0, 100.0, 100.0])
+    report = await balancer.partition(kernel, 300, deadline=50.0)
+    assert report.rounds[0].seconds["0"] == float("inf")
+    assert sum(report) == 300
+
+
+@cluster()
+async def test_bad_input_is_refused_before_anything_starts(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for units in (0, -1, 1.5, float("nan"), "3", True):
+        with pytest.raises(PartitionError, match="units"):
+            balancer.partition(slow, units)
+    for epsilon in (0, -0.1, float("nan"), "x"):
+        with pytest.raises(PartitionError, match="epsilon"):
+            balancer.partition(slow, 10, epsilon=epsilon)
+    for rounds in (0, 1.5, True):
+        with pytest.raises(PartitionError, match="max_rounds"):
+            balancer.partition(slow, 10, max_rounds=rounds)
+    with pytest.raises(PartitionError, match="limit of 0"):
+        balancer.partition(slow, 10, limits={"0": float("nan")})
+    with pytest.raises(KernelError, match="one argument"):
+        balancer.partition(lambda: None, 10)
+    with pytest.raises(KernelError, match="is not a kernel"):
+        balancer.partition(3, 10)
+    with pytest.raises(KernelError, match="unknown kernel|known"):
+        await balancer.partition("no.such.kernel", 10)
+    assert not s.plugins["fpmdask"].runs
+    balancer.close()
+    with pytest.raises(CoordinatorError, match="closed"):
+        balancer.partition(slow, 10)
+    with pytest.raises(CoordinatorError, match="connected distributed.Client"):
+        fpmdask.Balancer("tcp://127.0.0.1:8786")
+
+
+@cluster()
+async def test_another_version_is_refused_with_both_versions(c, s, *workers):
+    await fpmdask.Balancer(c)
+    with pytest.raises(VersionMismatchError, match=r"0\.0\.1.*install one version"):
+        await c.scheduler.fpmdask_hello(version="0.0.1")
+
+
+@cluster(nthreads=[])
+async def test_a_cluster_without_workers_says_so(c, s):
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(CoordinatorError, match="none is connected"):
+        await balancer.partition(slow, 10)
