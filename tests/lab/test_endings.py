@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 
 from fpmdask.errors import LabError
-from fpmdask.lab import LabState, doctor, down, status, up
+from fpmdask.lab import Lab, LabState, doctor, down, status, up
 from fpmdask.lab.state import read_state, state_path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -194,6 +194,20 @@ def test_a_lab_that_stays(
         (gone,) = down(name)
     assert gone.identity == state.identity
     assert traces(state) == set()
+
+
+def test_a_lab_taken_down_by_another_does_not_trouble_its_driver(
+    backend: str, definition: Path, prefix: str, traces: Callable[[LabState], set[str]]
+) -> None:
+    with Lab.from_toml(definition, name=f"{prefix}-other", backend=backend) as lab:
+        state = lab.state
+        command = "import sys; from fpmdask.lab import down; down(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", command, state.name], timeout=60, check=True)
+        assert traces(state) == set()
+        assert lab.pids == ()
+        with Lab.from_toml(definition, name=state.name, backend=backend) as successor:
+            lab.down()
+            assert successor.state.condition() == "up"
 
 
 def test_a_lab_that_cannot_be_leaves_nothing(root: None, tmp_path: Path, prefix: str) -> None:

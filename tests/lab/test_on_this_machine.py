@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
+from fpmdask.coordinator.fingerprint import cpu_quota
 from fpmdask.errors import LabError
 from fpmdask.lab import Lab, LabState
 from fpmdask.lab.swap import in_use
@@ -105,6 +106,7 @@ def test_workers_see_their_control_groups_and_have_as_many_blas_threads_as_threa
     placed = addresses(client)
     lines = client.submit(groups_of_me, workers=[placed["w3"]], pure=False).result()
     assert any(line.endswith(f"{hcl6.state.identity}/w3") for line in lines)
+    assert client.run(cpu_quota, workers=[placed["w3"]]) == {placed["w3"]: 0.25}
     names = [
         "OMP_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
@@ -162,7 +164,8 @@ def test_links_memory_swap_and_every_other_option(
     traces: Callable[[LabState], set[str]],
 ) -> None:
     file = tmp_path / "options.toml"
-    file.write_text("""
+    preload = Path(__file__).parents[2] / "workers" / "preload.py"
+    file.write_text(f"""
         [lab]
         backend = "root"
         scheduler = "namespace"
@@ -177,7 +180,9 @@ def test_links_memory_swap_and_every_other_option(
         memory = "250 MB"
         swap = "500 MB"
         affinity = [0]
-        environment = { OPENBLAS_CORETYPE = "Haswell" }
+        environment = {{ OPENBLAS_CORETYPE = "Haswell" }}
+        preload = ["{preload}"]
+        arguments = ["--slots", "2"]
         [[workers]]
         name = "watched"
         nanny = true
@@ -207,6 +212,9 @@ def test_links_memory_swap_and_every_other_option(
         }
         found = client.run(variables, ["OPENBLAS_CORETYPE"], workers=[placed["small"]])
         assert found[placed["small"]] == {"OPENBLAS_CORETYPE": "Haswell"}
+
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        assert workers[placed["small"]]["resources"] == {"fpm": 2}, "the preload and its argument"
 
         before = lab.worker_pid("watched")
         assert client.run(os.getpid, workers=[placed["watched"]])[placed["watched"]] == before

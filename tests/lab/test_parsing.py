@@ -1,6 +1,7 @@
 """Cluster definitions: what is understood, and how what is not is refused."""
 
 import dataclasses
+import runpy
 from pathlib import Path
 
 import dask
@@ -68,6 +69,12 @@ def test_the_example_of_every_option_has_them_all() -> None:
         assert f"\n{field.name} = " in text
     for field in dataclasses.fields(load("hcl6")):
         assert field.name in {"name", "workers", "dask"} or f"{field.name} = " in lab
+
+
+def test_the_preload_to_copy_is_that_of_the_package() -> None:
+    from fpmdask.preload import dask_setup
+
+    assert runpy.run_path(str(WORKERS / "preload.py"))["dask_setup"] is dask_setup
 
 
 @pytest.mark.parametrize(
