@@ -4,8 +4,7 @@
                 ^                            |
                 +------- geometric <---------+
 
-A `Dfpa` decides and never measures: no clock, no random numbers, no input or output. The same
-answers lead to the same questions.
+A `Dfpa` decides and never measures: no clock, no random numbers, no input or output.
 """
 
 import math
@@ -34,8 +33,7 @@ from fpmdask.partition.validate import (
     check_workers,
 )
 
-# Events that an error tells.
-_STORY = 8
+_STORY = 8  # events that an error tells
 
 
 class Dfpa:
@@ -81,10 +79,10 @@ class Dfpa:
        `fpmdask.partition.imbalance`.
     2. *Noise* is inferred from how far measurements of near sizes disagree over all workers, and
        smoothed away by as much (see `smoothed`): without noise the fit goes through every point,
-       with noise it averages the points near a size. Outside the measured sizes the speed stays
-       constant: no trend is followed further than it was measured.
+       with noise it averages the points near a size. The trust region is what was measured:
+       outside of it the speed stays constant, no trend is followed further.
     3. *Resolution.* Gains below half the noise of one measurement, or below the noise itself
-       where that is under 3 %, are not chased (see `stopping`).
+       where that is under 2.75 %, are not chased (see `stopping`).
     4. *A size measured twice* is averaged; older measurements weigh less.
     5. *Drift.* More units in much less time than another measurement says that the worker has
        changed: its older measurements are forgotten, and older rounds are no outcome any more.
@@ -95,9 +93,9 @@ class Dfpa:
     8. *Too large* (``inf``) makes one unit less that worker's limit; the next share to try is half
        way between the largest good one and the limit. The round does not count as an outcome, its
        other times count as measurements.
-    9. Between points the fit's speed is linear as in the paper, except next to a point that lies
-       below the chord of its neighbours: there the curve sags (the far side of a paging cliff),
-       linear interpolation approaches the solution from one side only, and a power law is used.
+    9. *Between points* the fit's speed is linear as in the paper, except next to a point below the
+       chord of its neighbours (the far side of a paging cliff): linear interpolation nears the
+       solution from one side only, in small steps, and a power law is used.
     10. *A hiccup* (the first call, another program) looks like a cliff, and the search then stays
         below it. Before giving up unbalanced, a cliff seen by one measurement only is measured
         again, once per worker.

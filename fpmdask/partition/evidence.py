@@ -14,8 +14,8 @@ from fpmdask.partition.validate import FloatArray, IntArray
 # More units in less time by more than this factor is not noise but a worker that has changed: six
 # times the noise, and within these bounds while the noise itself is badly known.
 _SIGMAS, _LEAST_CHANGE, _MOST_CHANGE = 6.0, 1.25, 2.0
-# What was known before the run is as old as four rounds, and doubted sooner.
-_KNOWN_BEFORE, _STALE = -4, 1.5
+# What was known before the run is as old as ten rounds (half weight), and doubted sooner.
+_KNOWN_BEFORE, _STALE = -10, 1.5
 # A cliff: the speed halves, or worse, while the size grows by a tenth at most.
 _CLIFF, _CLIFF_WIDTH = 2.0, 1.1
 # After a share that was too large the next one is half way up from the largest good one, unless

@@ -12,9 +12,9 @@ NOISES = np.array([0.001, 0.003, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
 # How far a speed may wander, relative, while the size grows by a factor e: a plateau, caches,
 # a bend, paging, a cliff. Most speeds are flat over the sizes that a run visits.
 DRIFTS = np.array([0.01, 0.05, 0.2, 0.8, 3.0, 12.0])
-# A measurement of n rounds ago counts as 1 / (1 + n/4) of a fresh one: four old rounds still
-# average, and a speed that creeps is followed.
-AGEING = 0.25
+# A measurement of n rounds ago counts as 1 / (1 + n/10) of a fresh one: eight rounds average
+# like six fresh ones, and a speed that creeps is followed.
+AGEING = 0.1
 _BELIEFS = np.array([0.3, 0.3, 0.2, 0.1, 0.05, 0.05])
 
 

@@ -9,12 +9,12 @@ from fpmdask.partition.outcome import Round
 from fpmdask.partition.validate import FloatArray, IntArray
 
 # Gains up to this are left alone where they are below the noise of one measurement.
-_SMALL_GAIN = 0.03
+_SMALL_GAIN = 0.0275
 # So many rounds near the best are wanted that their mean is known to about this.
-_KNOWN_TO = 0.07
+_KNOWN_TO = 0.075
 _NEAR_BEST = 1.6
 # After so many rounds none of which was measured better, a gain must be this much more promising.
-_PATIENCE, _IMPATIENCE = 3, 2.0
+_PATIENCE, _IMPATIENCE = 3, 1.5
 # A distribution is measured three times at most: its mean then has 0.58 of the noise.
 _MOST_REPEATS = 3
 _ROUNDING = 1e-9
@@ -31,18 +31,18 @@ def resolution(noise: float) -> float:
     Returns
     -------
     float
-        The noise itself up to 3 %, 3 % up to a noise of 6 %, then half the noise.
+        The noise itself up to 2.75 %, 2.75 % up to a noise of 5.5 %, then half the noise.
 
     Notes
     -----
     The makespan of a round is the largest of p noisy times: one sigma or more above the true
-    one. Under 3 % the last sigma costs about one round in simulations (six constant workers,
-    noise 3 %: 3.9 instead of 5.9 rounds) and gains under 1 % of makespan.
+    one. Small gains are not worth a round: with six constant workers and a noise of 3 % half the
+    noise as resolution takes 5.9 rounds instead of 3.9 and gains under 1 % of makespan.
 
     Examples
     --------
     >>> resolution(0.02), resolution(0.05), resolution(0.10)
-    (0.02, 0.03, 0.05)
+    (0.02, 0.0275, 0.05)
     """
     return max(noise / 2, min(noise, _SMALL_GAIN))
 
@@ -89,8 +89,8 @@ def worthwhile(proposal: IntArray, rounds: Sequence[Round], limits: FloatArray, 
     -----
     The gain compares two predictions of one fit, proposal and best round, so that a lucky
     measurement of the best round does not end the search. What one noisy measurement cannot
-    tell, the mean of several can: with a noise sigma, (sigma / 0.07)**2 rounds near the best are
-    wanted (one up to a noise of 7 %, five at 15 %) before a small gain ends it.
+    tell, the mean of several can: with a noise sigma, (sigma / 0.075)**2 rounds near the best are
+    wanted (one up to a noise of 7.5 %, four at 15 %) before a small gain ends it.
     """
     best = best_round(rounds, limits)
     if not np.isfinite(best.makespan) or (best.distribution > limits).any():

@@ -1,0 +1,88 @@
+"""What holds for `Dfpa` whatever is measured."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpmdask.errors import PartitionError
+from fpmdask.models import ConstantModel, PiecewiseLinearModel
+from fpmdask.partition import Dfpa, geometric, imbalance
+
+time = st.floats(1e-6, 1e6)
+answer = st.one_of(time, time, time, time, time, st.just(math.inf))
+model = st.one_of(
+    st.none(),
+    st.builds(ConstantModel, st.floats(1e-3, 1e3)),
+    st.builds(lambda x, t: PiecewiseLinearModel.from_points([x, 2 * x], [t, 3 * t]), time, time),
+)
+
+
+@st.composite
+def problems(draw):
+    workers = draw(st.integers(1, 6))
+    units = draw(st.integers(1, 300))
+    limits = None
+    if draw(st.booleans()):
+        limits = [draw(st.one_of(st.none(), st.integers(0, 200))) for _ in range(workers)]
+        limits[draw(st.integers(0, workers - 1))] = None
+    models = None
+    if draw(st.booleans()):
+        models = [draw(model) for _ in range(workers)]
+    rounds = draw(st.integers(1, 8))
+    arguments = {"limits": limits, "models": models, "max_rounds": rounds}
+    arguments["epsilon"] = draw(st.sampled_from([0.01, 0.1, 1.0]))
+    answers = [[draw(answer) for _ in range(workers)] for _ in range(rounds)]
+    return (units, workers), arguments, answers
+
+
+@pytest.mark.slow
+@given(problems())
+@settings(max_examples=200, deadline=None)
+def test_any_answers(problem):
+    """Distributions sum to the units within the limits; asks are idempotent and replayable."""
+    (units, workers), arguments, answers = problem
+    dfpa, replay = Dfpa(units, workers, **arguments), Dfpa(units, workers, **arguments)
+    told = 0
+    for seconds in answers:
+        distribution = dfpa.ask()
+        again = replay.ask()
+        if distribution is None:
+            assert again is None
+            break
+        assert distribution.tolist() == again.tolist() == dfpa.ask().tolist()
+        assert distribution.sum() == units
+        assert (distribution >= 0).all()
+        assert (distribution <= dfpa.limits).all()
+        balance = imbalance(np.where(distribution > 0, seconds, 0), distribution, dfpa.limits)
+        try:
+            dfpa.tell(seconds)
+        except PartitionError:  # limits from inf leave no room
+            assert dfpa.ask().tolist() == distribution.tolist()
+            break
+        replay.tell(seconds)
+        told += 1
+        outcome = dfpa.outcome
+        assert len(outcome.rounds) == told
+        assert outcome.rounds[-1].imbalance == balance
+        if outcome.reason == "balanced":
+            assert outcome.imbalance <= arguments["epsilon"]
+        assert outcome.seconds.max() in [r.makespan for r in outcome.rounds]
+    if told == len(answers) and dfpa.outcome.rounds:
+        assert dfpa.ask() is None
+        assert dfpa.outcome.reason is not None
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.integers(8, 2000))
+@settings(max_examples=60, deadline=None)
+def test_constant_speeds_end_at_the_optimum(speeds, units):
+    """Also where whole units leave no balance; three rounds do, more where a unit is a lot."""
+    speeds = np.array(speeds)
+    dfpa = Dfpa(units, speeds.size, epsilon=1e-6)
+    while (distribution := dfpa.ask()) is not None:
+        dfpa.tell(distribution / speeds)
+    best = geometric(units, [ConstantModel(s) for s in speeds])
+    assert dfpa.outcome.seconds.max() <= 1.001 * (best / speeds).max()
+    assert len(dfpa.outcome.rounds) <= 3
