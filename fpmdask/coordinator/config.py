@@ -7,6 +7,8 @@ import dask
 import yaml
 from dask.utils import parse_timedelta
 
+from fpmdask.errors import CoordinatorError
+
 DEFAULTS: dict[str, Any] = yaml.safe_load(
     resources.files(__package__).joinpath("fpmdask.yaml").read_text(encoding="utf-8")
 )
@@ -19,8 +21,23 @@ def setting(name: str, override: Any = None) -> Any:
 
 
 def seconds(name: str, override: Any = None) -> float:
-    """Return a duration setting in seconds (``"30s"``, ``"2 min"``, 12.5)."""
-    return float(parse_timedelta(setting(name, override), default="s"))
+    """Return a duration setting in seconds (``"30s"``, ``"2m"``, 12.5).
+
+    Raises
+    ------
+    CoordinatorError
+        If it is not a duration >= 0.
+    """
+    value = setting(name, override)
+    try:
+        duration = float(parse_timedelta(value, default="s"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CoordinatorError(
+            f"{name} = {value!r}; give a duration such as '30s', '2m' or 12.5 (seconds)"
+        ) from error
+    if not duration >= 0:
+        raise CoordinatorError(f"{name} = {value!r}; give a duration >= 0, such as '30s'")
+    return duration
 
 
 def timing_settings() -> dict[str, Any]:

@@ -107,7 +107,8 @@ class Tickets:
         """Wait until the task has ended, then let go of it."""
         text = "the task was cancelled"
         try:
-            await wait([future])
+            with self._client.as_current():  # the scheduler's process has no default client
+                await wait([future])
             state = self._scheduler.tasks.get(future.key)
             if state is not None and state.exception_text:
                 text = state.exception_text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import traceback
@@ -33,6 +34,10 @@ from fpmdask.timing import (
     registered_kernels,
 )
 
+# Scratch memory of a run that is over is kept for the next one for so long: touching memory for the
+# first time can cost more than the measurement that needs it.
+SCRATCH_SECONDS = 10.0
+
 # Cutting more than this many bytes of pieces leaves the event loop for a thread.
 OFFLOAD_NBYTES = 1 << 20
 
@@ -42,7 +47,7 @@ class RunSpace:
     """What one run keeps on this worker, until `WorkerSide.forget`."""
 
     run: str
-    scratch: Scratch = field(default_factory=Scratch)
+    scratch: Scratch
     cancelled: threading.Event = field(default_factory=threading.Event)
     kernel: Kernel | None = None
     parts: dict[int, np.ndarray] = field(default_factory=dict)
@@ -71,7 +76,7 @@ class WorkerSide(WorkerPlugin):
         """Give the worker its resource and its handlers."""
         self.worker = worker
         self.spaces: dict[str, RunSpace] = {}
-        self.forgotten: set[str] = set()
+        self.scratch = Scratch()
         self._pools: ThreadpoolController | None = None
         self._pools_of: str | None = None
         known = registered_kernels()
@@ -105,8 +110,7 @@ class WorkerSide(WorkerPlugin):
             "fingerprint": fingerprint(self.worker.state.nthreads, limit).to_json(),
             "implementation": "",
         }
-        self.forgotten.discard(run)
-        space = self.spaces.setdefault(run, RunSpace(run))
+        space = self.spaces.setdefault(run, RunSpace(run, self.scratch))
         if kernel is not None:
             try:
                 space.kernel = await offload(self._open, space, kernel)
@@ -118,12 +122,15 @@ class WorkerSide(WorkerPlugin):
 
     def forget(self, run: str) -> None:
         """Stop what ``run`` does here at its next check, and drop what it keeps."""
-        self.forgotten.add(run)
         space = self.spaces.pop(run, None)
-        if space is not None:
-            space.cancelled.set()
-            space.parts.clear()
-            space.partial.clear()
+        if space is None:
+            return
+        space.cancelled.set()
+        space.parts.clear()
+        space.partial.clear()
+        if not self.spaces:
+            # a new Scratch, since a call that goes on may still write to its arrays of the old one
+            asyncio.get_running_loop().call_later(SCRATCH_SECONDS, self._drop_scratch)
 
     async def pieces(self, wanted: Sequence[tuple[Any, Sequence[int]]]) -> dict[str, Any]:
         """Return slices of two-dimensional chunks that this worker holds.
@@ -167,6 +174,10 @@ class WorkerSide(WorkerPlugin):
             self._pools, self._pools_of = ThreadpoolController(), label
         with self._pools.limit(limits=self.worker.state.nthreads, user_api="blas"):
             yield
+
+    def _drop_scratch(self) -> None:
+        if not self.spaces:
+            self.scratch = Scratch()
 
     def _open(self, space: RunSpace, kernel: Mapping[str, Any]) -> Kernel:
         context = WorkerContext(
