@@ -76,7 +76,7 @@ def cpu_plan(
     Parameters
     ----------
     hierarchy : Hierarchy
-        The cpu controller's.
+        cpu's.
     group : Path
         The worker's group.
     cores : float or None
@@ -98,8 +98,7 @@ def cpu_plan(
     quota = None if cores is None else round(cores * period * 1e6)
     weight = weight_plan(hierarchy, group, 1.0 if cores is None else cores)
     if hierarchy.version == 2:
-        text = f"{'max' if quota is None else quota} {microseconds}"
-        return (*weight, (group / "cpu.max", text))
+        return (*weight, (group / "cpu.max", f"{quota or 'max'} {microseconds}"))
     if quota is None:
         return (*weight, (group / "cpu.cfs_quota_us", "-1"))
     return (

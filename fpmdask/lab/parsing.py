@@ -103,6 +103,10 @@ def parse(source: str, *, name: str) -> LabDefinition:
     except tomllib.TOMLDecodeError as error:
         raise LabError(f"the definition {name!r} is not TOML: {error}") from error
     _check_name(name, "the lab")
+    return _definition(tree, name)
+
+
+def _definition(tree: Mapping[str, Any], name: str) -> LabDefinition:
     _known_keys(tree, {"description", "lab", "dask", "defaults", "workers"}, f"{name}")
     lab = _table(tree, "lab", name)
     defaults = _table(tree, "defaults", name)

@@ -110,19 +110,7 @@ def spawn(
     """
     reading, writing = os.pipe()
     try:
-        pid = os.posix_spawn(
-            "/bin/sh",
-            ["sh", "-c", _GATE, "sh", *argv],
-            environment,
-            setsid=True,
-            setsigmask=(),
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, reading, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-        )
-        process = identify(role, pid)
+        process = identify(role, _launch(argv, environment, log, reading))
         prepare(process)
         with contextlib.suppress(BrokenPipeError):
             os.write(writing, b"go\n")
@@ -130,6 +118,25 @@ def spawn(
         os.close(reading)
         os.close(writing)
     return process
+
+
+def _launch(argv: Sequence[str], environment: Mapping[str, str], log: Path, gate: int) -> int:
+    """Start the shell that waits at the gate, in a session of its own, and return its pid.
+
+    Not a `subprocess.Popen`: a lab that stays outlives the object, which warns when it goes.
+    """
+    return os.posix_spawn(
+        "/bin/sh",
+        ["sh", "-c", _GATE, "sh", *argv],
+        environment,
+        setsid=True,
+        setsigmask=(),
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, gate, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )
 
 
 def kill(processes: Sequence[Process], *, seconds: float = 5.0) -> tuple[Process, ...]:

@@ -41,8 +41,8 @@ def take_down(path: Path, state: LabState) -> None:
     for namespace in state.namespaces:
         if (NETNS / namespace).exists():
             problems += _attempt(("ip", "netns", "delete", namespace))
-    for link in (*state.veths, *filter(None, (state.bridge,))):
-        if (NETWORK_CLASS / link).exists():
+    for link in (*state.veths, state.bridge):
+        if link and (NETWORK_CLASS / link).exists():
             problems += _attempt(("ip", "link", "delete", link))
     for group in sorted(state.groups, reverse=True):
         if not cgroups.remove(Path(group)):
@@ -54,10 +54,8 @@ def take_down(path: Path, state: LabState) -> None:
             problems.append(str(error))
     shutil.rmtree(state.folder, ignore_errors=True)
     if problems:
-        raise LabError(
-            f"the lab {state.name!r} is not wholly down: {'; '.join(problems)}; run `fpmdask lab "
-            "down` again"
-        )
+        found = "; ".join(problems)
+        raise LabError(f"the lab {state.name!r} is not wholly down: {found}; take it down again")
     path.unlink(missing_ok=True)
 
 
