@@ -1,0 +1,186 @@
+"""How a product is cut: panels of K, pieces of chunks, rows that fit."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from fpmdask.apps.matmul.rows import Assignment as Assignment
+from fpmdask.apps.matmul.rows import RowsPlan as RowsPlan
+from fpmdask.apps.matmul.spec import Chunks
+from fpmdask.apps.matmul.spec import MatmulSpec as MatmulSpec
+from fpmdask.errors import PartitionError
+
+# A panel of B: deep enough for BLAS (512 at a width of 8192), a message that streams well.
+PANEL_NBYTES = 32 << 20
+# BLAS gains nothing beyond this depth.
+PANEL_DEPTH = 512
+# Panels in memory at once: the one that comes, the pieces of the current one, and its assembly.
+PANELS_HELD = 3
+
+
+def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int], ...]:
+    """Cut K into panels that end, where possible, where chunks of B and A end.
+
+    Parameters
+    ----------
+    spec : MatmulSpec
+        The product.
+    nbytes : int
+        Most bytes of one panel of B; a panel has at least one row.
+
+    Returns
+    -------
+    tuple of (k0, k1)
+        In order, covering 0 … K once. B's ends go before A's: its panels are the larger ones.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> spec = MatmulSpec((9, 9, 9), np.dtype("f8"), ((9,), (9,)), ((4, 5), (9,)), "a", "b")
+    >>> panels(spec, 5 * 9 * 8)
+    ((0, 4), (4, 9))
+    """
+    _, inner, width = spec.shape
+    deepest = max(1, min(PANEL_DEPTH, nbytes // (width * spec.dtype.itemsize)))
+    ends_b = list(accumulate(spec.b_chunks[0]))
+    ends_a = list(accumulate(spec.a_chunks[1]))
+    cut = []
+    k0 = 0
+    while k0 < inner:
+        k1 = _last(ends_b, k0, deepest) or _last(ends_a, k0, deepest)
+        if k1 is None:  # inside a large chunk: equal steps to its end
+            stretch = ends_b[bisect_right(ends_b, k0 + deepest)] if inner > k0 + deepest else inner
+            steps = -(-(stretch - k0) // deepest)
+            k1 = k0 - (k0 - stretch) // steps
+        cut.append((k0, k1))
+        k0 = k1
+    return tuple(cut)
+
+
+def _last(ends: Sequence[int], k0: int, deepest: int) -> int | None:
+    """Return the last end within reach of `k0`, if a panel up to it is at least half full."""
+    at = bisect_right(ends, k0 + deepest)
+    found = ends[at - 1] if at else 0
+    return found if found > k0 and 2 * (found - k0) >= deepest else None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of one block that lies in a rectangle.
+
+    Parameters
+    ----------
+    block
+        (i, j), position of the block.
+    source
+        (row0, row1, column0, column1) within the block.
+    target
+        (row, column) within the rectangle of its first element.
+    """
+
+    block: tuple[int, int]
+    source: tuple[int, int, int, int]
+    target: tuple[int, int]
+
+
+def pieces(row0: int, row1: int, column0: int, column1: int, chunks: Chunks) -> tuple[Piece, ...]:
+    """Return the pieces of blocks that tile a rectangle, in row-major order of blocks.
+
+    Parameters
+    ----------
+    row0, row1, column0, column1 : int
+        The rectangle, in elements of the whole matrix.
+    chunks
+        Rows and columns of the blocks; zero sizes are allowed.
+
+    Returns
+    -------
+    tuple of Piece
+        O(number of pieces + number of chunks along both axes).
+
+    Raises
+    ------
+    PartitionError
+        If the rectangle is not inside the matrix.
+
+    Examples
+    --------
+    >>> pieces(1, 3, 0, 5, ((2, 2), (5,)))[1]
+    Piece(block=(1, 0), source=(0, 1, 0, 5), target=(1, 0))
+    """
+    rows, columns = (
+        _along(*bounds) for bounds in zip((row0, column0), (row1, column1), chunks, strict=True)
+    )
+    return tuple(
+        Piece((i, j), (r0, r1, c0, c1), (row, column))
+        for i, r0, r1, row in rows
+        for j, c0, c1, column in columns
+    )
+
+
+def _along(low: int, high: int, sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """Return (chunk, from, to, offset in the interval) of the chunks that an interval meets."""
+    ends = list(accumulate(sizes))
+    length = ends[-1] if ends else 0
+    if not 0 <= low <= high <= length:
+        raise PartitionError(f"the interval {low} … {high} is not within 0 … {length}")
+    found = []
+    at = bisect_right(ends, low)
+    while low < high:
+        start = ends[at] - sizes[at]
+        stop = min(high, ends[at])
+        if stop > low:
+            found.append((at, low - start, stop - start, low))
+            low = stop
+        at += 1
+    first = found[0][1] + ends[found[0][0]] - sizes[found[0][0]] if found else 0
+    return [(chunk, r0, r1, offset - first) for chunk, r0, r1, offset in found]
+
+
+def limits(
+    spec: MatmulSpec, nbytes: Sequence[float | None], depth: int | None = None
+) -> list[float]:
+    """Return the most rows of C that each worker has memory for.
+
+    Parameters
+    ----------
+    spec : MatmulSpec
+        The product.
+    nbytes : sequence of float or None
+        Free memory per worker, what it already holds subtracted; ``None`` or ``inf``: no limit.
+    depth : int, optional
+        Rows of the deepest panel of B; that of `panels` if not given.
+
+    Returns
+    -------
+    list of float
+        Whole numbers or ``inf``. A row takes its part of C and of `PANELS_HELD` panels of A, and
+        every worker with rows holds as many panels of B.
+
+    Raises
+    ------
+    PartitionError
+        If all workers together cannot hold the rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> spec = MatmulSpec((9, 8, 8), np.dtype("f8"), ((9,), (8,)), ((8,), (8,)), "a", "b")
+    >>> limits(spec, [2560, None])
+    [4.0, inf]
+    """
+    rows, _, width = spec.shape
+    deepest = max(k1 - k0 for k0, k1 in panels(spec)) if depth is None else depth
+    fixed = PANELS_HELD * deepest * width * spec.dtype.itemsize
+    per_row = (width + PANELS_HELD * deepest) * spec.dtype.itemsize
+    free = [math.inf if n is None else max(0.0, n) for n in nbytes]
+    most = [n if math.isinf(n) else float(max(0.0, n - fixed) // per_row) for n in free]
+    if sum(most) < rows:
+        raise PartitionError(
+            f"{rows} rows of C do not fit: the workers have memory for {sum(most):.0f} "
+            f"({max(free, default=0.0):.0f} bytes free at most; panels of B take {fixed}, a row "
+            f"{per_row}); add workers or memory, or free what they hold"
+        )
+    return most

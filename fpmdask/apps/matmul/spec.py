@@ -1,0 +1,150 @@
+"""What is multiplied: shapes, dtype, chunks and keys, as plain data."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fpmdask.errors import PartitionError
+
+Chunks = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class MatmulSpec:
+    """A product C = A·B of chunked matrices, as plain data.
+
+    Parameters
+    ----------
+    shape
+        (M, K, N): A is M × K, B is K × N, C is M × N; each > 0.
+    dtype
+        Of C, numeric.
+    a_chunks, b_chunks
+        Rows and columns of the blocks, as dask has them.
+    a_name, b_name
+        Names of the keys ``(name, i, j)``.
+
+    Raises
+    ------
+    PartitionError
+        For empty matrices, chunks that do not sum to the shape or are unknown, and dtypes that
+        cannot be multiplied.
+
+    Examples
+    --------
+    >>> spec = MatmulSpec((4, 3, 2), np.dtype("f4"), ((2, 2), (3,)), ((3,), (2,)), "a", "b")
+    >>> MatmulSpec.from_json(spec.to_json()) == spec
+    True
+    """
+
+    shape: tuple[int, int, int]
+    dtype: np.dtype[Any]
+    a_chunks: Chunks
+    b_chunks: Chunks
+    a_name: str
+    b_name: str
+
+    def __post_init__(self) -> None:
+        m, k, n = self.shape
+        if min(self.shape) < 1:
+            raise PartitionError(
+                f"A is {m} × {k} and B is {k} × {n}; an empty matrix cannot be shared out"
+            )
+        _check_dtype("C", self.dtype)
+        for name, chunks, shape in (("A", self.a_chunks, (m, k)), ("B", self.b_chunks, (k, n))):
+            for axis, sizes, length in zip(("rows", "columns"), chunks, shape, strict=True):
+                _check_chunks(name, axis, sizes, length)
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        shape: Sequence[float],
+        inner: float,
+        dtypes: Sequence[Any],
+        a_chunks: Sequence[Sequence[float]],
+        b_chunks: Sequence[Sequence[float]],
+        a_name: str,
+        b_name: str,
+    ) -> "MatmulSpec":
+        """Return the spec of A·B from what the two arrays say.
+
+        Parameters
+        ----------
+        shape
+            (rows of A, columns of A, columns of B).
+        inner
+            Rows of B, which must be the columns of A.
+        dtypes
+            Of A and B; that of C is ``np.result_type`` of them, as in ``np.matmul``.
+        a_chunks, b_chunks, a_name, b_name
+            As for the class.
+
+        Returns
+        -------
+        MatmulSpec
+
+        Raises
+        ------
+        PartitionError
+            As for the class, and if A and B do not fit together.
+        """
+        for name, sizes in (("A", a_chunks), ("B", b_chunks)):
+            if any(math.isnan(size) for axis in sizes for size in axis):
+                raise PartitionError(
+                    f"{name} has chunks of unknown size; call {name}.compute_chunk_sizes() first"
+                )
+        if shape[1] != inner:
+            raise PartitionError(
+                f"A is {shape[0]} × {shape[1]} and B is {inner} × {shape[2]}; "
+                "the columns of A must be the rows of B"
+            )
+        for name, dtype in zip(("A", "B"), dtypes, strict=True):
+            _check_dtype(name, np.dtype(dtype))
+        m, k, n = map(int, shape)
+        common = np.result_type(*dtypes)
+        return cls((m, k, n), common, _ints(a_chunks), _ints(b_chunks), a_name, b_name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as plain data: numbers, strings, lists and dictionaries."""
+        return {
+            "shape": list(self.shape),
+            "dtype": self.dtype.str,
+            "a": {"name": self.a_name, "chunks": [list(axis) for axis in self.a_chunks]},
+            "b": {"name": self.b_name, "chunks": [list(axis) for axis in self.b_chunks]},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "MatmulSpec":
+        """Return the spec that `to_json` described; its lists may have become tuples."""
+        m, k, n = data["shape"]
+        a, b = data["a"], data["b"]
+        return cls(
+            (m, k, n),
+            np.dtype(data["dtype"]),
+            _ints(a["chunks"]),
+            _ints(b["chunks"]),
+            a["name"],
+            b["name"],
+        )
+
+
+def _check_dtype(name: str, dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "biufc":
+        raise PartitionError(f"{name} has dtype {dtype}; convert it to a numeric dtype first")
+
+
+def _check_chunks(name: str, axis: str, sizes: Sequence[int], length: int) -> None:
+    if min(sizes, default=0) < 0 or sum(sizes) != length:
+        raise PartitionError(
+            f"the chunks of {name} along its {axis} are {tuple(sizes)[:8]} and sum to "
+            f"{sum(sizes)}; they must be >= 0 and sum to {length}"
+        )
+
+
+def _ints(chunks: Sequence[Sequence[float]]) -> Chunks:
+    rows, columns = chunks
+    return tuple(map(int, rows)), tuple(map(int, columns))
