@@ -50,8 +50,8 @@ class Dfpa:
     limits : sequence of float or None, optional
         Most units per worker, ``None`` or ``inf`` for no limit.
     models : sequence of Model or None, optional
-        What is known already, per worker. The points of a `PiecewiseLinearModel` count as
-        measurements. Any other model lends its shape until the worker is measured, which sets
+        What is known already, per worker. The points of a measured (piecewise, Akima) model count
+        as measurements. Any other model lends its shape until the worker is measured, which sets
         the level. Where nothing is known the mean speed of the others is assumed.
     max_rounds : int
         Most rounds, at least 1.

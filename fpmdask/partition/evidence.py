@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
+from fpmdask.models import ConstantModel, MeasuredModel, Model, PiecewiseLinearModel
+from fpmdask.models.bank import bank
 from fpmdask.partition.smoothing import smoothed
 from fpmdask.partition.validate import FloatArray, IntArray
 
@@ -43,7 +44,9 @@ class Fit:
 
     def seconds(self, distribution: IntArray) -> FloatArray:
         """Return the time of each worker's share."""
-        return np.array([m.time(float(x)) for m, x in zip(self.models, distribution, strict=True)])
+        workers = np.arange(distribution.size, dtype=np.int64)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            return bank(self.models).time(workers, distribution.astype(np.float64))
 
 
 class Evidence:
@@ -52,8 +55,8 @@ class Evidence:
     Parameters
     ----------
     models : sequence of Model or None
-        What is known of each worker. The points of a piecewise linear model count as
-        measurements; any other model lends its shape, the level comes from measurements.
+        What is known of each worker. The points of a measured model count as measurements; any
+        other model lends its shape, the level comes from measurements.
     units : int
         The largest size that matters.
     """
@@ -68,7 +71,7 @@ class Evidence:
         self._doubted: set[int] = set()
         self.changed_in = 0  # the last round that showed a worker changed, 0 for none
         for i, model in enumerate(models):
-            if isinstance(model, PiecewiseLinearModel):
+            if isinstance(model, MeasuredModel):
                 rows = zip(model.units, model.seconds, model.counts, strict=True)
                 self._points[i] = [
                     _Point(float(x), float(t), float(n), _KNOWN_BEFORE) for x, t, n in rows
@@ -98,9 +101,11 @@ class Evidence:
             self.changed_in = self._round
         if changed:
             points.clear()
-        if changed or not isinstance(model, PiecewiseLinearModel):
+        if changed or not isinstance(model, MeasuredModel):
             self.models[i] = PiecewiseLinearModel.from_points([new.units], [new.seconds])
         else:
+            if not isinstance(model, PiecewiseLinearModel):
+                model = PiecewiseLinearModel(model.units, model.seconds, model.counts)
             self.models[i] = model.with_point(new.units, new.seconds)
         points.append(new)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fpmdask.errors import PartitionError
-from fpmdask.models import ConstantModel, PiecewiseLinearModel, TabulatedModel
+from fpmdask.models import AkimaModel, ConstantModel, PiecewiseLinearModel, TabulatedModel
 from fpmdask.partition import Dfpa, Outcome, Round, geometric
 
 ORACLES = json.loads((Path(__file__).parents[1] / "oracles.json").read_text())
@@ -75,9 +75,11 @@ def test_right_models_take_one_round():
     known = run(Dfpa(8192, 6), lambda d, _: d / SPEEDS).models
     full = [PiecewiseLinearModel.from_points(x := np.arange(100, 9000, 400), x / s) for s in SPEEDS]
     other = [ConstantModel(s) for s in SPEEDS]
-    for models in (known, full, other):
+    akima = [AkimaModel.from_points(x := np.arange(100, 9000, 900), x / s) for s in SPEEDS]
+    for models in (known, full, other, akima):
         outcome = run(Dfpa(8192, 6, models=models, epsilon=0.02), lambda d, _: d / SPEEDS)
         assert (outcome.reason, len(outcome.rounds)) == ("balanced", 1)
+        assert all(isinstance(m, PiecewiseLinearModel) for m in outcome.models)
 
 
 def test_models_of_another_time_are_corrected():
