@@ -39,7 +39,8 @@ def _traces(state: LabState) -> set[str]:
     marks = (state.identity, str(state_path(state.name)))
     found = {str(path) for path in Path("/run/netns").glob("*") if marks[0] in path.name}
     found |= {str(path) for path in Path("/sys/class/net").glob("*") if marks[0] in path.name}
-    found |= {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/*{marks[0]}*")}
+    for pattern in (f"*{marks[0]}*", f"*/*{marks[0]}*"):
+        found |= {str(path) for path in Path("/sys/fs/cgroup").glob(pattern)}
     found |= {line for line in Path("/proc/swaps").read_text().splitlines() if marks[0] in line}
     found |= {
         str(path) for folder in ("/tmp", "/var/tmp") for path in Path(folder).glob(f"*{marks[0]}*")
