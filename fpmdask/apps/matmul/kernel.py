@@ -111,7 +111,7 @@ def panel_depth(
     -----
     One update of all rows at depth k costs k / `inner` of the product, whatever the speeds are, so
     that k = `inner` · `cost` / `passes`. Measured on one core (float64, 1024 × 8192 of C), the
-    speed at depth 16, 32, 64, 128, 256 is 0.59, 0.77, 0.84, 0.95, 0.99 of that at 1024: below
+    speed at depth 16, 32, 64, 128, 256 is 0.59, 0.76, 0.82, 0.95, 0.99 of that at 1024: below
     `shallowest` it is the memory that is measured, beyond `deepest` nothing is gained. With a small
     `inner` the lower bound decides, and DFPA costs more than `cost`.
 

@@ -1,0 +1,202 @@
+"""Cutting a product, and following its rows through losses of workers."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpmdask.apps.matmul.plan import MatmulSpec, RowsPlan, limits, panels, pieces
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.models import ConstantModel
+
+sizes = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any).map(tuple)
+
+
+def make(a_chunks=((4, 2), (3, 5)), b_chunks=((8,), (7,)), dtypes=("f8", "f8"), inner=None):
+    m, k, n = sum(a_chunks[0]), sum(a_chunks[1]), sum(b_chunks[1])
+    return MatmulSpec.build(
+        shape=(m, k, n),
+        inner=sum(b_chunks[0]) if inner is None else inner,
+        dtypes=[np.dtype(d) for d in dtypes],
+        a_chunks=a_chunks,
+        b_chunks=b_chunks,
+        a_name="a",
+        b_name="b",
+    )
+
+
+def test_a_spec_survives_json():
+    spec = make(dtypes=("f4", "i4"))
+    assert spec.dtype == np.float64
+    assert MatmulSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"inner": 9}, "columns of A must be the rows of B"),
+        ({"dtypes": ("O", "f8")}, "A has dtype object"),
+        ({"dtypes": ("f8", "M8[s]")}, "B has dtype datetime64"),
+        ({"a_chunks": ((0,), (8,))}, "empty matrix"),
+        ({"a_chunks": ((-1, 7), (8,))}, "chunks of A along its rows"),
+        ({"a_chunks": ((math.nan,), (8,))}, "A.compute_chunk_sizes"),
+    ],
+)
+def test_bad_products_are_refused(change, says):
+    with pytest.raises(PartitionError, match=says):
+        make(**change)
+
+
+@given(sizes, sizes, st.data())
+def test_pieces_tile_the_rectangle(rows, columns, data):
+    whole = np.arange(sum(rows) * sum(columns)).reshape(sum(rows), sum(columns))
+    row0, row1 = sorted(data.draw(st.tuples(*[st.integers(0, whole.shape[0])] * 2)))
+    column0, column1 = sorted(data.draw(st.tuples(*[st.integers(0, whole.shape[1])] * 2)))
+    blocks = [
+        np.hsplit(part, np.cumsum(columns)[:-1]) for part in np.vsplit(whole, np.cumsum(rows)[:-1])
+    ]
+    got = np.full((row1 - row0, column1 - column0), -1)
+    for piece in pieces(row0, row1, column0, column1, (rows, columns)):
+        r0, r1, c0, c1 = piece.source
+        i, j = piece.block
+        block = blocks[i][j][r0:r1, c0:c1]
+        assert block.shape == (r1 - r0, c1 - c0)
+        assert block.size
+        row, column = piece.target
+        target = got[row : row + r1 - r0, column : column + c1 - c0]
+        assert (target == -1).all()
+        target[...] = block
+    np.testing.assert_array_equal(got, whole[row0:row1, column0:column1])
+
+
+def test_a_rectangle_outside_is_refused():
+    with pytest.raises(PartitionError, match="not within 0 … 4"):
+        pieces(0, 5, 0, 1, ((4,), (1,)))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 30), st.data())
+def test_panels_cover_k_within_the_bytes(b_rows, deepest, data):
+    inner = sum(b_rows)
+    ends = sorted(data.draw(st.sets(st.integers(1, inner))) | {inner})
+    a_columns = tuple(int(n) for n in np.diff([0, *ends]))
+    spec = make(((3,), a_columns), (tuple(b_rows), (2,)))
+    cut = panels(spec, deepest * 2 * 8)
+    assert [k0 for k0, _ in cut] == [0, *(k1 for _, k1 in cut[:-1])]
+    assert cut[-1][1] == inner
+    assert all(0 < k1 - k0 <= deepest for k0, k1 in cut)
+
+
+def test_panels_end_with_chunks_where_they_can():
+    spec = make(((3,), (100,)), ((30, 30, 40), (2,)))
+    assert panels(spec, 40 * 16) == ((0, 30), (30, 60), (60, 100))
+    assert panels(spec, 20 * 16) == ((0, 15), (15, 30), (30, 45), (45, 60), (60, 80), (80, 100))
+
+
+def test_rows_are_limited_by_memory():
+    spec = make()
+    depth = 8
+    fixed, row = 3 * depth * 7 * 8, (7 + 3 * depth) * 8
+    assert limits(spec, [fixed + 2 * row, None, math.inf, 0, -5]) == [2, math.inf, math.inf, 0, 0]
+    with pytest.raises(PartitionError, match="6 rows of C do not fit"):
+        limits(spec, [fixed + 2 * row, fixed + 3 * row])
+
+
+def covered(plan):
+    assert plan.done
+    at = 0
+    for part in plan.parts:
+        assert part.row0 == at < part.row1
+        at = part.row1
+    assert at == plan.rows
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_every_row_is_finished_once_under_losses(distribution, modelled, random):
+    workers = [f"w{i}" for i in range(len(distribution))]
+    models = [ConstantModel(i + 1.0) for i in range(len(workers))] if modelled else None
+    plan = RowsPlan(sum(distribution), models, distribution, workers)
+    started = {a.part: a for a in plan.assign()}
+    living, failed = set(workers), set()
+    for _ in range(100):
+        usable = living - failed
+        running = [a for a in started.values() if plan.owns(a.part, a.worker)]
+        if plan.done and random.random() < 0.5:
+            break
+        event = random.random()
+        if event < 0.6 and running:
+            chosen = random.choice(running)
+            plan.finished(chosen.part, chosen.worker)
+        elif event < 0.8 and len(usable) > 1:
+            gone = random.choice(sorted(usable))
+            living.discard(gone)
+            started |= {a.part: a for a in plan.left(gone)}
+        elif len(usable) > 1 and running:
+            chosen = random.choice(running)
+            failed.add(chosen.worker)
+            started |= {a.part: a for a in plan.failed(chosen.part, chosen.worker)}
+    for a in plan.assign():
+        assert a.worker in living - failed
+        plan.finished(a.part, a.worker)
+    covered(plan)
+    assert {a.worker for a in plan.parts} <= living
+
+
+def test_lost_rows_go_by_the_models_within_the_limits():
+    models = [ConstantModel(1.0), ConstantModel(1.0), ConstantModel(3.0)]
+    plan = RowsPlan(50, models, [40, 5, 5], ["a", "b", "c"])
+    assert [(a.worker, a.row1 - a.row0) for a in plan.left("a")] == [("b", 10), ("c", 30)]
+    tight = RowsPlan(50, models, [40, 5, 5], ["a", "b", "c"], limits=[None, None, 15])
+    assert [(a.worker, a.row1 - a.row0) for a in tight.left("a")] == [("b", 30), ("c", 10)]
+    full = RowsPlan(50, models, [40, 5, 5], ["a", "b", "c"], limits=[40, 5, 15])
+    with pytest.raises(PartitionError, match="do not fit") as caught:
+        full.left("a")
+    assert "a left" in caught.value.__notes__[0]
+
+
+def test_finished_parts_of_a_failed_worker_are_kept_until_it_leaves():
+    plan = RowsPlan(12, None, [4, 4, 4], ["a", "b", "c"])
+    plan.finished(0, "a")
+    (moved,) = plan.left("c")[:1]
+    assert moved.worker == "a"
+    again = plan.failed(moved.part, "a")
+    assert [a.worker for a in again] == ["b"]
+    assert [part.part for part in plan.parts] == [0]
+    assert [(a.row0, a.row1) for a in plan.left("a")] == [(0, 4)]
+    assert plan.left("a") == []
+    assert plan.left("stranger") == []
+
+
+def test_nobody_left_tells_the_story():
+    plan = RowsPlan(4, None, [2, 2], ["a", "b"])
+    plan.left("a")
+    with pytest.raises(
+        CoordinatorError, match=r"no worker is left for 4 of 4 rows.*a left.*b left"
+    ):
+        plan.left("b")
+
+
+def test_stale_events_are_refused_with_both_values():
+    plan = RowsPlan(4, None, [2, 2], ["a", "b"])
+    with pytest.raises(CoordinatorError, match="b reports part 0, which is computed by a"):
+        plan.finished(0, "b")
+    plan.finished(0, "a")
+    with pytest.raises(CoordinatorError, match="was finished by a"):
+        plan.failed(0, "a")
+    with pytest.raises(CoordinatorError, match=r"part 9, which is unknown"):
+        plan.finished(9, "a")
+
+
+def test_bad_distributions_are_refused():
+    with pytest.raises(PartitionError, match="sum to 5"):
+        RowsPlan(5, None, [2, 2], ["a", "b"])
+    with pytest.raises(PartitionError, match="must be equal"):
+        RowsPlan(4, None, [2, 2], ["a", "a"])
