@@ -13,10 +13,10 @@ from fpmdask.partition.smoothing import smoothed
 from fpmdask.partition.validate import FloatArray, IntArray
 
 # More units in less time by more than this factor is not noise but a worker that has changed: six
-# times the noise, and within these bounds while the noise itself is badly known.
-_SIGMAS, _LEAST_CHANGE, _MOST_CHANGE = 6.0, 1.25, 2.0
+# times the noise within these bounds, or a factor of two while the noise is not known.
+_SIGMAS, _LEAST_CHANGE, _MOST_CHANGE, _ANY_CHANGE = 6.0, 1.5, 3.0, 2.0
 # What was known before the run is as old as ten rounds (half weight), and doubted sooner.
-_KNOWN_BEFORE, _STALE = -10, 1.5
+_KNOWN_BEFORE, _STALE, _MOST_STALE = -10, 1.25, 1.5
 # A cliff: the speed halves, or worse, while the size grows by a tenth at most.
 _CLIFF, _CLIFF_WIDTH = 2.0, 1.1
 # After a share that was too large the next one is half way up from the largest good one, unless
@@ -82,9 +82,7 @@ class Evidence:
     def add(self, distribution: IntArray, seconds: FloatArray, noise: float) -> None:
         """Take in one round; `noise` is what is known of it before, 0 for nothing."""
         self._round += 1
-        factor = _MOST_CHANGE
-        if noise:
-            factor = min(max(math.exp(_SIGMAS * noise), _LEAST_CHANGE), _MOST_CHANGE)
+        factor = math.exp(_SIGMAS * noise) if noise else _ANY_CHANGE
         for i, (units, t) in enumerate(zip(distribution.tolist(), seconds.tolist(), strict=True)):
             if units and math.isfinite(t):
                 self._add(i, _Point(float(units), t, 1.0, self._round), factor)
@@ -186,8 +184,8 @@ class Evidence:
 
 def _contradict(old: _Point, new: _Point, factor: float) -> bool:
     """Return whether one of them shows more units in less time by more than `factor`."""
-    if old.round < 0:
-        factor = min(factor, _STALE)
+    low, high = (_STALE, _MOST_STALE) if old.round < 0 else (_LEAST_CHANGE, _MOST_CHANGE)
+    factor = min(max(factor, low), high)
     return (old.units >= new.units and old.seconds * factor < new.seconds) or (
         old.units <= new.units and old.seconds > factor * new.seconds
     )
