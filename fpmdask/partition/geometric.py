@@ -49,12 +49,14 @@ def geometric(units: float, models: Sequence[Model], limits: Limits | None = Non
     ``time_i(k)`` are smallest. A bracket of T is narrowed until at most 2p such units lie
     inside; they are then selected by their times, ties by worker.
 
-    The next T comes from interpolation of the units in T on logarithmic axes, where a constant
-    speed is a straight line, kept from stalling by halving; where times jump (plateaus, tables)
-    the bracket shrinks to neighbouring floats and the units between them take equal times.
-    O(p log points) per step, about ten steps on smooth models, 60 at the very most.
+    The next T is the secant's, through the two nearest cuts, of the units over T on logarithmic
+    axes, where a constant speed is a straight line. Where that stalls, because times jump
+    (plateaus, tables), it is the weighted median of the workers' middle units between the cuts,
+    which a quarter of these units lie on either side of or share. A bracket of neighbouring
+    floats holds equal times. O(p log points) per step: 4 to 13 steps for thousands of workers,
+    8 on average and 83 at most in 1,455 random cases with few workers and jumping times.
 
-    1. The paper bisects the slope; interpolation takes a third of the steps.
+    1. The paper bisects the slope; secants and medians take fewer steps.
     2. The paper leaves the rounding open; largest remainders are not optimal.
 
     References
@@ -98,8 +100,7 @@ def distributed(total: int, gathered: Bank, most: FloatArray) -> IntArray:
         If the units do not fit.
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        if np.isinf(most).any():
-            most = np.minimum(most, np.floor(gathered.units_within(math.inf)))
+        most = np.minimum(most, np.floor(gathered.units_within(math.inf)))
         check_feasible(total, most)
         most = np.minimum(most, total)
         low, high = _bracket(total, gathered, most)
@@ -107,8 +108,10 @@ def distributed(total: int, gathered: Bank, most: FloatArray) -> IntArray:
 
 
 def _check_models(models: Sequence[Model]) -> None:
-    if len(models) == 0:
-        raise PartitionError("no models found; give one per worker and at least one worker")
+    if not isinstance(models, Sequence | np.ndarray) or len(models) == 0:
+        raise PartitionError(
+            f"models is {models!r}; a sequence with a model per worker and at least one is needed"
+        )
     kinds = set(map(type, models))
     if wrong := [kind for kind in kinds if not issubclass(kind, Model)]:
         at = next(i for i, model in enumerate(models) if type(model) in wrong)
@@ -123,8 +126,6 @@ def _check_models(models: Sequence[Model]) -> None:
 
 # Steps before which the search for segments is confined to those inside the bracket.
 _NARROW = (3, 8)
-# Below any time that a clock can tell from zero.
-_TINY = 1e-200
 
 
 @dataclass(frozen=True)
@@ -200,14 +201,16 @@ def _start(total: int, gathered: Bank, most: FloatArray) -> tuple[_Cut, _Cut]:
     share = np.minimum(np.ceil(total / most.size), np.maximum(most, 1.0))
     times = gathered.time(np.arange(most.size), share)
     usable = times[(most > 0) & np.isfinite(times) & (times > 0)]
-    high = _cut(float(usable.max(initial=_TINY)), gathered, most)
+    early, late = (usable.min(), usable.max()) if usable.size else (1.0, 1.0)
+    low, high = _cut(float(early), gathered, most), _cut(float(late), gathered, most)
+    factor = 4.0
     while high.count < total:
-        high = _cut(high.seconds * 4, gathered, most)
-    low = _cut(float(usable.min(initial=high.seconds)), gathered, most)
-    while low.count > total and low.seconds > _TINY:
-        low = _cut(low.seconds / 4, gathered, most)
-    if low.count > total:
-        low = _Cut(low.seconds, 0.0, np.zeros(most.size), 0.0)  # units that take no time
+        high, factor = _cut(high.seconds * factor, gathered, most), factor * factor
+    if low.count > total and (free := _cut(0.0, gathered, most)).count > total:
+        return _Cut(0.0, 0.0, np.zeros(most.size), 0.0), free  # units that take no time
+    factor = 4.0
+    while low.count > total:
+        low, factor = _cut(low.seconds / factor, gathered, most), factor * factor
     return low, high
 
 
@@ -217,7 +220,7 @@ def _secant(total: int, workers: int, low: _Cut, high: _Cut, spare: _Cut) -> flo
     The target lies p/2 real units from the optimum, on the side where the bracket is wider.
     """
     target = total + (workers if high.count - total > total - low.count else 0)
-    cuts = [cut for cut in (low, high, spare) if cut.units > 0]
+    cuts = [cut for cut in (low, high, spare) if cut.units > 0 and 0 < cut.seconds < math.inf]
     cuts.sort(key=lambda cut: abs(math.log(cut.units / target)))
     if len(cuts) < 2 or cuts[0].units == cuts[1].units:
         return 0.0

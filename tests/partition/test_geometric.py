@@ -164,6 +164,9 @@ def test_tables_limit_their_workers():
     with pytest.raises(PartitionError, match=r"6 units.*sum to 5"):
         geometric(6, [TabulatedModel([0, 1, 2]), TabulatedModel([0, 1, 2, 3, np.inf])])
 
+    with pytest.raises(PartitionError, match=r"6 units.*sum to 5"):
+        geometric(6, [TabulatedModel([0, 1, 2]), TabulatedModel([0, 1, 2, 3])], [9, 9])
+
 
 def test_decreasing_tables_are_refused():
     with pytest.raises(PartitionError, match=r"models\[1\] decrease.*exact"):
