@@ -237,6 +237,8 @@ class Balancer:
 
         spec = arrays.check(a, b, layout)
         measuring = self._measuring(epsilon, max_rounds, timing, None)
+        if timing is None:
+            measuring["policy"] = None  # follows from the size of the product
         if distribution is not None:
             distribution = arrays.check_distribution(distribution, spec)
         request = {

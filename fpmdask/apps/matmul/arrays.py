@@ -1,0 +1,179 @@
+"""The client's side of a product: what goes in as persisted arrays, what comes out as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import dask.array as da
+import numpy as np
+from dask._task_spec import List, Task, TaskRef
+from dask.highlevelgraph import HighLevelGraph
+from distributed import Client, futures_of, wait
+
+from fpmdask.apps.matmul.blas import gemm_accumulate
+from fpmdask.apps.matmul.plan import MatmulSpec, pieces
+from fpmdask.errors import PartitionError
+
+LAYOUTS = ("rows",)
+
+# NumPy inputs are cut into blocks of rows of about this size.
+BLOCK_NBYTES = 64 << 20
+
+
+def check(a: Any, b: Any, layout: str) -> MatmulSpec:
+    """Return what is to be multiplied, or say why it cannot be.
+
+    Raises
+    ------
+    PartitionError
+        For anything but two non-empty two-dimensional numeric arrays of matching shapes and known
+        chunks, and an unknown layout.
+    """
+    if layout not in LAYOUTS:
+        raise PartitionError(f"layout = {layout!r}; known are {', '.join(map(repr, LAYOUTS))}")
+    for name, x in (("A", a), ("B", b)):
+        if not isinstance(x, da.Array | np.ndarray):
+            raise PartitionError(
+                f"{name} is a {type(x).__name__}; give a dask or NumPy array "
+                "(dask.array.from_array makes one)"
+            )
+        if x.ndim != 2:
+            raise PartitionError(f"{name} has {x.ndim} dimensions; matmul multiplies matrices")
+        if any(math.isnan(size) for size in x.shape):
+            raise PartitionError(
+                f"{name} has chunks of unknown size; call {name}.compute_chunk_sizes() first"
+            )
+    return MatmulSpec.build(
+        shape=(a.shape[0], a.shape[1], b.shape[1]),
+        inner=b.shape[0],
+        dtypes=(a.dtype, b.dtype),
+        a_chunks=_chunks(a),
+        b_chunks=_chunks(b),
+        a_name=getattr(a, "name", "a"),
+        b_name=getattr(b, "name", "b"),
+    )
+
+
+def _chunks(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if isinstance(x, da.Array):
+        rows, columns = x.chunks
+        return tuple(map(int, rows)), tuple(map(int, columns))
+    return (x.shape[0],), (x.shape[1],)
+
+
+def check_distribution(distribution: Any, spec: MatmulSpec) -> dict[str, int]:
+    """Return rows per worker name, checked against the product."""
+    names = getattr(distribution, "workers", None)
+    if names is not None:
+        distribution = dict(zip(names, distribution, strict=True))
+    if not isinstance(distribution, Mapping):
+        raise PartitionError(
+            f"distribution is a {type(distribution).__name__}; give a mapping of worker name to "
+            "rows, or what `partition` returned"
+        )
+    rows = {str(name): int(units) for name, units in distribution.items()}
+    if any(units < 0 for units in rows.values()) or sum(rows.values()) != spec.shape[0]:
+        raise PartitionError(
+            f"the distribution's rows sum to {sum(rows.values())}; they must be >= 0 and sum to "
+            f"{spec.shape[0]}, the rows of A"
+        )
+    return rows
+
+
+async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
+    """Return ``x`` as a dask array whose chunks are in the workers' memory."""
+    if isinstance(x, np.ndarray):
+        return await _scattered(client, x)
+    persisted: da.Array = client.persist(x)
+    futures = futures_of(persisted)
+    await wait(futures)
+    for future in futures:
+        if future.status == "error":
+            await future  # raises what the chunk's task raised
+    return persisted
+
+
+async def _scattered(client: Client, x: np.ndarray) -> da.Array:
+    """Spread a NumPy array over the workers, straight to them, in blocks of rows."""
+    scheduler: Any = client.scheduler
+    workers = len(await scheduler.ncores())
+    per_block = max(1, BLOCK_NBYTES // max(1, x.shape[1] * x.itemsize))
+    per_worker = -(-x.shape[0] // max(1, workers))
+    rows = min(per_block, per_worker)
+    name = f"fpmdask-scattered-{uuid4().hex}"
+    blocks = {
+        (name, i, 0): np.ascontiguousarray(x[top : top + rows])
+        for i, top in enumerate(range(0, x.shape[0], rows))
+    }
+    futures = await client.scatter(blocks, direct=True, hash=False)
+    chunks = (tuple(len(block) for block in blocks.values()), (x.shape[1],))
+    return da.Array(futures, name, chunks=chunks, dtype=x.dtype)
+
+
+def collect(client: Client, a: da.Array, b: da.Array, value: Mapping[str, Any]) -> da.Array:
+    """Return C over the published keys, each with a task that makes its chunk from A and B.
+
+    The keys are in memory already, so that persisting computes nothing: it gives the client its
+    futures and the scheduler the tasks for the case that a worker is lost.
+    """
+    spec = check(a, b, "rows")
+    name, heights = value["name"], tuple(value["rows"])
+    graph: dict[Any, Task] = {}
+    row0 = 0
+    of_b = List(
+        *(TaskRef((b.name, i, j)) for i in range(b.numblocks[0]) for j in range(b.numblocks[1]))
+    )
+    for i, height in enumerate(heights):
+        row1 = row0 + height
+        blocks = list(
+            dict.fromkeys(p.block for p in pieces(row0, row1, 0, spec.shape[1], spec.a_chunks))
+        )
+        graph[name, i, 0] = Task(
+            (name, i, 0),
+            recompute,
+            spec.to_json(),
+            (row0, row1),
+            blocks,
+            List(*(TaskRef((a.name, *block)) for block in blocks)),
+            of_b,
+        )
+        row0 = row1
+    inputs: Any = [a, b]
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=inputs)
+    c = da.Array(layers, name, chunks=(heights, (spec.shape[2],)), dtype=spec.dtype)
+    persisted: da.Array = client.persist(c, optimize_graph=False)
+    return persisted
+
+
+def recompute(
+    product: Mapping[str, Any],
+    rows: tuple[int, int],
+    blocks: Sequence[tuple[int, int]],
+    a_blocks: Sequence[np.ndarray],
+    b_blocks: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Task: rows ``rows`` of C from whole chunks of A and B, on any worker."""
+    spec = MatmulSpec.from_json(product)
+    of_a = dict(zip(map(tuple, blocks), a_blocks, strict=True))
+    columns = len(spec.b_chunks[1])
+    c = np.zeros((rows[1] - rows[0], spec.shape[2]), dtype=spec.dtype)
+    k0 = 0
+    for depth in spec.a_chunks[1]:
+        panel = np.empty((c.shape[0], depth), dtype=spec.dtype)
+        for piece in pieces(*rows, k0, k0 + depth, spec.a_chunks):
+            r0, r1, c0, c1 = piece.source
+            row, column = piece.target
+            block = of_a[piece.block][r0:r1, c0:c1]
+            panel[row : row + block.shape[0], column : column + block.shape[1]] = block
+        for piece in pieces(k0, k0 + depth, 0, spec.shape[2], spec.b_chunks):
+            r0, r1, c0, c1 = piece.source
+            row, column = piece.target
+            block = b_blocks[piece.block[0] * columns + piece.block[1]][r0:r1, c0:c1]
+            target = c[:, column : column + block.shape[1]]
+            left = panel[:, row : row + block.shape[0]]
+            gemm_accumulate(left, block.astype(spec.dtype, copy=False), target)
+        k0 += depth
+    return c

@@ -1,0 +1,219 @@
+"""The product's run on the scheduler: measure, share rows out, follow the shares, publish C."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from fpmdask.apps.matmul.kernel import panel_depth
+from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, RowsPlan, limits, panels
+from fpmdask.apps.matmul.share import multiply_share
+from fpmdask.coordinator.context import KernelFailed, RunContext
+from fpmdask.coordinator.tickets import Order
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.timing import TimingPolicy
+
+# Operations per second and worker, for no more than the choice of a measurement's length.
+GUESSED_SPEED = 2e10
+DFPA_SHARE = 0.04
+EXPECTED_ROUNDS = 3
+SHORTEST, LONGEST = 0.05, 0.15
+
+
+async def run(context: RunContext) -> dict[str, Any]:
+    """Multiply; the value names the result's keys and row chunks."""
+    spec = MatmulSpec.from_json(context.spec["product"])
+    began = time.perf_counter()
+    depth = context.spec["depth"] or panel_depth(spec.shape[1])
+    parameters = {"width": spec.shape[2], "depth": depth, "dtype": spec.dtype.str}
+    await context.acquire({"name": "matmul.panel", "parameters": parameters})
+    prepared = time.perf_counter()
+    distribution = await _distribution(context, spec)
+    measured = time.perf_counter()
+    product = RowsProduct(context, spec, distribution)
+    value = await product.multiply()
+    context.report["phases"] = {
+        "prepare": prepared - began,
+        "measure": measured - prepared,
+        "multiply": time.perf_counter() - measured,
+    }
+    return value
+
+
+def timing_policy(spec: MatmulSpec, workers: int) -> TimingPolicy:
+    """Return how long a round may measure, so that DFPA costs about `DFPA_SHARE` of the product.
+
+    The product's time is guessed from its operations at `GUESSED_SPEED` per worker; a guess within
+    a factor of ten will do. Below `SHORTEST` a worker's CPU-quota periods (10 to 100 ms) dominate, above `LONGEST` precision is not
+    worth the time.
+    """
+    operations = (8.0 if spec.dtype.kind == "c" else 2.0) * math.prod(spec.shape)
+    product = operations / (GUESSED_SPEED * max(1, workers))
+    shortest = min(LONGEST, max(SHORTEST, DFPA_SHARE * product / EXPECTED_ROUNDS))
+    return TimingPolicy(
+        min_repetitions=1, min_seconds=shortest, budget_seconds=2 * shortest, warmup=0
+    )
+
+
+async def _distribution(context: RunContext, spec: MatmulSpec) -> dict[str, int]:
+    """Return rows per worker address: as given, or by DFPA."""
+    free = {address: context.free_nbytes(address) for address in context.workers}
+    rows = limits(spec, list(free.values()))
+    bounds = dict(zip(free, rows, strict=True))
+    given = context.spec["distribution"]
+    if given is None:
+        measuring = context.spec["measuring"]
+        if measuring["policy"] is None:
+            measuring = {**measuring, "policy": timing_policy(spec, len(rows)).to_json()}
+        machine = await context.measure(
+            spec.shape[0], limit_of=lambda address: bounds[address], **measuring
+        )
+        assert machine.result is not None
+        return dict(machine.result.distribution)
+    addresses = {context.name(address): address for address in context.workers}
+    unknown = [name for name in given if name not in addresses]
+    if unknown:
+        raise PartitionError(
+            f"the distribution names {', '.join(unknown)}; taking part are {', '.join(addresses)}"
+        )
+    chosen = {address: int(given.get(name, 0)) for name, address in addresses.items()}
+    over = [f"{context.name(a)}: {n} > {bounds[a]:g}" for a, n in chosen.items() if n > bounds[a]]
+    if over:
+        raise PartitionError(f"rows beyond what fits into memory: {'; '.join(over)}")
+    context.set_result(chosen, dict.fromkeys(chosen, 0.0), None, "given")
+    return chosen
+
+
+class RowsProduct:
+    """Shell around `RowsPlan`: submits its assignments, feeds it what happens, publishes C."""
+
+    def __init__(self, context: RunContext, spec: MatmulSpec, distribution: dict[str, int]) -> None:
+        self.context = context
+        self.spec = spec
+        self.panels = panels(spec)
+        workers = list(distribution)
+        self.turn = {worker: n for n, worker in enumerate(workers)}
+        models = [context.model_of(worker) for worker in workers]
+        bounds = limits(spec, [context.free_nbytes(worker) for worker in workers])
+        self.plan = RowsPlan(
+            spec.shape[0], models, list(distribution.values()), workers, limits=bounds
+        )
+        self.assignments: dict[int, Assignment] = {}
+        self.shares: dict[int, dict[str, Any]] = {}
+        self.recoveries: set[asyncio.Task[None]] = set()
+        self.keys = [
+            (name, i, j)
+            for name, (rows, columns) in (
+                (spec.a_name, spec.a_chunks),
+                (spec.b_name, spec.b_chunks),
+            )
+            for i in range(len(rows))
+            for j in range(len(columns))
+        ]
+
+    async def multiply(self) -> dict[str, Any]:
+        """Follow the plan until C is complete and published."""
+        holders = await self.context.wait_for_chunks(self.keys, self.context.spec["recovery"])
+        try:
+            self._assign(self.plan.assign(), holders)
+            while True:
+                while not self.plan.done:
+                    await self._next_event()
+                published = await self._publish()
+                if published is not None:
+                    return published
+                await self._next_event()
+        finally:
+            for task in self.recoveries:
+                task.cancel()
+
+    def _assign(self, assignments: Sequence[Assignment], holders: dict[Any, list[str]]) -> None:
+        orders = []
+        for assignment in assignments:
+            self.assignments[assignment.part] = assignment
+            # Everybody starts with another panel, so that not all ask the same owner at once.
+            turn = self.turn[assignment.worker] * len(self.panels) // len(self.turn)
+            payload = {
+                "part": assignment.part,
+                "rows": (assignment.row0, assignment.row1),
+                "product": self.spec.to_json(),
+                "panels": [*self.panels[turn:], *self.panels[:turn]],
+                "holders": holders,
+            }
+            orders.append(Order(assignment.worker, multiply_share, payload, slots=1))
+        self.context.dispatch(orders, [assignment.part for assignment in assignments])
+
+    async def _next_event(self) -> None:
+        match await self.context.next_event():
+            case ("left", worker):
+                self._reassign(self.plan.left(worker), f"{self.context.name(worker)} left")
+            case ("joined", _):
+                pass  # a running product is not re-partitioned for a worker that joins
+            case ("found", part, holders):
+                self._assign([self.assignments[part]], holders)
+            case ("gave up", error):
+                raise error
+            case ("answer", part, answer):
+                self._answered(part, answer)
+
+    def _answered(self, part: int, answer: dict[str, Any]) -> None:
+        assignment = self.assignments.get(part)
+        if assignment is None or answer.get("left") or not self.plan.owns(part, assignment.worker):
+            return  # its worker is gone, and the plan knows
+        name = self.context.name(assignment.worker)
+        if "missing" in answer:
+            task = asyncio.create_task(self._recover(part, answer["missing"]))
+            self.recoveries.add(task)
+            task.add_done_callback(self.recoveries.discard)
+        elif "error" in answer:
+            error = answer["error"]
+            reason = f"{error['type']}: {error['message']}"
+            self.context.leave_out(assignment.worker, reason)
+            try:
+                moved = self.plan.failed(part, assignment.worker)
+            except (CoordinatorError, PartitionError) as story:
+                raise KernelFailed(f"no worker could multiply its share ({story})", error) from None
+            self._reassign(moved, f"{name} failed: {reason}")
+        elif "cancelled" in answer:
+            raise CoordinatorError(f"{name} dropped its share of run {self.context.run}")
+        else:
+            self.plan.finished(part, assignment.worker)
+            rows = assignment.row1 - assignment.row0
+            self.shares[part] = {"worker": name, "part": part, "units": rows, **answer}
+            self.context.emit("share", worker=name, units=rows, seconds_taken=answer["seconds"])
+
+    def _reassign(self, assignments: Sequence[Assignment], why: str) -> None:
+        if not assignments:
+            return
+        self.context.emit(
+            "re-partitioned",
+            reason=why,
+            units={self.context.name(a.worker): a.row1 - a.row0 for a in assignments},
+        )
+        self._assign(assignments, self.context.holders(self.keys))
+
+    async def _recover(self, part: int, missing: Sequence[Any]) -> None:
+        """Wait until lost chunks are in memory again, then let the share go on."""
+        self.context.emit("waiting for chunks", count=len(missing))
+        try:
+            holders = await self.context.wait_for_chunks(self.keys, self.context.spec["recovery"])
+        except CoordinatorError as error:
+            self.context.post(("gave up", error))
+        else:
+            self.context.post(("found", part, holders))
+
+    async def _publish(self) -> dict[str, Any] | None:
+        """Make the parts chunks of one dask array; None when a worker left meanwhile."""
+        name = f"fpmdask-matmul-{uuid4().hex}"
+        parts = self.plan.parts
+        keys: dict[str, dict[Any, int]] = {}
+        for i, part in enumerate(parts):
+            keys.setdefault(part.worker, {})[(name, i, 0)] = part.part
+        if not await self.context.publish(keys):
+            return None
+        self.context.report["shares"] = [self.shares[part.part] for part in parts]
+        return {"name": name, "rows": [part.row1 - part.row0 for part in parts]}

@@ -1,0 +1,194 @@
+"""A worker's share of a product: receive panels while multiplying, keep the part of C."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from fpmdask.apps.matmul.kernel import panel_update
+from fpmdask.apps.matmul.plan import MatmulSpec, pieces
+from fpmdask.coordinator.worker import RunSpace, WorkerSide, step
+
+# A peer that does not answer for so long is taken for gone.
+PEER_SECONDS = 120.0
+
+Placed = list[tuple[np.ndarray, tuple[int, int]]]
+
+
+class ChunksMissing(Exception):
+    """Chunks that no holder could give; the coordinator finds out where they are now."""
+
+    def __init__(self, keys: Sequence[Any]) -> None:
+        super().__init__(f"{len(keys)} chunks are not where they were")
+        self.keys = list(keys)
+
+
+@dataclass
+class Progress:
+    """A share that is not finished: C so far and how many panels are in it."""
+
+    c: np.ndarray
+    panels_done: int = 0
+    compute_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    nbytes_received: int = 0
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The pieces of A's slice and of B for one range of K, as they came."""
+
+    a: Placed
+    b: Placed
+    nbytes_received: int
+
+
+def multiply_share(order: Mapping[str, Any]) -> None:
+    """Task: compute rows ``order["rows"]`` of C and keep them as part ``order["part"]``."""
+    step(order, lambda side, space: _multiply(side, space, order))
+
+
+def _multiply(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
+    spec = MatmulSpec.from_json(order["product"])
+    row0, row1 = order["rows"]
+    part = order["part"]
+    progress = space.partial.get(part)
+    if progress is None:
+        c = np.empty((row1 - row0, spec.shape[2]), dtype=spec.dtype)
+        progress = space.partial[part] = Progress(c)
+    panels = order["panels"]
+    began = time.perf_counter()
+    with side.blas_threads("matmul"):
+        ahead = _fetch(side, spec, order, progress.panels_done)
+        while progress.panels_done < len(panels):
+            waiting = time.perf_counter()
+            try:
+                panel = ahead.result()
+            except ChunksMissing as missing:
+                return {"missing": missing.keys}
+            progress.wait_seconds += time.perf_counter() - waiting
+            if progress.panels_done + 1 < len(panels):
+                ahead = _fetch(side, spec, order, progress.panels_done + 1)
+            _update(side, space, spec, panels[progress.panels_done], progress, panel)
+            if space.cancelled.is_set():
+                ahead.cancel()
+                return {"cancelled": True}
+    space.parts[part] = progress.c
+    del space.partial[part]
+    return {
+        "seconds": time.perf_counter() - began,
+        "compute_seconds": progress.compute_seconds,
+        "wait_seconds": progress.wait_seconds,
+        "nbytes_received": progress.nbytes_received,
+        "nbytes": int(progress.c.nbytes),
+    }
+
+
+def _update(
+    side: WorkerSide,
+    space: RunSpace,
+    spec: MatmulSpec,
+    bounds: tuple[int, int],
+    progress: Progress,
+    panel: Panel,
+) -> None:
+    """C += A_panel · B_panel; the first panel overwrites."""
+    began = time.perf_counter()
+    depth = bounds[1] - bounds[0]
+    a = _assembled(space, "matmul.a", panel.a, (progress.c.shape[0], depth), spec.dtype)
+    b = _assembled(space, "matmul.b", panel.b, (depth, spec.shape[2]), spec.dtype)
+    beta = 1.0 if progress.panels_done else 0.0
+    panel_update(a, b, progress.c, beta=beta, threads=side.worker.state.nthreads)
+    progress.panels_done += 1
+    progress.compute_seconds += time.perf_counter() - began
+    progress.nbytes_received += panel.nbytes_received
+
+
+def _assembled(
+    space: RunSpace, label: str, placed: Placed, shape: tuple[int, int], dtype: Any
+) -> np.ndarray:
+    """Return the pieces as one matrix; a single piece of the right dtype is not copied."""
+    if len(placed) == 1 and placed[0][0].dtype == dtype and placed[0][0].shape == shape:
+        return placed[0][0]
+    whole: np.ndarray = space.scratch.take(label, shape, dtype)
+    for piece, (row, column) in placed:
+        whole[row : row + piece.shape[0], column : column + piece.shape[1]] = piece
+    return whole
+
+
+def _fetch(
+    side: WorkerSide, spec: MatmulSpec, order: Mapping[str, Any], index: int
+) -> Future[Panel]:
+    """Start to get panel ``index`` on the worker's event loop."""
+    k0, k1 = order["panels"][index]
+    row0, row1 = order["rows"]
+    sources = [
+        ("a", spec.a_name, pieces(row0, row1, k0, k1, spec.a_chunks)),
+        ("b", spec.b_name, pieces(k0, k1, 0, spec.shape[2], spec.b_chunks)),
+    ]
+    wanted = [
+        (operand, (name, *piece.block), piece.source, piece.target)
+        for operand, name, cut in sources
+        for piece in cut
+    ]
+    loop: Any = side.worker.loop
+    return asyncio.run_coroutine_threadsafe(
+        _gather(side, wanted, order["holders"]), loop.asyncio_loop
+    )
+
+
+async def _gather(
+    side: WorkerSide,
+    wanted: Sequence[tuple[str, Any, tuple[int, int, int, int], tuple[int, int]]],
+    holders: Mapping[Any, Sequence[str]],
+) -> Panel:
+    """Take what is here without a copy; ask each peer once for all that it has."""
+    placed: dict[str, Placed] = {"a": [], "b": []}
+    here: Mapping[Any, Any] = side.worker.data
+    remote: dict[str, list[tuple[str, Any, tuple[int, int, int, int], tuple[int, int]]]] = {}
+    missing = []
+    for item in wanted:
+        operand, key, (r0, r1, c0, c1), target = item
+        peers = [address for address in holders[key] if address != side.worker.address]
+        if key in here:
+            placed[operand].append((here[key][r0:r1, c0:c1], target))
+        elif peers:
+            # spread the load of replicated chunks over their holders, the same way every time
+            chosen = peers[crc32(f"{side.worker.address}{key}".encode()) % len(peers)]
+            remote.setdefault(chosen, []).append(item)
+        else:
+            missing.append(key)
+    if missing:
+        raise ChunksMissing(missing)
+    answers = await asyncio.gather(*(_ask(side, peer, items) for peer, items in remote.items()))
+    nbytes = 0
+    for items, arrays in zip(remote.values(), answers, strict=True):
+        for (operand, _, _, target), array in zip(items, arrays, strict=True):
+            placed[operand].append((array, target))
+            nbytes += array.nbytes
+    return Panel(placed["a"], placed["b"], nbytes)
+
+
+async def _ask(side: WorkerSide, peer: str, items: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
+    """Get pieces from one peer."""
+    keys = [key for _, key, _, _ in items]
+    try:
+        answer = await asyncio.wait_for(
+            side.worker.rpc(peer).fpmdask_pieces(
+                wanted=[(key, source) for _, key, source, _ in items]
+            ),
+            PEER_SECONDS,
+        )
+    except (OSError, TimeoutError) as error:
+        raise ChunksMissing(keys) from error
+    if "missing" in answer:
+        raise ChunksMissing(answer["missing"])
+    received: list[np.ndarray] = answer["pieces"]
+    return received
