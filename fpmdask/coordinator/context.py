@@ -439,10 +439,14 @@ class RunContext:
                 raise failures[0]
             return False
         for address, answer in zip(keys, answers, strict=True):
-            nbytes = answer["nbytes"]  # type: ignore[index]  # the failures have been dealt with
+            assert not isinstance(answer, BaseException)
+            nbytes = answer["nbytes"]
             self.scheduler.update_data(
                 who_has={key: [address] for key in nbytes}, nbytes=nbytes, client=self.client
             )
+            for key, name in answer["types"].items():
+                # what a computed task has and a scattered one has not; the recipe comes later
+                self.scheduler.tasks[key].type = name
         return True
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from dask.utils import typename
 from distributed import Worker, get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol import to_serialize
@@ -159,7 +160,10 @@ class WorkerSide(WorkerPlugin):
         space = self.spaces[run]
         data: dict[Any, object] = {key: space.parts[part] for key, part in keys.items()}
         self.worker.update_data(data)
-        return {"nbytes": {key: space.parts[part].nbytes for key, part in keys.items()}}
+        return {
+            "nbytes": {key: space.parts[part].nbytes for key, part in keys.items()},
+            "types": {key: typename(type(value)) for key, value in data.items()},
+        }
 
     # ---- for tasks
 

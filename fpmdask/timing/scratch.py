@@ -83,6 +83,46 @@ class Scratch:
             self._buffers[label] = buffer
         return buffer
 
+    def hand_over(
+        self, label: str, shape: int | Sequence[int], dtype: npt.DTypeLike
+    ) -> npt.NDArray[Any]:
+        """Return an array that is the caller's own, on the buffer of `label` where that fits.
+
+        The scratch has no such buffer any more. One that is more than a quarter too large is given
+        back and new memory returned, so that a result does not hold much more than it needs.
+
+        Parameters
+        ----------
+        label, shape, dtype
+            As for `take`.
+
+        Returns
+        -------
+        ndarray
+            C-contiguous, contents undefined.
+
+        Raises
+        ------
+        KernelError
+            As for `take`.
+
+        Examples
+        --------
+        >>> scratch = Scratch()
+        >>> warm = scratch.take("c", 1000, float)
+        >>> own = scratch.hand_over("c", 900, float)
+        >>> bool(np.shares_memory(own, warm)), scratch.nbytes
+        (True, 0)
+        """
+        held = self._buffers.get(label)
+        array = self.take(label, shape, dtype)
+        if held is not None and held.size > array.nbytes + array.nbytes // 4:
+            del array, held
+            self._buffers.pop(label)
+            array = self.take(label, shape, dtype)
+        self._buffers.pop(label)
+        return array
+
     @property
     def nbytes(self) -> int:
         """Bytes kept, over all labels."""

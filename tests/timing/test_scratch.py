@@ -76,3 +76,13 @@ def test_an_infinite_deadline_never_passes():
 def test_a_deadline_is_in_the_future(seconds):
     with pytest.raises(KernelError, match="deadline"):
         Deadline(seconds)
+
+
+def test_a_buffer_much_too_large_is_not_handed_over():
+    scratch = Scratch()
+    warm = scratch.take("c", 1000, "uint8")
+    own = scratch.hand_over("c", 100, "uint8")
+    assert not np.shares_memory(own, warm)
+    assert scratch.nbytes == 0
+    assert scratch.hand_over("new", (2, 3), "float32").shape == (2, 3)
+    assert scratch.nbytes == 0

@@ -12,10 +12,11 @@ import numpy as np
 from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of, wait
+from distributed.client import FuturesCancelledError
 
 from fpmdask.apps.matmul.blas import gemm_accumulate
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
-from fpmdask.errors import PartitionError
+from fpmdask.errors import ChunksLostError, PartitionError
 
 LAYOUTS = ("rows",)
 
@@ -89,7 +90,14 @@ async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
         return await _scattered(client, x)
     persisted: da.Array = client.persist(x)
     futures = futures_of(persisted)
-    await wait(futures)
+    try:
+        await wait(futures)
+    except FuturesCancelledError:
+        lost = [future.key for future in futures if future.cancelled()]
+        raise ChunksLostError(
+            f"{len(lost)} input chunks are gone and have no task to make them again: "
+            f"{', '.join(map(str, lost[:8]))}{', …' * (len(lost) > 8)}"
+        ) from None
     for future in futures:
         if future.status == "error":
             await future  # raises what the chunk's task raised

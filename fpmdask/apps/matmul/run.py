@@ -48,8 +48,8 @@ def timing_policy(spec: MatmulSpec, workers: int) -> TimingPolicy:
     """Return how long a round may measure, so that DFPA costs about `DFPA_SHARE` of the product.
 
     The product's time is guessed from its operations at `GUESSED_SPEED` per worker; a guess within
-    a factor of ten will do. Below `SHORTEST` a worker's CPU-quota periods (10 to 100 ms) dominate, above `LONGEST` precision is not
-    worth the time.
+    a factor of ten will do. Below `SHORTEST` a worker's CPU-quota periods (10 to 100 ms) dominate,
+    above `LONGEST` precision is not worth the time.
     """
     operations = (8.0 if spec.dtype.kind == "c" else 2.0) * math.prod(spec.shape)
     product = operations / (GUESSED_SPEED * max(1, workers))

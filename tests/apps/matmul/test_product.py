@@ -1,0 +1,266 @@
+"""`Balancer.matmul` on in-process clusters: right results, right places, nothing left."""
+
+import asyncio
+import gc
+import time
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, wait
+from distributed.security import Security
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.matmul import run as matmul_run
+from fpmdask.apps.matmul import share
+from fpmdask.errors import ChunksLostError, PartitionError
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+
+
+def cluster(**options):
+    nthreads = [("127.0.0.1", 1), ("127.0.0.1", 1), ("127.0.0.1", 2)]
+    settings = {"client": True, "nthreads": nthreads, "config": CONFIG, "timeout": 60}
+    return gen_cluster(**{**settings, **options})
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch):
+    """In-process workers share one interpreter: their speeds mean nothing, so measure briefly."""
+    monkeypatch.setattr(matmul_run, "SHORTEST", 0.002)
+    monkeypatch.setattr(matmul_run, "LONGEST", 0.004)
+
+
+def random(shape, dtype, seed=0):
+    values = np.random.default_rng(seed).uniform(-9, 9, shape)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * np.random.default_rng(seed + 1).uniform(-9, 9, shape)
+    return values.astype(dtype)
+
+
+def tolerance(dtype, inner):
+    kind = np.dtype(dtype)
+    return inner * np.finfo(kind).eps if kind.kind in "fc" else 0
+
+
+async def nothing_left(scheduler):
+    gc.collect()  # frames of exceptions that were raised hold arrays
+    for _ in range(200):
+        if not scheduler.tasks and not any(w.has_what for w in scheduler.workers.values()):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(dict(scheduler.tasks))
+
+
+@cluster()
+async def test_any_chunks_dtypes_and_shapes_equal_numpy(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    cases = [
+        ("f8", (60, 50, 40), ((20, 25, 15), (7, 43)), ((50,), (40,))),
+        ("f4", (60, 50, 40), ((60,), (50,)), ((1, 49), (13, 27))),
+        ("c16", (31, 17, 23), ((30, 1), (17,)), ((16, 1), (5, 18))),
+        ("c8", (12, 70, 9), ((5, 7), (35, 35)), ((70,), (9,))),
+        ("i8", (20, 30, 10), ((20,), (10, 20)), ((15, 15), (10,))),
+        ("f2", (8, 6, 5), ((8,), (6,)), ((6,), (5,))),
+        ("bool", (8, 6, 5), ((4, 4), (6,)), ((6,), (5,))),
+        ("f8", (1, 1, 1), ((1,), (1,)), ((1,), (1,))),
+        ("f8", (2, 500, 1), ((1, 1), (250, 250)), ((500,), (1,))),
+        ("f8", (100, 1, 30), ((33, 33, 34), (1,)), ((1,), (30,))),
+    ]
+    for dtype, (m, k, n), a_chunks, b_chunks in cases:
+        a, b = random((m, k), dtype, 1), random((k, n), dtype, 2)
+        result = await balancer.matmul(
+            da.from_array(a, chunks=a_chunks), da.from_array(b, chunks=b_chunks), max_rounds=2
+        )
+        expected = a @ b
+        assert result.dtype == expected.dtype
+        assert result.shape == expected.shape
+        got = await c.compute(result)
+        scale = max(1.0, float(np.abs(expected.astype("c16")).max()))
+        np.testing.assert_allclose(got, expected, atol=4 * scale * tolerance(dtype, k), rtol=0)
+
+
+@cluster()
+async def test_mixed_dtypes_and_orders_follow_numpy(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a, b = random((30, 20), "f4"), np.asfortranarray(random((20, 10), "f8"))
+    result = await balancer.matmul(da.from_array(a, chunks=7).T.T, b, max_rounds=1)
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(await c.compute(result), a @ b, rtol=1e-12, atol=1e-9)
+    transposed = await balancer.matmul(da.from_array(b, chunks=6).T, a.T, max_rounds=1)
+    np.testing.assert_allclose(await c.compute(transposed), b.T @ a.T, rtol=1e-12, atol=1e-9)
+
+
+@cluster()
+async def test_nan_and_inf_propagate_as_in_numpy(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a, b = random((12, 9), "f8"), random((9, 8), "f8")
+    a[3, 4], b[5, 6] = np.nan, np.inf
+    result = await balancer.matmul(a, b, max_rounds=1)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(await c.compute(result), a @ b)
+
+
+@cluster()
+async def test_chunks_lie_where_the_report_says_and_go_with_the_array(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = da.random.random((90, 60), chunks=(30, 20))
+    result = await balancer.matmul(x, x.T, max_rounds=1)
+    report = balancer.report
+    assert result.chunks == (tuple(part["units"] for part in report.shares), (90,))
+    names = {worker.address: str(worker.name) for worker in workers}
+    for key in [key for row in result.__dask_keys__() for key in row]:
+        task = s.tasks[key]
+        while task.run_spec is None:  # the graph is still on its way to the scheduler
+            await asyncio.sleep(0.01)
+        assert [names[ws.address] for ws in task.who_has] == [report.shares[key[1]]["worker"]]
+        # unpinned, and with a task that makes it again
+        assert not task.worker_restrictions
+        assert not task.resource_restrictions
+    assert sum(report) == 90
+    del result, x
+    await nothing_left(s)
+    assert not any(worker.data for worker in workers)
+
+
+@cluster()
+async def test_a_chunk_lost_after_the_run_is_made_again_from_the_inputs(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.random((90, 60), chunks=(30, 20)))
+    expected = await c.compute(x @ x.T)
+    result = await balancer.matmul(x, x.T, max_rounds=1)
+    await workers[0].close()
+    np.testing.assert_allclose(await c.compute(result), expected)
+    del x  # and so it goes on when only the result is left
+    await workers[1].close()
+    np.testing.assert_allclose(await c.compute(result), expected)
+
+
+@cluster()
+async def test_a_worker_that_leaves_in_the_run_loses_nothing(c, s, *workers):
+    """Each worker in turn leaves while the others multiply; shares of the lost rows move."""
+    started = asyncio.Event()
+    balancer = await fpmdask.Balancer(
+        c, progress=lambda event: started.set() if event["event"] == "share" else None
+    )
+    x = c.persist(da.random.random((600, 300), chunks=(50, 60)))
+    await wait(x)
+    whole = await c.compute(x)
+    expected = whole @ whole.T
+    distribution = {str(workers[0].name): 590, str(workers[1].name): 5, str(workers[2].name): 5}
+    original = share.panel_update
+
+    def slow(*args, **options):
+        original(*args, **options)
+        if args[2].shape[0] == 590:
+            time.sleep(1.0)
+
+    share.panel_update = slow
+    try:
+        run = asyncio.ensure_future(balancer.matmul(x, x.T, distribution=distribution))
+        await started.wait()
+        await workers[0].close(timeout=1)
+        result = await run
+    finally:
+        share.panel_update = original
+    np.testing.assert_allclose(await c.compute(result), expected)
+    report = balancer.report
+    assert str(workers[0].name) in report.left_out
+    assert {part["worker"] for part in report.shares} == {"1", "2"}
+    # what was finished is kept: the parts of five rows are still there
+    assert sorted(part["units"] for part in report.shares)[:2] == [5, 5]
+    assert sum(part["units"] for part in report.shares) == 600
+
+
+@cluster()
+async def test_lost_chunks_without_a_task_are_named(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    (future,) = await c.scatter([np.ones((6, 6))], workers=[workers[0].address])
+    x = da.Array({("x", 0, 0): future}, "x", chunks=((6,), (6,)), dtype="f8")
+    x = c.persist(x)
+    await wait(x)
+    await workers[0].close()
+    with pytest.raises(ChunksLostError, match=r"1 input chunks are gone .*\('x', 0, 0\)"):
+        await balancer.matmul(x, np.ones((6, 2)), max_rounds=1)
+
+
+@cluster(worker_kwargs={"memory_limit": "400 MB"})
+async def test_what_does_not_fit_is_refused_with_numbers_before_anything_starts(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = da.zeros((40_000, 10), chunks=(10_000, 10))
+    with pytest.raises(PartitionError, match="40000 rows of C do not fit"):
+        await balancer.matmul(x, da.zeros((10, 40_000), chunks=(10, 10_000)))
+    assert not s.plugins["fpmdask"].runs
+    del x
+    await nothing_left(s)
+
+
+@cluster()
+async def test_bad_matrices_are_refused_at_once(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    ok = np.ones((4, 4))
+    unknown = da.from_array(np.arange(16.0), chunks=4)
+    unknown = unknown[unknown > 3][:, None]
+    for a, b, message in [
+        (ok, np.ones((3, 4)), "columns of A must be the rows of B"),
+        (ok, np.ones(4), "B has 1 dimensions"),
+        (ok.astype(object), ok, "dtype object"),
+        (ok, np.full((4, 4), "x"), "numeric dtype"),
+        (np.ones((0, 4)), ok, "empty"),
+        (ok, np.ones((4, 0)), "empty"),
+        (ok.tolist(), ok, "A is a list"),
+        (unknown, np.ones((1, 4)), "compute_chunk_sizes"),
+    ]:
+        with pytest.raises(PartitionError, match=message):
+            balancer.matmul(a, b)
+    with pytest.raises(PartitionError, match="known are 'rows'"):
+        balancer.matmul(ok, ok, layout="spiral")
+    with pytest.raises(PartitionError, match="sum to 3"):
+        balancer.matmul(ok, ok, distribution={"0": 3})
+    with pytest.raises(PartitionError, match="names nobody"):
+        await balancer.matmul(ok, ok, distribution={"nobody": 4})
+    assert not s.plugins["fpmdask"].runs
+
+
+@cluster()
+async def test_an_input_that_cannot_be_computed_raises_its_own_exception(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+
+    def broken(block):
+        raise ZeroDivisionError("in the input")
+
+    x = da.ones((4, 4), chunks=2).map_blocks(broken, dtype="f8", meta=np.empty((0, 0)))
+    with pytest.raises(ZeroDivisionError, match="in the input"):
+        await balancer.matmul(x, np.ones((4, 4)))
+
+
+security = Security.temporary()
+
+
+@gen_cluster(
+    client=True,
+    security=security,
+    scheduler_kwargs={"protocol": "tls://"},
+    worker_kwargs={"protocol": "tls://"},
+)
+async def test_tls_clusters_work_like_plain_ones(c, s, *workers):
+    assert s.address.startswith("tls://")
+    balancer = await fpmdask.Balancer(c)
+    a, b = random((40, 30), "f8"), random((30, 20), "f8")
+    result = await balancer.matmul(a, b, max_rounds=1)
+    np.testing.assert_allclose(await c.compute(result), a @ b)
+
+
+def test_synchronous_clients_work_on_processes():
+    with (
+        dask.config.set({"fpmdask.timing.min-seconds": 0.01}),
+        Client(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as client,
+        fpmdask.Balancer(client) as balancer,
+    ):
+        a, b = random((300, 200), "f8"), random((200, 100), "f8")
+        result = balancer.matmul(a, b, max_rounds=2)
+        np.testing.assert_allclose(result.compute(), a @ b)
+        assert "matmul" in balancer._repr_html_()
+        assert sum(balancer.report) == 300
