@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "balancer": {"models", "timing", "partition", "coordinator", "apps"},
     "preload": {"coordinator", "balancer"},
     "lab": set(),
+    "picture": {"models", "coordinator"},
     "__init__": {"balancer", "lab"},
 }
 EXTERNAL_TO_PURE = {"numpy", "scipy"}
