@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from distributed.utils import offload
+
+import fpmdask
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity, canonical
 from fpmdask.coordinator.measuring import Instruction, Measure, Measuring, Member
 from fpmdask.coordinator.tickets import Answer, Order
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from fpmdask.coordinator.plugin import CoordinatorPlugin
 
 PREPARE_SECONDS = 30.0
+# Planning the next round for more workers takes over 10 ms and is done in a thread.
+PLANNED_IN_LOOP = 32
 
 LimitOf = Callable[[str], float]
 
@@ -57,6 +62,7 @@ class RunContext:
         self.left_out: dict[str, str] = {}
         self.events: list[dict[str, Any]] = []
         self.news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self.report: dict[str, Any] = {"phases": {}, "rounds": [], "log": None}
         self._kernel_ids: dict[str, KernelId] = {}
         self._kernel: dict[str, Any] | None = None
@@ -72,12 +78,13 @@ class RunContext:
         self.events.append(
             {"event": event, "seconds": round(time.monotonic() - self._started, 4), **facts}
         )
-        self.news.set()
+        # from a planning thread, too
+        self._loop.call_soon_threadsafe(self.news.set)
 
     def name(self, address: str) -> str:
         """Return the name of a worker, also of one that is gone."""
-        identity = self.coordinator.identities.get(address)
-        return identity.name if identity else address
+        known = self.scheduler.workers.get(address) or self.coordinator.identities.get(address)
+        return address if known is None else str(known.name)
 
     # ---- membership
 
@@ -131,8 +138,8 @@ class RunContext:
             )
         except (OSError, TimeoutError) as error:
             return f"did not answer: {error!r}"
-        except AttributeError:
-            return "has no fpmdask of this version; install it there"
+        if answer is None:  # what Dask answers where there is no such handler
+            return f"has no fpmdask {fpmdask.__version__}; install it there"
         identity = WorkerIdentity(
             answer["name"], Fingerprint.from_json(answer["fingerprint"]), answer["start"]
         )
@@ -227,7 +234,11 @@ class RunContext:
                 instructions = []
                 while not instructions:
                     event = await self.next_event()
-                    instructions = self._feed(machine, event, step_seconds)
+                    if len(machine.members) > PLANNED_IN_LOOP and len(machine.pending) <= 1:
+                        # the answer that ends the round: planning would hold the event loop
+                        instructions = await offload(self._feed, machine, event, step_seconds)
+                    else:
+                        instructions = self._feed(machine, event, step_seconds)
             finally:
                 timer.cancel()
             wall = time.perf_counter() - began

@@ -271,13 +271,13 @@ async def test_bad_input_is_refused_before_anything_starts(c, s, *workers):
         balancer.partition(lambda: None, 10)
     with pytest.raises(KernelError, match="is not a kernel"):
         balancer.partition(3, 10)
-    with pytest.raises(KernelError, match="unknown kernel|known"):
+    with pytest.raises(KernelError, match="known"):
         await balancer.partition("no.such.kernel", 10)
     assert not s.plugins["fpmdask"].runs
     balancer.close()
     with pytest.raises(CoordinatorError, match="closed"):
         balancer.partition(slow, 10)
-    with pytest.raises(CoordinatorError, match="connected distributed.Client"):
+    with pytest.raises(CoordinatorError, match=r"connected distributed\.Client"):
         fpmdask.Balancer("tcp://127.0.0.1:8786")
 
 

@@ -16,8 +16,8 @@ from fpmdask.errors import PartitionError
 PANEL_NBYTES = 32 << 20
 # BLAS gains nothing beyond this depth.
 PANEL_DEPTH = 512
-# Panels in memory at once: the one that comes, the pieces of the current one, and its assembly.
-PANELS_HELD = 3
+# Panels in memory at once: first the pieces of one and their assembly, then that and the next.
+PANELS_HELD = 2
 
 
 def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int], ...]:
@@ -139,6 +139,29 @@ def _along(low: int, high: int, sizes: Sequence[int]) -> list[tuple[int, int, in
     return [(chunk, r0, r1, offset - first) for chunk, r0, r1, offset in found]
 
 
+def rows_within(spec: MatmulSpec, nbytes: float, depth: int | None = None) -> float:
+    """Return the most rows of C for a worker with so many bytes free; arguments as for `limits`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> spec = MatmulSpec((9, 8, 8), np.dtype("f8"), ((9,), (8,)), ((8,), (8,)), "a", "b")
+    >>> rows_within(spec, 2000)
+    5.0
+    """
+    if math.isinf(nbytes):
+        return math.inf
+    fixed, per_row = _memory(spec, depth)
+    return float(max(0.0, nbytes - fixed) // per_row)
+
+
+def _memory(spec: MatmulSpec, depth: int | None) -> tuple[int, int]:
+    """Return the bytes of the panels of B, and those that each row of C adds."""
+    width, itemsize = spec.shape[2], spec.dtype.itemsize
+    deepest = max(k1 - k0 for k0, k1 in panels(spec)) if depth is None else depth
+    return PANELS_HELD * deepest * width * itemsize, (width + PANELS_HELD * deepest) * itemsize
+
+
 def limits(
     spec: MatmulSpec, nbytes: Sequence[float | None], depth: int | None = None
 ) -> list[float]:
@@ -168,16 +191,14 @@ def limits(
     --------
     >>> import numpy as np
     >>> spec = MatmulSpec((9, 8, 8), np.dtype("f8"), ((9,), (8,)), ((8,), (8,)), "a", "b")
-    >>> limits(spec, [2560, None])
-    [4.0, inf]
+    >>> limits(spec, [2000, None])
+    [5.0, inf]
     """
-    rows, _, width = spec.shape
-    deepest = max(k1 - k0 for k0, k1 in panels(spec)) if depth is None else depth
-    fixed = PANELS_HELD * deepest * width * spec.dtype.itemsize
-    per_row = (width + PANELS_HELD * deepest) * spec.dtype.itemsize
-    free = [math.inf if n is None else max(0.0, n) for n in nbytes]
-    most = [n if math.isinf(n) else float(max(0.0, n - fixed) // per_row) for n in free]
+    rows = spec.shape[0]
+    most = [rows_within(spec, math.inf if n is None else n, depth) for n in nbytes]
     if sum(most) < rows:
+        fixed, per_row = _memory(spec, depth)
+        free = [max(0.0, n) for n in nbytes if n is not None]
         raise PartitionError(
             f"{rows} rows of C do not fit: the workers have memory for {sum(most):.0f} "
             f"({max(free, default=0.0):.0f} bytes free at most; panels of B take {fixed}, a row "

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 from fpmdask.apps.matmul.kernel import panel_depth
-from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, RowsPlan, limits, panels
+from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, RowsPlan, limits, panels, rows_within
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.coordinator.context import KernelFailed, RunContext
 from fpmdask.coordinator.tickets import Order
@@ -23,6 +23,9 @@ DFPA_SHARE = 0.04
 EXPECTED_ROUNDS = 3
 SHORTEST, LONGEST = 0.05, 0.15
 
+# A share that takes so many times as long as all others together is given to others.
+OVERDUE = 10.0
+
 
 async def run(context: RunContext) -> dict[str, Any]:
     """Multiply; the value names the result's keys and row chunks."""
@@ -32,9 +35,11 @@ async def run(context: RunContext) -> dict[str, Any]:
     parameters = {"width": spec.shape[2], "depth": depth, "dtype": spec.dtype.str}
     await context.acquire({"name": "matmul.panel", "parameters": parameters})
     prepared = time.perf_counter()
-    distribution = await _distribution(context, spec)
+    free = [context.free_nbytes(address) for address in context.workers]
+    bounds = dict(zip(context.workers, limits(spec, free), strict=True))
+    distribution = await _distribution(context, spec, bounds)
     measured = time.perf_counter()
-    product = RowsProduct(context, spec, distribution)
+    product = RowsProduct(context, spec, distribution, bounds)
     value = await product.multiply()
     context.report["phases"] = {
         "prepare": prepared - began,
@@ -59,19 +64,22 @@ def timing_policy(spec: MatmulSpec, workers: int) -> TimingPolicy:
     )
 
 
-async def _distribution(context: RunContext, spec: MatmulSpec) -> dict[str, int]:
+async def _distribution(
+    context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]
+) -> dict[str, int]:
     """Return rows per worker address: as given, or by DFPA."""
-    free = {address: context.free_nbytes(address) for address in context.workers}
-    rows = limits(spec, list(free.values()))
-    bounds = dict(zip(free, rows, strict=True))
     given = context.spec["distribution"]
     if given is None:
+
+        def limit_of(address: str) -> float:
+            if address in bounds:
+                return bounds[address]
+            return rows_within(spec, context.free_nbytes(address))  # it joined later
+
         measuring = context.spec["measuring"]
         if measuring["policy"] is None:
-            measuring = {**measuring, "policy": timing_policy(spec, len(rows)).to_json()}
-        machine = await context.measure(
-            spec.shape[0], limit_of=lambda address: bounds[address], **measuring
-        )
+            measuring = {**measuring, "policy": timing_policy(spec, len(bounds)).to_json()}
+        machine = await context.measure(spec.shape[0], limit_of=limit_of, **measuring)
         assert machine.result is not None
         return dict(machine.result.distribution)
     addresses = {context.name(address): address for address in context.workers}
@@ -91,17 +99,28 @@ async def _distribution(context: RunContext, spec: MatmulSpec) -> dict[str, int]
 class RowsProduct:
     """Shell around `RowsPlan`: submits its assignments, feeds it what happens, publishes C."""
 
-    def __init__(self, context: RunContext, spec: MatmulSpec, distribution: dict[str, int]) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        spec: MatmulSpec,
+        distribution: Mapping[str, int],
+        bounds: Mapping[str, float],
+    ) -> None:
         self.context = context
         self.spec = spec
         self.panels = panels(spec)
         workers = list(distribution)
         self.turn = {worker: n for n, worker in enumerate(workers)}
         models = [context.model_of(worker) for worker in workers]
-        bounds = limits(spec, [context.free_nbytes(worker) for worker in workers])
         self.plan = RowsPlan(
-            spec.shape[0], models, list(distribution.values()), workers, limits=bounds
+            spec.shape[0],
+            models,
+            list(distribution.values()),
+            workers,
+            limits=[bounds.get(worker) for worker in workers],
         )
+        self.began = time.monotonic()
+        self.overdue: asyncio.TimerHandle | None = None
         self.assignments: dict[int, Assignment] = {}
         self.shares: dict[int, dict[str, Any]] = {}
         self.recoveries: set[asyncio.Task[None]] = set()
@@ -130,6 +149,8 @@ class RowsProduct:
         finally:
             for task in self.recoveries:
                 task.cancel()
+            if self.overdue is not None:
+                self.overdue.cancel()
 
     def _assign(self, assignments: Sequence[Assignment], holders: dict[Any, list[str]]) -> None:
         orders = []
@@ -157,6 +178,8 @@ class RowsProduct:
                 self._assign([self.assignments[part]], holders)
             case ("gave up", error):
                 raise error
+            case ("overdue", seconds):
+                self._give_up_on_silent(seconds)
             case ("answer", part, answer):
                 self._answered(part, answer)
 
@@ -185,6 +208,25 @@ class RowsProduct:
             rows = assignment.row1 - assignment.row0
             self.shares[part] = {"worker": name, "part": part, "units": rows, **answer}
             self.context.emit("share", worker=name, units=rows, seconds_taken=answer["seconds"])
+            self._watch()
+
+    def _watch(self) -> None:
+        """Give those that still compute ten times what the others took, and no less than `hang`."""
+        if self.overdue is not None:
+            self.overdue.cancel()
+        patience = max(
+            self.context.spec["measuring"]["hang"], OVERDUE * (time.monotonic() - self.began)
+        )
+        self.overdue = asyncio.get_running_loop().call_later(
+            patience, self.context.post, ("overdue", patience)
+        )
+
+    def _give_up_on_silent(self, seconds: float) -> None:
+        """Move the shares of workers whose call does not return; it cannot be cancelled."""
+        for worker in {assignment.worker for assignment in self.plan.assign()}:
+            reason = f"its share was not finished {seconds:g} s after the last other one"
+            self.context.leave_out(worker, reason)
+            self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
 
     def _reassign(self, assignments: Sequence[Assignment], why: str) -> None:
         if not assignments:

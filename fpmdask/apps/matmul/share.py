@@ -76,11 +76,16 @@ def _multiply(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Ma
             except ChunksMissing as missing:
                 return {"missing": missing.keys}
             progress.wait_seconds += time.perf_counter() - waiting
+            k0, k1 = panels[progress.panels_done]
+            a = _assembled(space, "matmul.a", panel.a, (row1 - row0, k1 - k0), spec.dtype)
+            b = _assembled(space, "matmul.b", panel.b, (k1 - k0, spec.shape[2]), spec.dtype)
+            progress.nbytes_received += panel.nbytes_received
+            # Only now the next one: so never more than two panels are here.
+            del panel, ahead
             if progress.panels_done + 1 < len(panels):
                 ahead = _fetch(side, spec, order, progress.panels_done + 1)
-            _update(side, space, spec, panels[progress.panels_done], progress, panel)
+            _update(side, progress, a, b)
             if space.cancelled.is_set():
-                ahead.cancel()
                 return {"cancelled": True}
     space.parts[part] = progress.c
     del space.partial[part]
@@ -93,24 +98,13 @@ def _multiply(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Ma
     }
 
 
-def _update(
-    side: WorkerSide,
-    space: RunSpace,
-    spec: MatmulSpec,
-    bounds: tuple[int, int],
-    progress: Progress,
-    panel: Panel,
-) -> None:
+def _update(side: WorkerSide, progress: Progress, a: np.ndarray, b: np.ndarray) -> None:
     """C += A_panel · B_panel; the first panel overwrites."""
     began = time.perf_counter()
-    depth = bounds[1] - bounds[0]
-    a = _assembled(space, "matmul.a", panel.a, (progress.c.shape[0], depth), spec.dtype)
-    b = _assembled(space, "matmul.b", panel.b, (depth, spec.shape[2]), spec.dtype)
     beta = 1.0 if progress.panels_done else 0.0
     panel_update(a, b, progress.c, beta=beta, threads=side.worker.state.nthreads)
     progress.panels_done += 1
     progress.compute_seconds += time.perf_counter() - began
-    progress.nbytes_received += panel.nbytes_received
 
 
 def _assembled(

@@ -98,7 +98,7 @@ def test_panels_end_with_chunks_where_they_can():
 def test_rows_are_limited_by_memory():
     spec = make()
     depth = 8
-    fixed, row = 3 * depth * 7 * 8, (7 + 3 * depth) * 8
+    fixed, row = 2 * depth * 7 * 8, (7 + 2 * depth) * 8
     assert limits(spec, [fixed + 2 * row, None, math.inf, 0, -5]) == [2, math.inf, math.inf, 0, 0]
     with pytest.raises(PartitionError, match="6 rows of C do not fit"):
         limits(spec, [fixed + 2 * row, fixed + 3 * row])

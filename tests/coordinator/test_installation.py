@@ -1,0 +1,116 @@
+"""Schedulers and workers on which fpmdask is missing or another version, as real processes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from distributed import Client
+
+import fpmdask
+from fpmdask.errors import CoordinatorError, VersionMismatchError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "fpmdask":
+            raise ModuleNotFoundError("No module named 'fpmdask'", name="fpmdask")
+
+sys.meta_path.insert(0, Missing())
+"""
+
+OTHER = """
+import fpmdask
+fpmdask.__version__ = "0.0.1"
+"""
+
+
+@pytest.fixture
+def processes(tmp_path):
+    """Start dask processes in environments where a sitecustomize has run; end them by pid."""
+    started = []
+
+    def start(command, site="", **environment):
+        folder = tmp_path / f"site{len(started)}"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(site)
+        env = {**os.environ, "PYTHONPATH": str(folder), **environment}
+        log = open(folder / "log", "w")  # noqa: SIM115  # closed by the fixture
+        module, *arguments = command
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.{module}", *arguments],
+            env=env,
+            stdout=log,
+            stderr=log,
+            cwd=tmp_path,
+        )
+        started.append((process, log))
+        return folder / "log"
+
+    yield start
+    for process, log in started:
+        process.terminate()
+        process.wait(20)
+        log.close()
+
+
+def scheduler(start, tmp_path, site=""):
+    contact = tmp_path / "scheduler.json"
+    start(
+        ["dask_scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(contact)], site
+    )
+    for _ in range(600):
+        if contact.exists() and contact.read_text().strip():
+            return json.loads(contact.read_text())["address"]
+        time.sleep(0.05)
+    raise AssertionError("the scheduler did not start")
+
+
+def worker(start, address, name, site=""):
+    options = ["--no-nanny", "--no-dashboard", "--name", name, "--memory-limit", "0"]
+    return start(["dask_worker", address, *options], site)
+
+
+def sleeping(units):
+    time.sleep(1e-4 * units)
+
+
+def test_a_scheduler_without_fpmdask_is_named_with_the_cure(processes, tmp_path):
+    with (
+        Client(scheduler(processes, tmp_path, WITHOUT)) as client,
+        pytest.raises(CoordinatorError, match=r"cannot load fpmdask .*pip install fpmdask=="),
+    ):
+        fpmdask.Balancer(client)
+
+
+def test_a_scheduler_of_another_version_is_named_with_both(processes, tmp_path):
+    with (
+        Client(scheduler(processes, tmp_path, OTHER)) as client,
+        pytest.raises(VersionMismatchError, match=rf"0\.0\.1|{fpmdask.__version__}"),
+    ):
+        fpmdask.Balancer(client)
+
+
+def test_workers_without_fpmdask_join_but_get_no_work_of_ours(processes, tmp_path):
+    address = scheduler(processes, tmp_path)
+    log = worker(processes, address, "bare", WITHOUT)
+    worker(processes, address, "equipped")
+    with Client(address) as client:
+        client.wait_for_workers(2, timeout=60)
+        balancer = fpmdask.Balancer(client)
+        report = balancer.partition(sleeping, 100, epsilon=1.0)
+        assert report.workers == ("equipped",)
+        assert "has no fpmdask" in report.left_out["bare"]
+        # the worker without fpmdask goes on with everybody else's work
+        assert client.submit(lambda: 7, workers=["bare"]).result(timeout=20) == 7
+        # and one that comes later joins
+        worker(processes, address, "later", WITHOUT)
+        client.wait_for_workers(3, timeout=60)
+        assert client.submit(lambda: 8, workers=["later"]).result(timeout=20) == 8
+    assert "Traceback" not in log.read_text()

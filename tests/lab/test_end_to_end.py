@@ -1,0 +1,119 @@
+"""The whole product on a heterogeneous cluster of processes: measure, multiply, lose a worker."""
+
+import os
+import signal
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, wait
+
+import fpmdask
+from fpmdask.lab import doctor
+
+NEEDED = ("root", "tools", "network namespaces", "bridge and veth", "control groups: cpu")
+
+
+def missing():
+    found = {check.name: check for check in doctor()}
+    return [
+        f"{name}: {found[name].found}" for name in found if name in NEEDED and not found[name].ok
+    ]
+
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(240)]
+
+DEFINITION = """
+description = "three workers, the fastest three times the slowest"
+
+[lab]
+backend = "root"
+
+[[workers]]
+name = "fast"
+cpu = 0.6
+
+[[workers]]
+name = "middle"
+cpu = 0.4
+
+[[workers]]
+name = "slow"
+cpu = 0.2
+"""
+
+
+@pytest.fixture
+def lab(tmp_path):
+    if reasons := missing():
+        pytest.skip(f"this machine cannot make the lab: {'; '.join(reasons)}")
+    path = tmp_path / "three.toml"
+    path.write_text(DEFINITION)
+    with fpmdask.Lab.from_toml(str(path)) as lab:
+        yield lab
+
+
+def test_shares_follow_the_quotas_and_a_killed_worker_loses_nothing(lab):
+    killed = []
+
+    def kill_at_first_share(event):
+        if event["event"] == "share" and not killed:
+            killed.append(event["worker"])
+            victim = next(name for name in ("slow", "middle", "fast") if name != event["worker"])
+            killed.append(victim)
+            lab.kill_worker(victim)
+
+    with Client(lab.scheduler_address) as client:
+        balancer = fpmdask.Balancer(client)
+        a = da.random.random((1500, 1200), chunks=(400, 500)).persist()
+        b = da.random.random((1200, 1400), chunks=(300, 700)).persist()
+        wait([a, b])
+        expected = a.compute() @ b.compute()
+
+        c = balancer.matmul(a, b)
+        np.testing.assert_allclose(c.compute(), expected)
+        shares = dict(zip(balancer.report.workers, balancer.report, strict=True))
+        assert shares["fast"] > shares["middle"] > shares["slow"] > 0
+
+        killer = fpmdask.Balancer(client, progress=kill_at_first_share)
+        again = killer.matmul(a, b, distribution={"fast": 60, "middle": 720, "slow": 720})
+        assert killed
+        np.testing.assert_allclose(again.compute(), expected)
+        # the first product, too, has lost a part; it is made again from the inputs
+        np.testing.assert_allclose(c.compute(), expected)
+        assert killer.report.left_out == {killed[1]: "left the cluster"}
+        assert killed[1] not in {share["worker"] for share in killer.report.shares}
+        assert sum(share["units"] for share in killer.report.shares) == 1500
+
+
+def test_a_stopped_worker_is_given_up_and_its_rows_move(lab):
+    stopped = []
+
+    def stop_at_first_share(event):
+        if event["event"] == "share" and not stopped:
+            stopped.append(lab.worker_pid("slow"))
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    try:
+        with Client(lab.scheduler_address) as client, dask.config.set({"fpmdask.hang": "2s"}):
+            balancer = fpmdask.Balancer(client, progress=stop_at_first_share)
+            a = np.random.default_rng(0).random((900, 600))
+            b = np.random.default_rng(1).random((600, 800))
+            # inputs on the others, so that only the share is stuck, not the data
+            only = ["fast", "middle"]
+            addresses = [
+                address
+                for address, worker in client.scheduler_info()["workers"].items()
+                if worker["name"] in only
+            ]
+            x = client.persist(da.from_array(a, chunks=300), workers=addresses)
+            y = client.persist(da.from_array(b, chunks=300), workers=addresses)
+            wait([x, y])
+            c = balancer.matmul(x, y, distribution={"fast": 100, "middle": 100, "slow": 700})
+            assert stopped
+            assert "not finished" in balancer.report.left_out["slow"]
+            np.testing.assert_allclose(c.compute(), a @ b)
+    finally:
+        if stopped:
+            os.kill(stopped[0], signal.SIGCONT)
