@@ -1,0 +1,186 @@
+"""`fpmdask demo`: what it shows, what it refuses, and once really."""
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fpmdask.cli.comparison import Comparison, WorkerResult
+from fpmdask.cli.showing import Show, round_table, show_result
+from fpmdask.errors import FpmdaskError
+from fpmdask.picture import figure
+from tests.cli.conftest import SPEEDS, given_run, measured_run
+
+COMMAND = (sys.executable, "-c", "from fpmdask.cli import main; main()")
+
+RESULT = Comparison(
+    n=4000,
+    seed=0,
+    workers=tuple(WorkerResult(name, s / 20, 1000, 1000 / s, 0, 0.0) for name, s in SPEEDS.items()),
+    even_seconds=7.0,
+    balanced_seconds=3.0,
+    measuring_seconds=1.0,
+    rounds=2,
+    imbalance=0.05,
+    reason="balanced",
+    deviation=1e-15,
+    backend="duty-cycle",
+)
+
+
+def terminal():
+    return Console(file=io.StringIO(), width=80)
+
+
+def shown(console):
+    return console.file.getvalue()
+
+
+def round_event(number, imbalance, seconds):
+    return {
+        "event": "round",
+        "number": number,
+        "units": dict.fromkeys(SPEEDS, 1000),
+        "kernel_seconds": dict(zip(SPEEDS, seconds, strict=True)),
+        "imbalance": imbalance,
+    }
+
+
+def test_the_ratios_of_a_comparison():
+    assert RESULT.ratio == pytest.approx(7 / 3)
+    assert RESULT.ratio_with_measuring == pytest.approx(7 / 4)
+    assert json.loads(json.dumps(RESULT.to_json()))["ratio"] == pytest.approx(7 / 3)
+
+
+def test_the_progress_tells_stages_rounds_and_losses():
+    console = terminal()
+    with Show(4000, console) as show:
+        show.tell({"event": "stage", "what": "starting", "workers": list(SPEEDS)})
+        show.tell({"event": "stage", "what": "balancing"})
+        show.tell(round_event(1, 3.0, [0.1, 0.2, 0.3, 0.4]))
+        show.tell(round_event(2, None, [0.2, 0.2, None, float("inf")]))
+        show.tell({"event": "left out", "worker": "gamma", "reason": "left the cluster"})
+        show.tell({"event": "share", "worker": "alpha"})
+        show.tell({"event": "anything else"})
+    text = shown(console)
+    assert "✓ starting" in text
+    assert "✓ balancing" in text
+    assert "! gamma: left the cluster" in text
+    assert "round 2: imbalance 3.00 → ?" in text
+    assert [line.split()[:3] for line in text.splitlines() if "200.0 ms" in line] == [
+        ["alpha", "1000", "200.0"],
+        ["beta", "1000", "200.0"],
+    ]
+
+
+def test_a_stage_that_fails_is_not_ticked_off():
+    console = terminal()
+    show = Show(4000, console).__enter__()
+    show.tell({"event": "stage", "what": "starting"})
+    show.__exit__(FpmdaskError, FpmdaskError("no"), None)
+    assert "✓" not in shown(console)
+
+
+def test_the_slowest_worker_has_the_longest_bar():
+    console = terminal()
+    console.print(round_table([round_event(1, 3.0, [0.1, 0.2, 0.3, 0.4])], list(SPEEDS)))
+    bars = [line.count("█") for line in shown(console).splitlines() if "ms" in line]
+    assert bars == [8, 16, 24, 32]
+
+
+def test_the_result_fits_a_terminal_and_names_the_files():
+    console = terminal()
+    show_result(RESULT, {"picture": "/a/b.png"}, console)
+    text = shown(console)
+    assert "2.33 times as fast (1.75 with" in text
+    assert "Picture: /a/b.png" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_nothing_starts_when_the_files_could_not_be_written(fpm, tmp_path):
+    for option in ("--picture", "--log"):
+        result = fpm("demo", option, tmp_path / "no" / "file.png")
+        assert result.exit_code == 1
+        assert "no folder" in result.stderr
+    assert fpm("demo", "--n", 3).exit_code == 2
+    assert fpm("demo", "--definition", "no-such", "--json", "--no-picture").exit_code == 1
+
+
+def test_what_is_not_installed_is_named_with_its_extra(fpm, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = fpm("demo")
+    assert result.exit_code == 1
+    assert 'rich and matplotlib not found; run `pip install "fpmdask[demo]"`' in result.stderr
+    with pytest.raises(FpmdaskError, match="matplotlib not found"):
+        figure(measured_run())
+
+
+@pytest.mark.slow
+def test_the_picture_has_the_line_that_balances():
+    report = measured_run()
+    axes, bars = figure(report, even=given_run(), order=list(SPEEDS), unit="rows").axes
+    dashed = next(line for line in axes.lines if line.get_linestyle() == "--")
+    seconds = dashed.get_xdata()[1] / dashed.get_ydata()[1]
+    together = sum(model.units_within(seconds) for model in report.models.values())
+    assert together == pytest.approx(4000)
+    assert axes.get_xlabel() == "rows per worker"
+    assert [text.get_text() for text in bars.get_yticklabels()] == list(SPEEDS)
+    assert len(bars.patches) == 8
+    alone = figure(report, operations_per_unit=1e9)
+    assert [axes.get_ylabel() for axes in alone.axes] == ["speed, Gflop/s"]
+
+
+@pytest.mark.slow
+def test_the_labels_of_many_workers_do_not_cover_each_other():
+    report = measured_run()
+    many = {f"w{i}": report.models["alpha"] for i in range(30)}
+    report = dataclasses.replace(
+        report,
+        workers=tuple(many),
+        models=many,
+        distribution=np.full(30, 1500),
+    )
+    heights = sorted(text.get_position()[1] for text in figure(report).axes[0].texts)
+    gaps = [b - a for a, b in pairwise(heights)]
+    assert len(heights) == 30
+    assert min(gaps) >= 0.99 / 30
+
+
+def test_a_run_that_measured_nothing_cannot_be_drawn():
+    with pytest.raises(FpmdaskError, match="measured nothing"):
+        figure(given_run())
+
+
+@pytest.mark.slow
+def test_the_demo_really_runs(tmp_path):
+    """The whole command, small: four workers held by a duty cycle, a checked product, the files."""
+    answer = subprocess.run(
+        [*COMMAND, "demo", "--n", "512", "--json", "--log", "run.json", "--picture", "demo.png"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONWARNINGS": "default"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert answer.returncode == 0, answer.stderr
+    result = json.loads(answer.stdout)
+    assert [worker["name"] for worker in result["workers"]] == list(SPEEDS)
+    assert sum(worker["balanced_rows"] for worker in result["workers"]) == 512
+    assert {worker["even_rows"] for worker in result["workers"]} == {128}
+    assert result["deviation"] < 512 * 2.3e-16
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert result["picture"] == str(tmp_path / "demo.png")
+    replayed = subprocess.run(
+        [*COMMAND, "replay", "run.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr

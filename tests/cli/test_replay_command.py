@@ -1,0 +1,78 @@
+"""`fpmdask replay`: saved runs in, differences and the exit code out."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import address, given_run, measured_run
+
+
+def tamper(path, change):
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def slow_down(data):
+    first = next(e for e in data["log"]["events"] if e["event"] == "answered")
+    first["seconds"] *= 2
+
+
+def test_the_same_decisions(fpm, run_log):
+    result = fpm("replay", run_log)
+    assert result.exit_code == 0
+    assert "the same decisions" in result.stdout
+
+
+def test_a_run_with_a_loss(fpm, tmp_path):
+    measured_run(leaves="gamma").save(tmp_path / "run.json")
+    result = fpm("replay", tmp_path / "run.json", "--json")
+    assert json.loads(result.stdout)["differences"] == []
+    assert result.exit_code == 0
+
+
+def test_a_tampered_log_differs_and_says_where(fpm, run_log):
+    tamper(run_log, slow_down)
+    result = fpm("replay", run_log)
+    assert result.exit_code == 3
+    assert "event 5: answered worker delta, round 1" in result.stdout
+    assert "logged: measure round 2: alpha" in result.stdout
+    assert address("alpha") not in result.stdout
+    answer = json.loads(fpm("replay", run_log, "--json").stdout)
+    assert answer["differences"][0]["number"] == 5
+
+
+def test_a_given_distribution_has_nothing_to_replay(fpm, tmp_path):
+    given_run().save(tmp_path / "run.json")
+    result = fpm("replay", tmp_path / "run.json")
+    assert result.exit_code == 0
+    assert "nothing to replay" in result.stdout
+    result = fpm("partition", tmp_path / "run.json", "--units", 5)
+    assert result.exit_code == 1
+    assert "measured nothing" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: data.update(version=2), "version 2"),
+        (lambda data: data.update(format="else"), "no fpmdask.run log"),
+        (lambda data: data.pop("rounds"), "lacks rounds"),
+        (lambda data: data.update(rounds=[{"x": 1}]), "is damaged"),
+        (lambda data: data["log"].pop("events"), "no events"),
+        (lambda data: data["log"]["events"][2].pop("seconds"), "event 3"),
+    ],
+)
+def test_other_files_are_refused(fpm, run_log, change, said):
+    tamper(run_log, change)
+    result = fpm("replay", run_log)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_broken_and_missing_files(fpm, tmp_path):
+    (tmp_path / "run.json").write_text('{"format"')
+    assert "is not JSON" in fpm("replay", tmp_path / "run.json").stderr
+    assert fpm("replay", tmp_path / "none.json").exit_code == 1
+    assert fpm("replay", tmp_path).exit_code == 1
