@@ -38,7 +38,8 @@ class Commands(click.Group):
 
 def _told(error: OSError) -> str:
     if error.filename is None:
-        return f"{str(error) or type(error).__name__}; try again, `fpmdask doctor` examines the machine"
+        found = str(error) or type(error).__name__
+        return f"{found}; try again, `fpmdask doctor` examines the machine"
     return f"{error.filename}: {error.strerror}; check the path and its permissions"
 
 
