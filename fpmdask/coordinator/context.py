@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.utils import offload
 
-import fpmdask
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity, canonical
 from fpmdask.coordinator.measuring import Instruction, Measure, Measuring, Member
 from fpmdask.coordinator.tickets import Answer, Order
@@ -64,6 +63,7 @@ class RunContext:
         self.news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.report: dict[str, Any] = {"phases": {}, "rounds": [], "log": None}
+        self._prepared: set[str] = set()
         self._kernel_ids: dict[str, KernelId] = {}
         self._kernel: dict[str, Any] | None = None
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
@@ -139,7 +139,10 @@ class RunContext:
         except (OSError, TimeoutError) as error:
             return f"did not answer: {error!r}"
         if answer is None:  # what Dask answers where there is no such handler
-            return f"has no fpmdask {fpmdask.__version__}; install it there"
+            return "has not finished starting"
+        if "unusable" in answer:
+            return str(answer["unusable"])
+        self._prepared.add(address)
         identity = WorkerIdentity(
             answer["name"], Fingerprint.from_json(answer["fingerprint"]), answer["start"]
         )
@@ -462,9 +465,8 @@ class RunContext:
 
     async def close(self) -> None:
         """Tell all the workers that the run is over, and give the leases back."""
-        addresses = self.coordinator.leases.held_by(self.run) | self.workers.keys()
-        present = [address for address in addresses if address in self.scheduler.workers]
-        for address in present:
+        # Only to those that know the message: an unknown one ends a worker.
+        for address in self._prepared & self.scheduler.workers.keys():
             # one way: nobody needs the answer, and a worker that hangs must not hold the run
             self.scheduler.worker_send(address, {"op": "fpmdask-forget", "run": self.run})
         self.coordinator.give_back(self.run)

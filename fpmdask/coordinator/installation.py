@@ -36,14 +36,24 @@ def worker_shim(slots: int, kernels: Mapping[str, str]) -> bytes:
 
         async def setup(self, worker: Any) -> None:
             self.side = None
+            cure = f"install fpmdask {version} in its environment and restart it"
             try:
                 import fpmdask
                 from fpmdask.coordinator.worker import WorkerSide
-            except ImportError:
+            except ImportError as error:
+                self.refuse(worker, f"has no fpmdask ({error}); {cure}")
                 return
-            if fpmdask.__version__ == version:
-                self.side = WorkerSide(*settings)
-                await self.side.setup(worker)
+            if fpmdask.__version__ != version:
+                self.refuse(worker, f"runs fpmdask {fpmdask.__version__}; {cure}")
+                return
+            self.side = WorkerSide(*settings)
+            await self.side.setup(worker)
+
+        def refuse(self, worker: Any, reason: str) -> None:
+            async def prepare(run: str, kernel: Any = None) -> dict[str, str]:
+                return {"unusable": reason}
+
+            worker.handlers["fpmdask_prepare"] = prepare
 
         async def teardown(self, worker: Any) -> None:
             if self.side is not None:

@@ -114,3 +114,12 @@ def test_workers_without_fpmdask_join_but_get_no_work_of_ours(processes, tmp_pat
         client.wait_for_workers(3, timeout=60)
         assert client.submit(lambda: 8, workers=["later"]).result(timeout=20) == 8
     assert "Traceback" not in log.read_text()
+
+
+def test_a_worker_of_another_version_is_left_out_with_both_versions(processes, tmp_path):
+    address = scheduler(processes, tmp_path)
+    worker(processes, address, "old", OTHER)
+    with Client(address) as client:
+        client.wait_for_workers(1, timeout=60)
+        with pytest.raises(CoordinatorError, match=r"old: runs fpmdask 0\.0\.1; install fpmdask"):
+            fpmdask.Balancer(client).partition(sleeping, 100)
