@@ -74,7 +74,9 @@ def figure(
             "find its distribution"
         )
     names = [name for name in order or report.workers if name in report.models]
-    drawn = Figure(figsize=(12.5 if even else 7.8, 5.2), dpi=120, layout="constrained")
+    drawn = Figure(
+        figsize=(12.5 if even else 7.8, max(5.2, 0.36 * len(names))), dpi=120, layout="constrained"
+    )
     axes = drawn.subplots(1, 2 if even else 1, width_ratios=(3, 2) if even else None, squeeze=False)
     scale = 1.0 if operations_per_unit is None else operations_per_unit / 1e9
     _speeds(axes[0, 0], report, names, unit, scale)
@@ -141,10 +143,17 @@ def _balanced_seconds(models: Sequence[Any], units: float) -> float:
 
 def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], top: float) -> None:
     """Write each worker's name beside the end of its curve, none over another."""
-    line, floor = min(LINE, 1.0 / len(ends)), 0.0
-    for speed, text, colour in sorted(ends):
-        height = max(speed / top, floor)
-        floor = height + line
+    line = min(LINE, 1.0 / len(ends))
+    rising = sorted(ends)
+    heights, floor = [], 0.0
+    for speed, _, _ in rising:
+        heights.append(max(speed / top, floor))
+        floor = heights[-1] + line
+    ceiling = 1.0
+    for i in reversed(range(len(heights))):  # what was pushed above the axes comes down again
+        heights[i] = min(heights[i], ceiling)
+        ceiling = heights[i] - line
+    for height, (_, text, colour) in zip(heights, rising, strict=True):
         axes.text(1.015, height, text, color=colour, va="center", transform=axes.transAxes)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fpmdask.cli.comparison import Comparison, Products
 
 PICTURE = Path("fpmdask-demo.png")
+SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @click.command()
@@ -63,13 +64,15 @@ def demo(
 
     target = None if no_picture else picture
     require(*(["rich"] if not as_json else []), *(["matplotlib"] if target else []))
+    if target is not None and target.suffix not in SUFFIXES:
+        raise FpmdaskError(f"cannot draw {target}; its name must end in {', '.join(SUFFIXES)}")
     for path in (target, log):
         _check_folder(path)
     result, products = _run(definition, n, seed, epsilon, as_json)
-    if target is not None:
-        _draw(target, result, products)
     if log is not None:
         products.balanced.save(log)
+    if target is not None:
+        _draw(target, result, products)
     files = {
         name: str(path.resolve()) for name, path in (("picture", target), ("log", log)) if path
     }
@@ -117,7 +120,4 @@ def _draw(path: Path, result: Comparison, products: Products) -> None:
         title=f"{result.n} × {result.n} matrices on {len(result.workers)} unequal workers: "
         f"{result.even_seconds:.1f} s split evenly, {result.balanced_seconds:.1f} s balanced",
     )
-    try:
-        drawn.savefig(path)
-    except ValueError as error:
-        raise FpmdaskError(f"cannot draw {path}: {error}; use .png, .svg or .pdf") from error
+    drawn.savefig(path)

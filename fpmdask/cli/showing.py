@@ -151,9 +151,9 @@ def show_result(
     console.print(result_table(result))
     console.print()
     console.print(
-        f"Balanced [bold]{result.balanced_seconds:.1f} s[/], split evenly "
-        f"{result.even_seconds:.1f} s: [bold green]{result.ratio:.2f} times as fast[/] "
-        f"({result.ratio_with_measuring:.2f} with the {result.measuring_seconds:.1f} s that "
+        f"Balanced [bold]{result.balanced_seconds:.2f} s[/], split evenly "
+        f"{result.even_seconds:.2f} s: [bold green]{result.ratio:.2f} times as fast[/] "
+        f"({result.ratio_with_measuring:.2f} with the {result.measuring_seconds:.2f} s that "
         f"measuring took)."
     )
     if result.imbalance is not None:
@@ -175,9 +175,9 @@ def result_table(result: Comparison) -> Table:
     columns = (
         ("Gflop/s", f"{total:.1f}"),
         ("even: rows", str(result.n)),
-        ("seconds", f"{result.even_seconds:.1f}"),
+        ("seconds", f"{result.even_seconds:.2f}"),
         ("balanced: rows", str(result.n)),
-        ("seconds", f"{result.balanced_seconds:.1f}"),
+        ("seconds", f"{result.balanced_seconds:.2f}"),
     )
     for header, footer in columns:
         table.add_column(header, justify="right", footer=footer)
@@ -186,9 +186,9 @@ def result_table(result: Comparison) -> Table:
             worker.name,
             f"{worker.gflops:.1f}",
             str(worker.even_rows),
-            f"{worker.even_seconds:.1f}",
+            f"{worker.even_seconds:.2f}",
             str(worker.balanced_rows),
-            f"{worker.balanced_seconds:.1f}",
+            f"{worker.balanced_seconds:.2f}",
         )
     return table
 
