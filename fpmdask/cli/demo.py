@@ -60,8 +60,11 @@ def demo(
     matrices first in equal shares and then in the shares that DFPA finds, checks the product
     against NumPy, and draws what was found out about the workers.
     """
+    from fpmdask.partition.settings import check_epsilon
     from fpmdask.picture import require
 
+    if epsilon is not None:
+        check_epsilon(epsilon)
     target = None if no_picture else picture
     require(*(["rich"] if not as_json else []), *(["matplotlib"] if target else []))
     if target is not None and target.suffix not in SUFFIXES:

@@ -96,6 +96,8 @@ class Show:
             self._end_stage()
         self._stage = ""
         self._live.__exit__(kind, error, traceback)
+        if not self._console.is_terminal:
+            self._console.print()  # there, rich leaves the last line open
 
 
 def round_table(rounds: Sequence[Mapping[str, Any]], workers: Sequence[str]) -> Table:

@@ -112,6 +112,7 @@ def test_nothing_starts_when_the_files_could_not_be_written(fpm, tmp_path):
     result = fpm("demo", "--picture", tmp_path / "picture.txt")
     assert result.exit_code == 1
     assert "must end in .png" in result.stderr
+    assert "epsilon" in fpm("demo", "--epsilon", -1).stderr
     assert fpm("demo", "--n", 3).exit_code == 2
     assert fpm("demo", "--definition", "no-such", "--json", "--no-picture").exit_code == 1
 
