@@ -206,7 +206,7 @@ class Balancer:
             As for `partition`.
         distribution
             Worker name → rows, as `partition` or an earlier report found them; nothing is measured
-            then.
+            then. The rows of A are handed out in the order of the mapping.
         depth
             Depth of the timed panel update; by default it follows from what DFPA may cost.
 

@@ -109,6 +109,8 @@ class RunContext:
         for address, failure in zip(present, answers, strict=True):
             if failure is not None:
                 self.leave_out(address, failure)
+        # they have answered in any order
+        self.workers = {a: self.workers[a] for a in present if a in self.workers}
         if not self.workers:
             if self._errors:
                 raise self._kernel_failure("the kernel cannot be opened on any worker")

@@ -88,7 +88,9 @@ async def _distribution(
         raise PartitionError(
             f"the distribution names {', '.join(unknown)}; taking part are {', '.join(addresses)}"
         )
-    chosen = {address: int(given.get(name, 0)) for name, address in addresses.items()}
+    # the rows in the order of the mapping; workers that it does not name get none
+    chosen = {addresses[name]: int(rows) for name, rows in given.items()}
+    chosen |= {address: 0 for address in context.workers if address not in chosen}
     over = [f"{context.name(a)}: {n} > {bounds[a]:g}" for a, n in chosen.items() if n > bounds[a]]
     if over:
         raise PartitionError(f"rows beyond what fits into memory: {'; '.join(over)}")
