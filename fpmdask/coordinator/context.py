@@ -15,7 +15,12 @@ from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity, 
 from fpmdask.coordinator.measuring import Instruction, Measure, Measuring, Member
 from fpmdask.coordinator.tickets import Answer, Order
 from fpmdask.coordinator.worker import timed
-from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
+from fpmdask.errors import (
+    ChunksLostError,
+    CoordinatorError,
+    PartitionError,
+    RunCancelledError,
+)
 from fpmdask.models import PiecewiseLinearModel
 
 if TYPE_CHECKING:
@@ -454,6 +459,10 @@ class RunContext:
             if not all(isinstance(failure, OSError) for failure in failures):
                 raise failures[0]
             return False
+        if self.client not in self.scheduler.clients:
+            # it left at this moment, and its cancellation is on the way: the scheduler would make
+            # a client of this name that never ends and holds the result for ever
+            raise RunCancelledError(f"the client of run {self.run} has disconnected")
         for address, answer in zip(keys, answers, strict=True):
             assert not isinstance(answer, BaseException)
             nbytes = answer["nbytes"]

@@ -369,6 +369,7 @@ class Measuring:
             if isinstance(i, Measure)
             else {
                 "conclude": None if self.result is None else dict(self.result.distribution),
+                "reason": None if self.result is None else self.result.reason,
                 "failure": self.failure,
             }
             for i in instructions

@@ -59,6 +59,8 @@ class Report:
     shares : tuple of dict
         Per finished part: worker, units, seconds computing and waiting, bytes received; empty for
         `Balancer.partition`.
+    predicted_seconds : float or None
+        The makespan of the shares that the measurement predicts, without waiting for data.
     left_out : dict
         Worker name → why it did not take part to the end.
     models : dict
@@ -78,6 +80,7 @@ class Report:
     reason: str
     phases: Mapping[str, float]
     shares: tuple[Mapping[str, Any], ...]
+    predicted_seconds: float | None
     left_out: Mapping[str, str]
     models: Mapping[str, PiecewiseLinearModel]
     log: Mapping[str, Any] | None
@@ -88,9 +91,9 @@ class Report:
         return sum(int(share.get("nbytes_received", 0)) for share in self.shares)
 
     @property
-    def predicted_seconds(self) -> float | None:
-        """The makespan that the models predict for one kernel run, None without a measurement."""
-        return max(self.seconds, default=None)
+    def measured_seconds(self) -> float | None:
+        """What the slowest worker's shares took, None where there are no shares."""
+        return max((spent for *_, spent in self.table() if spent is not None), default=None)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.distribution, dtype=dtype)
@@ -241,6 +244,7 @@ def build(raw: Mapping[str, Any], app: str) -> Report:
         reason=result.get("reason", "given"),
         phases=raw["phases"],
         shares=tuple(raw.get("shares", ())),
+        predicted_seconds=raw.get("predicted_seconds"),
         left_out=raw["left_out"],
         models={
             name: model

@@ -39,6 +39,9 @@ async def run(context: RunContext) -> dict[str, Any]:
     bounds = dict(zip(context.workers, limits(spec, free), strict=True))
     distribution = await _distribution(context, spec, bounds)
     measured = time.perf_counter()
+    seconds = context.report["result"]["seconds"].values()
+    if any(seconds):  # per panel of the timed depth
+        context.report["predicted_seconds"] = max(seconds) * spec.shape[1] / depth
     product = RowsProduct(context, spec, distribution, bounds)
     value = await product.multiply()
     context.report["phases"] = {
