@@ -1,0 +1,98 @@
+"""The matrices that are multiplied, the same however they are cut, and the check of the product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+import dask.array as da
+import numpy as np
+from distributed import wait
+
+PATTERN = 4099  # a prime, so that rows differ
+FACTORS = {"a": (1103, 257), "b": (733, 1409)}
+CHECKED_ROWS = 12
+PANEL = 1024
+
+
+def block(which: str, top: int, left: int, height: int, width: int) -> np.ndarray:
+    """Return a rectangle of matrix "a" or "b", values in -0.5 … 0.5; made on the workers."""
+    by_row, by_column = FACTORS[which]
+    rows = (np.arange(top, top + height) * by_row) % PATTERN
+    columns = (np.arange(left, left + width) * by_column) % PATTERN
+    twice = np.resize((np.arange(PATTERN) / PATTERN - 0.5) ** 3 * 4, 2 * PATTERN)
+    made = np.empty((height, width))
+    for at, row in enumerate(rows):
+        np.take(twice[row:], columns, out=made[at], mode="clip")
+    return made
+
+
+def _located(which: str, block_info: Any = None) -> np.ndarray:
+    (top, bottom), (left, right) = block_info[None]["array-location"]
+    return block(which, top, left, bottom - top, right - left)
+
+
+def chunked(client: Any, which: str, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
+    """Return the matrix in uniform chunks, in memory where Dask puts them."""
+    lazy = da.map_blocks(_located, which, chunks=chunks, dtype=float, meta=np.empty((0, 0)))
+    made = client.persist(lazy)
+    wait(made)
+    return made
+
+
+def rows_in_place(client: Any, n: int, shares: Mapping[str, int], where: Mapping[str, str]) -> Any:
+    """Return A whose row chunks each worker made for itself, by its share."""
+    name = f"a-{uuid4().hex}"
+    futures, top = {}, 0
+    for i, (worker, rows) in enumerate(shares.items()):
+        key = (name, i, 0)
+        futures[key] = client.submit(
+            block, "a", top, 0, rows, n, key=key, workers=[where[worker]], pure=False
+        )
+        top += rows
+    wait(list(futures.values()))
+    return da.Array(futures, name, (tuple(shares.values()), (n,)), dtype=float)
+
+
+def everywhere(client: Any, n: int, where: Mapping[str, str]) -> da.Array:
+    """Return B as one chunk that every worker holds."""
+    name = f"b-{uuid4().hex}"
+    key = (name, 0, 0)
+    future = client.submit(block, "b", 0, 0, n, n, key=key, pure=False)
+    wait(future)
+    # fetched as a dependency it stays, as long as the active memory manager is stopped
+    fetching = [
+        client.submit(np.shape, future, workers=[address], pure=False) for address in where.values()
+    ]
+    client.gather(fetching)
+    assert len(client.who_has([future])[key]) == len(where), "a replica of B is gone"
+    return da.Array({key: future}, name, ((n,), (n,)), dtype=float)
+
+
+@cache
+def expected(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows that are checked and what NumPy makes of them."""
+    rows = np.unique(np.linspace(0, n - 1, CHECKED_ROWS).astype(int))
+    found = np.zeros((len(rows), n))
+    for k in range(0, n, PANEL):
+        depth = min(PANEL, n - k)
+        left = np.concatenate([block("a", int(row), k, 1, depth) for row in rows])
+        found += left @ block("b", k, 0, depth, n)
+    return rows, found
+
+
+def check(c: da.Array) -> float:
+    """Return the largest error of the checked rows, relative to their largest value.
+
+    Raises
+    ------
+    AssertionError
+        If it is beyond rounding.
+    """
+    rows, wanted = expected(c.shape[0])
+    found = np.stack([c[int(row)].compute() for row in rows])
+    error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+    assert error < 1e-11, f"the product is wrong: relative error {error:.2e}"
+    return error
