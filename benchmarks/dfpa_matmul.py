@@ -37,6 +37,8 @@ from dfpa_matmul_parts.bench import Experiment, Target, table
 RESULTS = Path(__file__).parent / "results"
 EXPERIMENTS = {
     "in-place": "in_place",
+    "table": "paper_table",
+    "paging": "paging",
     "chunks": "chunks",
     "depth": "depth",
 }

@@ -1,0 +1,153 @@
+"""One worker pages: constant models cycle, DFPA and full models find the cliff."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from dfpa_matmul_parts.bench import Bench, Experiment, Target, bench, panel, rounds_of, table
+from dfpa_matmul_parts.full_models import build
+from dfpa_matmul_parts.paging_plot import plot
+from fpmdask.partition import even, geometric, imbalance, proportional
+from fpmdask.timing import FullModelBuilder, TimingPolicy
+
+WIDTH = 4096
+DEPTHS = {"constant": 64, "dfpa": 65, "full": 66}  # of each its own: nobody learns from another
+FILLED = 0.95  # of the paging worker's memory, by the even share; the balanced one is beyond
+PAGING = "p4"
+# A run that brings pages back from the swap is followed by one that shows the size's own time.
+POLICY = TimingPolicy(
+    relative_error=0.1, min_repetitions=2, min_seconds=0.5, max_repetitions=20, budget_seconds=6.0
+)
+
+
+def run(options: Any, out: Path) -> Experiment:
+    """Follow the three methods on the same workers and units."""
+    deadline, turns, points = (8.0, 6, 10) if options.quick else (30.0, 8, 30)
+    with bench("paging") as made:
+        units = _units(made)
+        found: dict[str, Any] = {
+            "constant": _constant(made, units, turns, deadline),
+            "dfpa": _dfpa(made, units, options.epsilon, deadline),
+            "full": _full(made, units, points, deadline, options.accuracy),
+        }
+        definition = made.lab.definition.to_json()
+    _show(units, found)
+    plot(found, PAGING, units, out.with_name(out.stem + "_paging.png"))
+    return Experiment(
+        {"lab": definition, "units": units, "width": WIDTH, "deadline": deadline, **found},
+        _targets(found, options.epsilon),
+    )
+
+
+def _units(made: Bench) -> int:
+    """Return units whose even share nearly fills the memory of the worker that pages."""
+    memory = next(worker.memory for worker in made.lab.workers if worker.name == PAGING)
+    assert memory is not None
+    address = made.addresses[PAGING]
+    process = made.client.run(lambda: psutil.Process().memory_info(), workers=[address])[address]
+    held = process.rss - process.shared  # what it shares is charged to whoever came first
+    row_nbytes = (WIDTH + max(DEPTHS.values())) * 8
+    return len(made.names) * int(FILLED * (memory - held) / row_nbytes)
+
+
+def _constant(made: Bench, units: int, turns: int, deadline: float) -> dict[str, Any]:
+    """Share out by the speeds last measured, again and again."""
+    shares, rounds = even(units, len(made.names)), []
+    speeds = np.ones(len(made.names))
+    began = time.perf_counter()
+    for _ in range(turns):
+        rounds.append(_round(made, shares, DEPTHS["constant"], deadline))
+        seconds = np.array([rounds[-1]["seconds"][name] for name in made.names])
+        seconds = np.minimum(seconds, deadline)
+        speeds = np.where(shares > 0, shares / np.where(shares > 0, seconds, 1.0), speeds)
+        shares = proportional(units, speeds)
+    return {"seconds": time.perf_counter() - began, "rounds": rounds}
+
+
+def _dfpa(made: Bench, units: int, epsilon: float, deadline: float) -> dict[str, Any]:
+    began = time.perf_counter()
+    report = made.balancer.partition(
+        panel(WIDTH, DEPTHS["dfpa"]), units, epsilon=epsilon, timing=POLICY, deadline=deadline
+    )
+    wall = time.perf_counter() - began
+    return {
+        "seconds": wall,
+        "models": {name: model.to_json() for name, model in report.models.items()},
+        **rounds_of(report),
+    }
+
+
+def _full(made: Bench, units: int, points: int, deadline: float, accuracy: float) -> dict[str, Any]:
+    """Build a model of every worker up to half of all units, then measure their shares once."""
+    builders = {
+        name: FullModelBuilder(units // 100, units // 2, accuracy=accuracy, max_points=points)
+        for name in made.names
+    }
+    cost = build(made, builders, DEPTHS["full"], POLICY, width=WIDTH, deadline=deadline)
+    limits = [b.limit if b.limit is not None else math.inf for b in builders.values()]
+    shares = geometric(units, [b.model for b in builders.values()], limits)
+    return {**cost, "rounds": [_round(made, shares, DEPTHS["full"], deadline)]}
+
+
+def _round(made: Bench, shares: Any, depth: int, deadline: float) -> dict[str, Any]:
+    """Measure one distribution, all workers at once."""
+    units = dict(zip(made.names, map(int, shares), strict=True))
+    seconds = made.measure(units, panel(WIDTH, depth), POLICY, deadline)
+    return {
+        "units": units,
+        "seconds": seconds,
+        "imbalance": imbalance(list(seconds.values()), shares),
+    }
+
+
+def makespan(round_: dict[str, Any]) -> float:
+    """Return the slowest worker's seconds in a round."""
+    return max(value for value in round_["seconds"].values() if value is not None)
+
+
+def _show(units: int, found: dict[str, Any]) -> None:
+    titles = {"constant": "constant models", "dfpa": "DFPA", "full": "full models, their shares"}
+    for method, title in titles.items():
+        rounds = found[method]["rounds"]
+        table(
+            f"paging, {units} rows of {WIDTH}: {title} ({found[method]['seconds']:.1f} s in all)",
+            ["round", *rounds[0]["units"], f"{PAGING} s", "makespan s", "imbalance"],
+            [
+                [
+                    at + 1,
+                    *record["units"].values(),
+                    record["seconds"][PAGING],
+                    makespan(record),
+                    record["imbalance"],
+                ]
+                for at, record in enumerate(rounds)
+            ],
+        )
+    print(f"  DFPA ended: {found['dfpa']['reason']}, imbalance {found['dfpa']['imbalance']:.3g}")
+    cost = {name: worker["points"] for name, worker in found["full"]["workers"].items()}
+    print(f"  the full models took {cost} points", flush=True)
+
+
+def _targets(found: dict[str, Any], epsilon: float) -> list[Target]:
+    constant = found["constant"]["rounds"][1:]
+    best = found["dfpa"]["imbalance"]
+    return [
+        Target("paging: DFPA's imbalance", epsilon, best, at_least=False),
+        Target(
+            "paging: constant models' least imbalance from round 2",
+            epsilon,
+            min(record["imbalance"] for record in constant),
+        ),
+        Target(
+            "paging: DFPA's makespan / full models'",
+            1.0 + epsilon,
+            min(map(makespan, found["dfpa"]["rounds"])) / makespan(found["full"]["rounds"][0]),
+            at_least=False,
+        ),
+    ]
