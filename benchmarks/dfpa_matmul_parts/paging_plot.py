@@ -15,12 +15,12 @@ STYLES = {
 }
 
 
-def plot(found: dict[str, Any], worker: str, units: int, path: Path) -> None:
+def plot(found: dict[str, Any], worker: str, path: Path) -> None:
     """Draw imbalance and makespan by round, and speed by size with each method's points."""
-    figure(path, 3, lambda *axes: _draw(axes, found, worker, units))
+    figure(path, 3, lambda *axes: _draw(axes, found, worker))
 
 
-def _draw(axes: Any, found: dict[str, Any], worker: str, units: int) -> None:
+def _draw(axes: Any, found: dict[str, Any], worker: str) -> None:
     for method, (label, style, colour) in STYLES.items():
         rounds = found[method]["rounds"]
         at = range(1, len(rounds) + 1)
@@ -45,7 +45,7 @@ def _draw(axes: Any, found: dict[str, Any], worker: str, units: int) -> None:
         axis.set_xlabel("round")
         axis.set_title(title)
     axes[2].set_yscale("log")
-    axes[2].axvline(units / len(found["dfpa"]["rounds"][0]["units"]), color="0.7", lw=1)
+    axes[2].axvline(found["dfpa"]["rounds"][0]["units"][worker], color="0.7", lw=1)
     axes[2].set_xlabel("rows")
     axes[2].set_title(f"speed of {worker}, rows per second (grey: even share)")
     for axis in axes:
