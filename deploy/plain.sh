@@ -24,7 +24,8 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # With port 0 only the scheduler knows its address; it writes it to this file.
-"$dask" scheduler --host "$host" --scheduler-file "$folder/scheduler.json" "$@" &
+"$dask" scheduler --host "$host" --preload fpmdask.preload \
+    --scheduler-file "$folder/scheduler.json" "$@" &
 pids+=($!)
 until address=$(grep -Eo 't(cp|ls)://[^"]+' "$folder/scheduler.json" 2>/dev/null | head -n 1) &&
     [[ -n $address ]]; do

@@ -80,8 +80,10 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     # ---- life
 
-    def start(self, scheduler: Scheduler) -> None:  # type: ignore[override]  # sync is allowed
-        """Take the handlers; synchronous, so that two installations cannot interleave."""
+    async def start(self, scheduler: Scheduler) -> None:
+        """Take the handlers; awaits nothing, so that two installations cannot interleave."""
+        if getattr(self, "scheduler", None) is scheduler:
+            return  # preloaded: a scheduler that comes up starts its plugins again
         self.scheduler = scheduler
         self.leases = Leases()
         self.library = ModelLibrary()
