@@ -17,6 +17,7 @@ from fpmdask.coordinator.plugin import CoordinatorPlugin
 from fpmdask.coordinator.report import Report, build
 from fpmdask.errors import CoordinatorError, KernelError, PartitionError
 from fpmdask.partition import Dfpa
+from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
 from fpmdask.timing import FunctionKernel, Kernel, TimingPolicy, WorkerContext, as_kernel
 
@@ -129,6 +130,8 @@ class Balancer:
         max_rounds: int | None = None,
         timing: TimingPolicy | None = None,
         deadline: str | float | None = None,
+        scout: int = 0,
+        least_gain: float = 0.0,
     ) -> Any:
         """Find how many units of ``kernel`` each worker should get, by DFPA on the workers.
 
@@ -150,6 +153,11 @@ class Balancer:
         deadline
             Longest measurement of one size, seconds or ``"30s"``; a size that takes longer is too
             large and becomes the worker's limit.
+        scout
+            Units of a first, short round on every worker of which nothing is known. Without it the
+            first round is even, as in the paper, and lasts as long as the slowest worker needs.
+        least_gain
+            Relative gain in makespan that pays for another round, >= 0.
 
         Returns
         -------
@@ -159,7 +167,7 @@ class Balancer:
         Raises
         ------
         PartitionError
-            For bad units, epsilon, limits or rounds.
+            For bad units, epsilon, limits, rounds, scout or gain.
         KernelError
             For a kernel that cannot be used. What the kernel itself raises on every worker is
             raised here, with its remote traceback.
@@ -173,7 +181,11 @@ class Balancer:
             "kernel": _kernel_spec(kernel),
             "units": check_units(units),
             "limits": _checked_limits(limits),
-            "measuring": self._measuring(epsilon, max_rounds, timing, deadline),
+            "measuring": {
+                **self._measuring(epsilon, max_rounds, timing, deadline),
+                "scout": _checked_scout(scout),
+                "least_gain": check_gain(least_gain),
+            },
         }
         return self._sync(self._partition, spec)
 
@@ -345,6 +357,12 @@ def _checked_limits(limits: Mapping[str, float] | None) -> dict[str, float] | No
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
             raise PartitionError(f"the limit of {name} is {limit!r}; it must be a number >= 0")
     return {str(name): float(limit) for name, limit in limits.items()}
+
+
+def _checked_scout(scout: int) -> int:
+    if isinstance(scout, bool) or not isinstance(scout, int | np.integer) or scout < 0:
+        raise PartitionError(f"scout = {scout!r}; it must be an int >= 0, 0 for no scouting")
+    return int(scout)
 
 
 def _kernel_spec(kernel: KernelLike) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import fpmdask
 from dfpa_matmul_parts import data
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.apps.matmul.run import timing_policy
+from fpmdask.apps.matmul.run import LEAST_GAIN, scout_rows, timing_policy
 from fpmdask.coordinator.report import Report
 from fpmdask.errors import PartitionError
 from fpmdask.lab import Lab
@@ -84,7 +84,14 @@ class Bench:
         """Return the shares that DFPA finds for the product, starting without models."""
         kernel = panel(n, self.fresh_depth(n, n))
         began = time.perf_counter()
-        report = self.balancer.partition(kernel, n, epsilon=epsilon, timing=self.policy(n))
+        report = self.balancer.partition(
+            kernel,
+            n,
+            epsilon=epsilon,
+            timing=self.policy(n),
+            scout=scout_rows(n, len(self.addresses)),
+            least_gain=LEAST_GAIN,
+        )
         wall = time.perf_counter() - began
         return {"seconds": wall, "shares": shares(report), **rounds_of(report)}
 
@@ -174,8 +181,8 @@ def square(n: int) -> MatmulSpec:
 
 
 def shares(report: Report) -> Shares:
-    """Return units per worker name."""
-    return dict(zip(report.workers, map(int, report), strict=True))
+    """Return units per worker name, as the product shares them out."""
+    return dict(zip(report.workers, map(int, report.proposal), strict=True))
 
 
 def rounds_of(report: Report) -> dict[str, Any]:

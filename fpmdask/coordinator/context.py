@@ -204,6 +204,8 @@ class RunContext:
         policy: Mapping[str, Any],
         deadline: float,
         hang: float,
+        scout: int = 0,
+        least_gain: float = 0.0,
         limit_of: LimitOf | None = None,
     ) -> Measuring:
         """Run DFPA with the prepared kernel; return the concluded measurement.
@@ -218,7 +220,14 @@ class RunContext:
         self._limit_of = limit_of
         self._inbox = asyncio.Queue()
         members = {address: self._member(address) for address in self.workers}
-        machine = Measuring(units, members, epsilon=epsilon, max_rounds=max_rounds)
+        machine = Measuring(
+            units,
+            members,
+            epsilon=epsilon,
+            max_rounds=max_rounds,
+            scout=scout,
+            least_gain=least_gain,
+        )
         self.report["log"] = {"header": machine.header, "events": machine.log}
         instructions = machine.start()
         slots = self.coordinator.slots
@@ -330,7 +339,13 @@ class RunContext:
                 self.coordinator.library.store(self._kernel_ids[address], identity, model)
         result = machine.result
         if result is not None:
-            self.set_result(result.distribution, result.seconds, result.imbalance, result.reason)
+            self.set_result(
+                result.distribution,
+                result.seconds,
+                result.imbalance,
+                result.reason,
+                result.proposal,
+            )
             self.report["models"] = {
                 self.name(address): member.model.to_json()
                 for address, member in machine.members.items()
@@ -349,14 +364,16 @@ class RunContext:
         seconds: Mapping[str, float],
         imbalance: float | None,
         reason: str,
+        proposal: Mapping[str, int],
     ) -> None:
-        """Note the distribution that the run uses, for the report."""
+        """Note the distribution that was found or given, for the report."""
         self.report["names"] = {address: self.name(address) for address in distribution}
         self.report["result"] = {
             "distribution": dict(distribution),
             "seconds": dict(seconds),
             "imbalance": imbalance,
             "reason": reason,
+            "proposal": dict(proposal),
         }
 
     def _kernel_failure(self, what: str) -> KernelFailed:

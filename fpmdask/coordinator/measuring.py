@@ -2,14 +2,15 @@
 
 Events go in, instructions come out:
 
-    start ─▶ Measure(worker, units, round) …
+    start ─▶ Measure(worker, units, round) … (the scouting, where there is one, else round 1 of DFPA)
     answered / failed / left / overdue ─▶ nothing, until the last pending answer of the round, then
         the next round's Measure … or Conclude
     joined ─▶ nothing; the worker is in from the next round
 
 A round in which nobody came, went or turned out other than his prior model is told to `Dfpa`. After
 any other round its measurements are put into the models and a new `Dfpa` begins from these, over
-the workers that are there. Every event and every answer to it is logged, so that `replay` can run
+the workers that are there. So does it after scouting: a first round in which every worker without a
+model is timed with the same few units. Every event and every answer to it is logged, so that `replay` can run
 the same decisions again.
 """
 
@@ -90,12 +91,16 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Result:
-    """What was found: units and (measured or predicted) seconds per worker, and why it ended."""
+    """What was found: units and (measured or predicted) seconds per worker, and why it ended.
+
+    ``proposal``: units by all measurements together, see `fpmdask.partition.Outcome`.
+    """
 
     distribution: Mapping[str, int]
     seconds: Mapping[str, float]
     imbalance: float
     reason: str
+    proposal: Mapping[str, int]
 
 
 class Measuring:
@@ -107,8 +112,12 @@ class Measuring:
         Units to distribute.
     members
         Worker key (its address) → `Member`, in worker order.
-    epsilon, max_rounds
+    epsilon, max_rounds, least_gain
         As for `fpmdask.partition.Dfpa`; ``max_rounds`` counts all rounds, also interrupted ones.
+    scout
+        Units of the scouting round, 0 for none. An even first round, as in the paper, takes as long
+        as the slowest worker needs for an even share, and that one touches memory that its own
+        share does not need.
 
     Raises
     ------
@@ -117,9 +126,18 @@ class Measuring:
     """
 
     def __init__(
-        self, units: int, members: Mapping[str, Member], *, epsilon: float, max_rounds: int
+        self,
+        units: int,
+        members: Mapping[str, Member],
+        *,
+        epsilon: float,
+        max_rounds: int,
+        scout: int = 0,
+        least_gain: float = 0.0,
     ) -> None:
         self.units = units
+        self.scout = scout
+        self.least_gain = least_gain
         self.epsilon = epsilon
         self.max_rounds = max_rounds
         self.members: dict[str, Member] = dict(members)
@@ -132,6 +150,8 @@ class Measuring:
             "units": units,
             "epsilon": epsilon,
             "max_rounds": max_rounds,
+            "scout": scout,
+            "least_gain": least_gain,
             "members": {worker: member.to_json() for worker, member in members.items()},
         }
         self._started = False
@@ -163,7 +183,7 @@ class Measuring:
         if self._started:
             raise MeasuringError(self._story("started twice"))
         self._started = True
-        return self._logged({"event": "start"}, self._begin_round())
+        return self._logged({"event": "start"}, self._scouting() or self._begin_round())
 
     def answered(self, worker: str, round: int, seconds: float) -> list[Instruction]:
         """``worker`` needed ``seconds`` for its units of ``round`` (inf: too many units)."""
@@ -219,9 +239,17 @@ class Measuring:
                 return self._conclude()
         except PartitionError as error:
             return self._fail(str(error))
-        self._asked = {w: int(n) for w, n in zip(self._order, proposal, strict=True)}
+        return self._ask({w: int(n) for w, n in zip(self._order, proposal, strict=True)})
+
+    def _scouting(self) -> list[Instruction]:
+        """Time a few units on each worker of which nothing is known."""
+        most = {w: 0 if m.model is not None else m.limit for w, m in self.members.items()}
+        return self._ask({w: int(min(self.scout, room)) for w, room in most.items()})
+
+    def _ask(self, units: Mapping[str, int]) -> list[Instruction]:
+        self._asked = dict(units)
         self._seconds = {}
-        self._pending = {worker for worker, units in self._asked.items() if units}
+        self._pending = {worker for worker, n in self._asked.items() if n}
         return [Measure(w, n, self.round) for w, n in self._asked.items() if n]
 
     def _renew(self) -> None:
@@ -238,6 +266,7 @@ class Measuring:
             limits=[member.limit for member in members],
             models=models if any(model is not None for model in models) else None,
             max_rounds=max(1, self.max_rounds - len(self.rounds)),
+            least_gain=self.least_gain,
         )
 
     def _advance(self) -> list[Instruction]:
@@ -245,12 +274,11 @@ class Measuring:
             return []
         if not self.members:
             return self._fail(self._story("no worker is left to measure"))
-        assert self._dfpa is not None
-        complete = self._order == list(self.members)
+        complete = self._dfpa is not None and self._order == list(self.members)
         self._record(complete)
         refuted = self._confirm_priors()
         try:
-            if complete and not refuted:
+            if self._dfpa is not None and complete and not refuted:
                 self._dfpa.tell([self._seconds.get(worker, 0.0) for worker in self._order])
                 for worker, model in zip(self._order, self._dfpa.models, strict=True):
                     # what Dfpa has measured is piecewise linear; what it was given stays
@@ -314,15 +342,17 @@ class Measuring:
         outcome = self._dfpa.outcome
         if outcome is not None and outcome.reason is not None:
             distribution, seconds = outcome.distribution, outcome.seconds
+            proposal = outcome.proposal
             reason, balance = outcome.reason, outcome.imbalance
         else:
             distribution, seconds, balance = self._predicted()
-            reason = "max_rounds"
+            reason, proposal = "max_rounds", distribution
         self.result = Result(
             {w: int(n) for w, n in zip(self._order, distribution, strict=True)},
             {w: float(s) for w, s in zip(self._order, seconds, strict=True)},
             float(balance),
             reason,
+            {w: int(n) for w, n in zip(self._order, proposal, strict=True)},
         )
         return [Conclude()]
 

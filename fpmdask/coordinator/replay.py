@@ -103,6 +103,8 @@ def _machine(header: Mapping[str, Any]) -> Measuring:
             members,
             epsilon=header["epsilon"],
             max_rounds=header["max_rounds"],
+            scout=header.get("scout", 0),
+            least_gain=header.get("least_gain", 0.0),
         )
     except PartitionError:
         raise

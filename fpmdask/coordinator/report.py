@@ -49,7 +49,10 @@ class Report:
     addresses : tuple of str
         Their addresses.
     distribution : numpy.ndarray
-        Units per worker, int64.
+        Units per worker, int64: those of the round that DFPA found best, or as given.
+    proposal : numpy.ndarray
+        Units per worker by all measurements together (see `fpmdask.partition.Outcome`); what
+        `Balancer.matmul` shares out.
     rounds : tuple of RoundReport
         DFPA's rounds.
     imbalance, reason
@@ -74,6 +77,7 @@ class Report:
     workers: tuple[str, ...]
     addresses: tuple[str, ...]
     distribution: np.ndarray
+    proposal: np.ndarray
     seconds: tuple[float, ...]
     rounds: tuple[RoundReport, ...]
     imbalance: float | None
@@ -110,6 +114,7 @@ class Report:
         for name in self.__dataclass_fields__:
             data[name] = getattr(self, name)
         data["distribution"] = self.distribution.tolist()
+        data["proposal"] = self.proposal.tolist()
         data["rounds"] = [vars(record) for record in self.rounds]
         data["models"] = {name: model.to_json() for name, model in self.models.items()}
         plain: dict[str, Any] = _encode(data)
@@ -135,7 +140,8 @@ class Report:
         missing = cls.__dataclass_fields__.keys() - fields.keys()
         if missing:
             raise CoordinatorError(f"the log lacks {', '.join(sorted(missing))}")
-        fields["distribution"] = np.array(fields["distribution"], dtype=np.int64)
+        for name in ("distribution", "proposal"):
+            fields[name] = np.array(fields[name], dtype=np.int64)
         fields["rounds"] = tuple(RoundReport(**record) for record in fields["rounds"])
         fields["models"] = {name: from_json(model) for name, model in fields["models"].items()}
         for name in ("workers", "addresses", "seconds", "shares"):
@@ -228,6 +234,7 @@ def build(raw: Mapping[str, Any], app: str) -> Report:
         workers=tuple(names.get(address, address) for address in order),
         addresses=tuple(order),
         distribution=np.array([result["distribution"][a] for a in order], dtype=np.int64),
+        proposal=np.array([result["proposal"][a] for a in order], dtype=np.int64),
         seconds=tuple(float(result["seconds"][address]) for address in order),
         rounds=tuple(
             RoundReport(

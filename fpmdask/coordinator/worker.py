@@ -78,6 +78,7 @@ class WorkerSide(WorkerPlugin):
         self.worker = worker
         self.spaces: dict[str, RunSpace] = {}
         self.scratch = Scratch()
+        self._forgetting: asyncio.TimerHandle | None = None
         self._pools: ThreadpoolController | None = None
         self._pools_of: str | None = None
         known = registered_kernels()
@@ -99,6 +100,7 @@ class WorkerSide(WorkerPlugin):
         worker.stream_handlers.pop("fpmdask-forget", None)
         for run in list(self.spaces):
             self.forget(run)
+        self._keep_scratch()  # no timer is left
 
     # ---- handlers, called by the coordinator and by other workers
 
@@ -111,6 +113,7 @@ class WorkerSide(WorkerPlugin):
             "fingerprint": fingerprint(self.worker.state.nthreads, limit).to_json(),
             "implementation": "",
         }
+        self._keep_scratch()
         space = self.spaces.setdefault(run, RunSpace(run, self.scratch))
         if kernel is not None:
             try:
@@ -131,7 +134,9 @@ class WorkerSide(WorkerPlugin):
         space.partial.clear()
         if not self.spaces:
             # a new Scratch, since a call that goes on may still write to its arrays of the old one
-            asyncio.get_running_loop().call_later(SCRATCH_SECONDS, self._drop_scratch)
+            self._keep_scratch()
+            loop = asyncio.get_running_loop()
+            self._forgetting = loop.call_later(SCRATCH_SECONDS, self._drop_scratch)
 
     async def pieces(self, wanted: Sequence[tuple[Any, Sequence[int]]]) -> dict[str, Any]:
         """Return slices of two-dimensional chunks that this worker holds.
@@ -179,9 +184,13 @@ class WorkerSide(WorkerPlugin):
         with self._pools.limit(limits=self.worker.state.nthreads, user_api="blas"):
             yield
 
+    def _keep_scratch(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
+
     def _drop_scratch(self) -> None:
-        if not self.spaces:
-            self.scratch = Scratch()
+        self.scratch = Scratch()
 
     def _open(self, space: RunSpace, kernel: Mapping[str, Any]) -> Kernel:
         context = WorkerContext(

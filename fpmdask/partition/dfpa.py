@@ -20,7 +20,7 @@ from fpmdask.partition.evidence import Evidence
 from fpmdask.partition.geometric import geometric
 from fpmdask.partition.imbalance import imbalance
 from fpmdask.partition.outcome import Outcome, Reason, Round, read_only
-from fpmdask.partition.settings import check_epsilon, check_models, check_rounds
+from fpmdask.partition.settings import check_epsilon, check_gain, check_models, check_rounds
 from fpmdask.partition.stopping import best_round, resolution, worthwhile
 from fpmdask.partition.validate import (
     FloatArray,
@@ -34,6 +34,7 @@ from fpmdask.partition.validate import (
 )
 
 _STORY = 8  # events that an error tells
+_BEYOND = 1.1  # a share is trusted unmeasured up to so much of the worker's largest measured size
 
 
 class Dfpa:
@@ -55,6 +56,9 @@ class Dfpa:
         the level. Where nothing is known the mean speed of the others is assumed.
     max_rounds : int
         Most rounds, at least 1.
+    least_gain : float, optional
+        Relative gain in makespan that pays for another round; 0 if measuring costs nothing that
+        matters. It is what one round costs, relative to the work that is distributed.
 
     Raises
     ------
@@ -69,7 +73,8 @@ class Dfpa:
 
     - a round's imbalance is at most `epsilon` and no worker without units would, by its model,
       finish one unit before the others ("balanced"; right `models` need one round);
-    - no proposal promises a makespan shorter by more than the `resolution` ("stagnant");
+    - no proposal promises a makespan shorter by more than the `resolution` and `least_gain`
+      ("stagnant");
     - `max_rounds` rounds are measured.
 
     What the paper leaves open, and where this differs:
@@ -125,11 +130,13 @@ class Dfpa:
         limits: Limits | None = None,
         models: Sequence[Model | None] | None = None,
         max_rounds: int = 20,
+        least_gain: float = 0.0,
     ) -> None:
         self.units = check_units(units)
         self.workers = check_workers(workers)
         self.epsilon = check_epsilon(epsilon)
         self.max_rounds = check_rounds(max_rounds)
+        self.least_gain = check_gain(least_gain)
         known = check_models(models, self.workers)
         room = [math.inf if m is None else m.units_within(math.inf) for m in known]
         self._limits = np.minimum(check_limits(limits, self.workers), np.floor(room))
@@ -201,6 +208,7 @@ class Dfpa:
             tuple(self._rounds),
             self._reason,
             self.models,
+            self._trusted(best),
         )
 
     @property
@@ -231,7 +239,7 @@ class Dfpa:
         self._next = self._proposal()
         if self._balanced():
             self._reason = "balanced"
-        elif not worthwhile(self._next, self._valid(), self._limits, self._fit):
+        elif not worthwhile(self._next, self._valid(), self._limits, self._fit, self.least_gain):
             doubt = self._doubt() if len(self._rounds) < self.max_rounds else None
             if doubt is None:
                 self._reason = "stagnant"
@@ -271,6 +279,12 @@ class Dfpa:
         caps = self._evidence.caps(self._limits)
         most = caps if caps.sum() >= self.units else self._limits
         return read_only(geometric(self.units, self._fit.models, most))
+
+    def _trusted(self, best: Round) -> IntArray:
+        """Return what the fit proposes, or the best round where that leaves what was measured."""
+        proposal = self._proposal()
+        known = self._evidence.largest()
+        return proposal if (proposal <= _BEYOND * known).all() else best.distribution
 
     def _checked(self, seconds: ArrayLike) -> FloatArray:
         times = np.where(self._next > 0, check_numbers(seconds, "seconds", self.workers), 0.0)

@@ -116,6 +116,10 @@ class Evidence:
             caps[i] = good if gap <= _CLOSE * limits[i] else good + math.ceil(gap / 2)
         return caps
 
+    def largest(self) -> FloatArray:
+        """Return the largest size measured on each worker, 0 for none."""
+        return np.array([max((p.units for p in points), default=0.0) for points in self._points])
+
     def doubtful(self, distribution: IntArray, limits: FloatArray) -> dict[int, int]:
         """Return the sizes right above the shares where one single measurement shows a cliff.
 

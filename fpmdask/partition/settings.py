@@ -68,6 +68,31 @@ def check_epsilon(epsilon: Any) -> float:
     return float(epsilon)
 
 
+def check_gain(least_gain: Any) -> float:
+    """Return `least_gain`, refusing anything but a finite number >= 0.
+
+    Parameters
+    ----------
+    least_gain : float
+        Relative gain in makespan that pays for another round.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    PartitionError
+        If it is anything else.
+    """
+    number = isinstance(least_gain, float | int | np.floating | np.integer)
+    if isinstance(least_gain, bool) or not number or not 0 <= least_gain < math.inf:
+        raise PartitionError(
+            f"least_gain must be a finite number >= 0, got {least_gain!r}; 0.05 asks for 5 % a round"
+        )
+    return float(least_gain)
+
+
 def check_rounds(max_rounds: Any) -> int:
     """Return `max_rounds`, refusing anything but an integer of at least 1.
 

@@ -67,7 +67,13 @@ def best_round(rounds: Sequence[Round], limits: FloatArray) -> Round:
     return min(allowed or finite or rounds[-1:], key=lambda r: r.makespan)
 
 
-def worthwhile(proposal: IntArray, rounds: Sequence[Round], limits: FloatArray, fit: Fit) -> bool:
+def worthwhile(
+    proposal: IntArray,
+    rounds: Sequence[Round],
+    limits: FloatArray,
+    fit: Fit,
+    least_gain: float = 0.0,
+) -> bool:
     """Return whether measuring `proposal` can be expected to improve on the best round.
 
     Parameters
@@ -80,6 +86,8 @@ def worthwhile(proposal: IntArray, rounds: Sequence[Round], limits: FloatArray, 
         Most units per worker as known now.
     fit : Fit
         Models and noise from all measurements.
+    least_gain : float
+        What a round costs, relative to the makespan that it is to improve; 0 if it costs nothing.
 
     Returns
     -------
@@ -90,7 +98,8 @@ def worthwhile(proposal: IntArray, rounds: Sequence[Round], limits: FloatArray, 
     The gain compares two predictions of one fit, proposal and best round, so that a lucky
     measurement of the best round does not end the search. What one noisy measurement cannot
     tell, the mean of several can: with a noise sigma, (sigma / 0.075)**2 rounds near the best are
-    wanted (one up to a noise of 7.5 %, four at 15 %) before a small gain ends it.
+    wanted (one up to a noise of 7.5 %, four at 15 %) before a small gain ends it. A round that
+    costs something has to promise more than its cost, and is not measured for knowledge alone.
     """
     best = best_round(rounds, limits)
     if not np.isfinite(best.makespan) or (best.distribution > limits).any():
@@ -101,6 +110,8 @@ def worthwhile(proposal: IntArray, rounds: Sequence[Round], limits: FloatArray, 
     gain, least = float(predicted) - 1.0, resolution(fit.noise)
     if gain <= _ROUNDING:
         return False
+    if least_gain > 0:
+        return gain > max(least, least_gain)
     near = sum(r.makespan <= _NEAR_BEST * best.makespan for r in rounds)
     if near < (fit.noise / _KNOWN_TO) ** 2:
         return True

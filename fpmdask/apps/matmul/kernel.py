@@ -80,7 +80,7 @@ def panel_depth(
     inner: int,
     *,
     cost: float = 0.05,
-    passes: int = 10,
+    passes: int = 3,
     shallowest: int = 32,
     deepest: int = 256,
 ) -> int:

@@ -22,6 +22,11 @@ GUESSED_SPEED = 2e10
 DFPA_SHARE = 0.04
 EXPECTED_ROUNDS = 3
 SHORTEST, LONGEST = 0.05, 0.15
+# A round costs two hundredths of the product (see `panel_depth`), and a gain that is promised for
+# more than half of that is kept in the mean of all rounds without another one.
+LEAST_GAIN = 0.05
+# The scouting round is this much smaller than an even share.
+SCOUT = 8
 
 # A share that takes so many times as long as all others together is given to others.
 OVERDUE = 10.0
@@ -67,6 +72,15 @@ def timing_policy(spec: MatmulSpec, workers: int) -> TimingPolicy:
     )
 
 
+def scout_rows(rows: int, workers: int) -> int:
+    """Return the rows of the scouting round.
+
+    Enough to tell the workers apart, few enough that the slowest of them, with a quarter of the
+    mean speed, takes no longer than in a balanced round.
+    """
+    return max(1, rows // (SCOUT * workers))
+
+
 async def _distribution(
     context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]
 ) -> dict[str, int]:
@@ -82,9 +96,15 @@ async def _distribution(
         measuring = context.spec["measuring"]
         if measuring["policy"] is None:
             measuring = {**measuring, "policy": timing_policy(spec, len(bounds)).to_json()}
-        machine = await context.measure(spec.shape[0], limit_of=limit_of, **measuring)
+        machine = await context.measure(
+            spec.shape[0],
+            limit_of=limit_of,
+            scout=scout_rows(spec.shape[0], len(bounds)),
+            least_gain=LEAST_GAIN,
+            **measuring,
+        )
         assert machine.result is not None
-        return dict(machine.result.distribution)
+        return dict(machine.result.proposal)
     addresses = {context.name(address): address for address in context.workers}
     unknown = [name for name in given if name not in addresses]
     if unknown:
@@ -97,7 +117,7 @@ async def _distribution(
     over = [f"{context.name(a)}: {n} > {bounds[a]:g}" for a, n in chosen.items() if n > bounds[a]]
     if over:
         raise PartitionError(f"rows beyond what fits into memory: {'; '.join(over)}")
-    context.set_result(chosen, dict.fromkeys(chosen, 0.0), None, "given")
+    context.set_result(chosen, dict.fromkeys(chosen, 0.0), None, "given", chosen)
     return chosen
 
 

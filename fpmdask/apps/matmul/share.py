@@ -110,9 +110,14 @@ def _update(side: WorkerSide, progress: Progress, a: np.ndarray, b: np.ndarray) 
 def _assembled(
     space: RunSpace, label: str, placed: Placed, shape: tuple[int, int], dtype: Any
 ) -> np.ndarray:
-    """Return the pieces as one matrix; a single piece of the right dtype is not copied."""
-    if len(placed) == 1 and placed[0][0].dtype == dtype and placed[0][0].shape == shape:
-        return placed[0][0]
+    """Return the pieces as one matrix that BLAS can use; a single piece may be that already.
+
+    What came over the network begins at any byte. BLAS would get a copy of it for every band of
+    rows, on memory touched for the first time: up to a tenth of a small worker's run.
+    """
+    piece = placed[0][0]
+    if len(placed) == 1 and piece.dtype == dtype and piece.shape == shape and piece.flags.aligned:
+        return piece
     whole: np.ndarray = space.scratch.take(label, shape, dtype)
     for piece, (row, column) in placed:
         whole[row : row + piece.shape[0], column : column + piece.shape[1]] = piece
