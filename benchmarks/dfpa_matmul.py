@@ -5,8 +5,8 @@
 The experiments, each on a lab of its own:
 
 in-place  B on every worker, A made by each worker once the shares are known (Lastovetsky and Reddy
-          2009, section 4): the multiplication against ideal (work / Σ speeds measured at once in
-          the same repetition) and against the even split.
+          2009, section 4): the multiplication against ideal (work / Σ speeds, measured before
+          and after it, all at once) and against the even split, ours and one NumPy task per worker.
 table     Table 1 of that paper, our way: rounds, DFPA, the run with DFPA and with full models; once
           what the full models cost.
 paging    one worker whose share outgrows its memory: constant models, DFPA and full models.

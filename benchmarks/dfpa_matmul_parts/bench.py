@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-from distributed import Client
+from distributed import Client, futures_of, wait
 
 import fpmdask
 from dfpa_matmul_parts import data
 from fpmdask.apps.matmul.kernel import panel_depth
-from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.apps.matmul.run import LEAST_GAIN, scout_rows, timing_policy
+from fpmdask.apps.matmul.run import LEAST_GAIN, TIMING, scout_rows
 from fpmdask.coordinator.report import Report
 from fpmdask.errors import PartitionError
 from fpmdask.lab import Lab
@@ -76,19 +76,16 @@ class Bench:
         used.add(depth)
         return depth
 
-    def policy(self, n: int) -> TimingPolicy:
-        """Return how long the product's own run measures."""
-        return timing_policy(square(n), len(self.addresses))
-
     def dfpa(self, n: int, epsilon: float) -> dict[str, Any]:
         """Return the shares that DFPA finds for the product, starting without models."""
         kernel = panel(n, self.fresh_depth(n, n))
+        data.warm_memory()
         began = time.perf_counter()
         report = self.balancer.partition(
             kernel,
             n,
             epsilon=epsilon,
-            timing=self.policy(n),
+            timing=TIMING,
             scout=scout_rows(n, len(self.addresses)),
             least_gain=LEAST_GAIN,
         )
@@ -98,6 +95,7 @@ class Bench:
     def multiply(self, n: int, rows: Shares, b: da.Array) -> dict[str, Any]:
         """Multiply with A made in place, outside the clock; return the seconds, checked."""
         a = data.rows_in_place(self.client, n, rows, self.addresses)
+        data.warm_memory()
         began = time.perf_counter()
         c = self.balancer.matmul(a, b, layout="rows", distribution=rows)
         wall = time.perf_counter() - began
@@ -110,6 +108,23 @@ class Bench:
             "bytes_moved": report.bytes_moved,
             "error": data.check(c),
         }
+
+    def plain(self, n: int, rows: Shares, b: da.Array) -> dict[str, Any]:
+        """Multiply with A in place by one pinned NumPy task per worker, as with Dask alone."""
+        a = data.rows_in_place(self.client, n, rows, self.addresses)
+        (b_block,) = futures_of(b)
+        data.warm_memory()
+        began = time.perf_counter()
+        blocks = [
+            self.client.submit(np.matmul, block, b_block, workers=[where], pure=False)
+            for block, where in zip(futures_of(a), self.addresses.values(), strict=True)
+        ]
+        wait(blocks)
+        wall = time.perf_counter() - began
+        name = f"c-{uuid4().hex}"
+        graph = {(name, i, 0): block for i, block in enumerate(blocks)}
+        c = da.Array(graph, name, (a.chunks[0], (n,)), dtype=float)
+        return {"seconds": wall, "error": data.check(c)}
 
     def measure(
         self,
@@ -172,12 +187,6 @@ def bench(definition: str) -> Iterator[Bench]:
 def panel(width: int, depth: int) -> tuple[str, dict[str, Any]]:
     """Return the product's own kernel."""
     return "matmul.panel", {"width": width, "depth": depth, "dtype": "float64"}
-
-
-def square(n: int) -> MatmulSpec:
-    """Return the product of two square matrices."""
-    whole = ((n,), (n,))
-    return MatmulSpec((n, n, n), np.dtype(float), whole, whole, "a", "b")
 
 
 def shares(report: Report) -> Shares:

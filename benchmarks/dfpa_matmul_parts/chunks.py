@@ -52,6 +52,7 @@ def _turn(
     """Multiply one pair of inputs: by Dask, by us without and with models."""
     a = data.chunked(made.client, "a", a_chunks)
     b = data.chunked(made.client, "b", b_chunks)
+    data.warm_memory()
     began = time.perf_counter()
     c = (a @ b).persist()
     wait(c)
@@ -63,6 +64,7 @@ def _turn(
     depth = made.fresh_depth(n, n)
     for kind in KINDS[1:]:
         del c
+        data.warm_memory()
         began = time.perf_counter()
         c = made.balancer.matmul(a, b, layout="rows", epsilon=options.epsilon, depth=depth)
         wall = time.perf_counter() - began

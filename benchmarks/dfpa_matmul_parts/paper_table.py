@@ -13,6 +13,7 @@ from dfpa_matmul_parts import data
 from dfpa_matmul_parts.bench import Bench, Experiment, Target, bench, figure, median, table
 from dfpa_matmul_parts.full_models import build
 from fpmdask.apps.matmul.kernel import panel_depth
+from fpmdask.apps.matmul.run import TIMING
 from fpmdask.partition import geometric
 from fpmdask.timing import SurfaceModelBuilder
 
@@ -64,9 +65,8 @@ def _full_models(
         )
         for name in made.names
     }
-    policy = made.policy(largest)
-    cost = build(made, builders, depth, policy)
-    return builders, {**cost, "depth": depth, "accuracy": accuracy, "policy": policy.to_json()}
+    cost = build(made, builders, depth, TIMING)
+    return builders, {**cost, "depth": depth, "accuracy": accuracy, "policy": TIMING.to_json()}
 
 
 def _turn(made: Bench, n: int, b: da.Array, shares: dict[str, int], options: Any) -> dict[str, Any]:

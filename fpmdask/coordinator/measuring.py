@@ -2,15 +2,16 @@
 
 Events go in, instructions come out:
 
-    start ─▶ Measure(worker, units, round) … (the scouting, where there is one, else round 1 of DFPA)
+    start ─▶ Measure(worker, units, round) … (the scouting if wanted, or round 1 of DFPA)
     answered / failed / left / overdue ─▶ nothing, until the last pending answer of the round, then
         the next round's Measure … or Conclude
     joined ─▶ nothing; the worker is in from the next round
 
 A round in which nobody came, went or turned out other than his prior model is told to `Dfpa`. After
 any other round its measurements are put into the models and a new `Dfpa` begins from these, over
-the workers that are there. So does it after scouting: a first round in which every worker without a
-model is timed with the same few units. Every event and every answer to it is logged, so that `replay` can run
+the workers that are there. A scouting round times every worker without a model with the same few
+units; its speeds are where `Dfpa` begins and are forgotten once the worker has been measured. Every
+event and every answer to it is logged, so that `replay` can run
 the same decisions again.
 """
 
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from fpmdask.errors import MeasuringError, PartitionError
-from fpmdask.models import PiecewiseLinearModel, from_json
+from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel, from_json
 from fpmdask.partition import Dfpa, geometric, imbalance
 
 
@@ -160,6 +161,7 @@ class Measuring:
         self._asked: dict[str, int] = {}
         self._seconds: dict[str, float] = {}
         self._pending: set[str] = set()
+        self._scouted: dict[str, ConstantModel] = {}
 
     @property
     def round(self) -> int:
@@ -258,7 +260,7 @@ class Measuring:
             raise PartitionError(self._story("no worker is left to measure"))
         self._order = list(self.members)
         members = self.members.values()
-        models = [member.model for member in members]
+        models = [self._known(worker) for worker in self._order]
         self._dfpa = Dfpa(
             self.units,
             len(self._order),
@@ -268,6 +270,11 @@ class Measuring:
             max_rounds=max(1, self.max_rounds - len(self.rounds)),
             least_gain=self.least_gain,
         )
+
+    def _known(self, worker: str) -> Model | None:
+        """Return the worker's model, or what scouting has found where there is none."""
+        model = self.members[worker].model
+        return self._scouted.get(worker) if model is None else model
 
     def _advance(self) -> list[Instruction]:
         if self._pending or self.concluded or not self._started:
@@ -317,13 +324,16 @@ class Measuring:
         return refuted
 
     def _absorb(self, refuted: Iterable[str]) -> None:
-        """Put an interrupted round's measurements into the models and limits."""
+        """Put the measurements of scouting or an interrupted round into models and limits."""
         refuted = set(refuted)
         for worker, measured in self._seconds.items():
             member = self.members.get(worker)
             if member is None:
                 continue
             units = self._asked[worker]
+            if self._dfpa is None and math.isfinite(measured):
+                self._scouted[worker] = ConstantModel(units / measured)
+                continue
             if math.isinf(measured):
                 self.members[worker] = replace(
                     member,
@@ -358,8 +368,8 @@ class Measuring:
 
     def _predicted(self) -> tuple[Any, Any, float]:
         """The models' distribution, where max_rounds ended DFPA right after a change."""
-        known = [w for w in self._order if self.members[w].model is not None]
-        models = [m for w in known if (m := self.members[w].model) is not None]
+        known = [w for w in self._order if self._known(w) is not None]
+        models = [m for w in known if (m := self._known(w)) is not None]
         limits = [self.members[worker].limit for worker in known]
         shares = dict(zip(known, geometric(self.units, models, limits), strict=True))
         units = np.array([shares.get(worker, 0) for worker in self._order], dtype=np.int64)

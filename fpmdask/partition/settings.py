@@ -88,7 +88,7 @@ def check_gain(least_gain: Any) -> float:
     number = isinstance(least_gain, float | int | np.floating | np.integer)
     if isinstance(least_gain, bool) or not number or not 0 <= least_gain < math.inf:
         raise PartitionError(
-            f"least_gain must be a finite number >= 0, got {least_gain!r}; 0.05 asks for 5 % a round"
+            f"least_gain must be a finite number >= 0, got {least_gain!r}; try 0.05"
         )
     return float(least_gain)
 

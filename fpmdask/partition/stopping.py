@@ -99,7 +99,8 @@ def worthwhile(
     measurement of the best round does not end the search. What one noisy measurement cannot
     tell, the mean of several can: with a noise sigma, (sigma / 0.075)**2 rounds near the best are
     wanted (one up to a noise of 7.5 %, four at 15 %) before a small gain ends it. A round that
-    costs something has to promise more than its cost, and is not measured for knowledge alone.
+    costs something has to promise more than `least_gain`, from the third on so much more for each
+    that went before, and is not measured for knowledge alone.
     """
     best = best_round(rounds, limits)
     if not np.isfinite(best.makespan) or (best.distribution > limits).any():
@@ -111,7 +112,7 @@ def worthwhile(
     if gain <= _ROUNDING:
         return False
     if least_gain > 0:
-        return gain > max(least, least_gain)
+        return gain > max(least, least_gain * max(1, len(rounds) - 1))
     near = sum(r.makespan <= _NEAR_BEST * best.makespan for r in rounds)
     if near < (fit.noise / _KNOWN_TO) ** 2:
         return True

@@ -23,7 +23,9 @@ class Scratch:
     Notes
     -----
     A buffer belongs to its label: arrays taken under one label share memory, and the last one taken
-    is the only one that may be used. It is not safe for several threads at once.
+    is the only one that may be used. It is not safe for several threads at once. A buffer has half
+    as much room again as was asked for: memory that is never touched costs nothing, and a slightly
+    larger size in the next round needs no new buffer.
 
     Examples
     --------
@@ -38,6 +40,7 @@ class Scratch:
 
     def __init__(self) -> None:
         self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
+        self._used: dict[str, int] = {}  # bytes of the largest array taken, per buffer
 
     def take(
         self, label: str, shape: int | Sequence[int], dtype: npt.DTypeLike
@@ -77,19 +80,25 @@ class Scratch:
         buffer = self._buffers.get(label)
         if buffer is None or buffer.size < nbytes:
             del buffer
-            self._buffers.pop(label, None)  # freed first: never both at once
-            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-            buffer = raw[-raw.ctypes.data % ALIGNMENT :][:nbytes]
+            self._drop(label)  # freed first: never both at once
+            room = nbytes + nbytes // 2
+            raw = np.empty(room + ALIGNMENT, np.uint8)
+            buffer = raw[-raw.ctypes.data % ALIGNMENT :][:room]
             self._buffers[label] = buffer
+        self._used[label] = max(nbytes, self._used.get(label, 0))
         return buffer
+
+    def _drop(self, label: str) -> None:
+        self._buffers.pop(label, None)
+        self._used.pop(label, None)
 
     def hand_over(
         self, label: str, shape: int | Sequence[int], dtype: npt.DTypeLike
     ) -> npt.NDArray[Any]:
         """Return an array that is the caller's own, on the buffer of `label` where that fits.
 
-        The scratch has no such buffer any more. One that is more than a quarter too large is given
-        back and new memory returned, so that a result does not hold much more than it needs.
+        The scratch has no such buffer any more. One that was used for more than a quarter more is
+        given back and new memory returned, so that a result does not hold much more than it needs.
 
         Parameters
         ----------
@@ -114,23 +123,24 @@ class Scratch:
         >>> bool(np.shares_memory(own, warm)), scratch.nbytes
         (True, 0)
         """
-        held = self._buffers.get(label)
+        used = self._used.get(label, 0)
         array = self.take(label, shape, dtype)
-        if held is not None and held.size > array.nbytes + array.nbytes // 4:
-            del array, held
-            self._buffers.pop(label)
+        if used > array.nbytes + array.nbytes // 4:
+            del array
+            self._drop(label)
             array = self.take(label, shape, dtype)
-        self._buffers.pop(label)
+        self._drop(label)
         return array
 
     @property
     def nbytes(self) -> int:
-        """Bytes kept, over all labels."""
-        return sum(buffer.size for buffer in self._buffers.values())
+        """Bytes kept and used, over all labels."""
+        return sum(self._used.values())
 
     def clear(self) -> None:
         """Give all memory back; arrays taken before stay valid for whoever holds them."""
         self._buffers.clear()
+        self._used.clear()
 
     def __repr__(self) -> str:
         return f"Scratch({len(self._buffers)} buffers, {self.nbytes} bytes)"

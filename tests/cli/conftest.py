@@ -78,6 +78,7 @@ def given_run():
             "seconds": {address(name): 0.0 for name in SPEEDS},
             "imbalance": None,
             "reason": "given",
+            "proposal": {address(name): even for name in SPEEDS},
         },
         "phases": {"prepare": 0.1, "measure": 0.0, "multiply": 7.0},
         "rounds": [],

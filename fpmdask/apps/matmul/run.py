@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,14 +16,12 @@ from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.timing import TimingPolicy
 
-# Operations per second and worker, for no more than the choice of a measurement's length.
-GUESSED_SPEED = 2e10
-DFPA_SHARE = 0.04
-EXPECTED_ROUNDS = 3
-SHORTEST, LONGEST = 0.05, 0.15
-# A round costs two hundredths of the product (see `panel_depth`), and a gain that is promised for
-# more than half of that is kept in the mean of all rounds without another one.
-LEAST_GAIN = 0.05
+# One update at the depth of `panel_depth` takes a sixtieth of the product, or is repeated until a
+# worker's CPU-quota periods (10 to 100 ms) do not dominate.
+TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.06, budget_seconds=0.12, warmup=0)
+# The product uses what all rounds say together; another one improves that by about a fifth of the
+# gain that it promises.
+LEAST_GAIN = 0.07
 # The scouting round is this much smaller than an even share.
 SCOUT = 8
 
@@ -57,21 +54,6 @@ async def run(context: RunContext) -> dict[str, Any]:
     return value
 
 
-def timing_policy(spec: MatmulSpec, workers: int) -> TimingPolicy:
-    """Return how long a round may measure, so that DFPA costs about `DFPA_SHARE` of the product.
-
-    The product's time is guessed from its operations at `GUESSED_SPEED` per worker; a guess within
-    a factor of ten will do. Below `SHORTEST` a worker's CPU-quota periods (10 to 100 ms) dominate,
-    above `LONGEST` precision is not worth the time.
-    """
-    operations = (8.0 if spec.dtype.kind == "c" else 2.0) * math.prod(spec.shape)
-    product = operations / (GUESSED_SPEED * max(1, workers))
-    shortest = min(LONGEST, max(SHORTEST, DFPA_SHARE * product / EXPECTED_ROUNDS))
-    return TimingPolicy(
-        min_repetitions=1, min_seconds=shortest, budget_seconds=2 * shortest, warmup=0
-    )
-
-
 def scout_rows(rows: int, workers: int) -> int:
     """Return the rows of the scouting round.
 
@@ -95,7 +77,7 @@ async def _distribution(
 
         measuring = context.spec["measuring"]
         if measuring["policy"] is None:
-            measuring = {**measuring, "policy": timing_policy(spec, len(bounds)).to_json()}
+            measuring = {**measuring, "policy": TIMING.to_json()}
         machine = await context.measure(
             spec.shape[0],
             limit_of=limit_of,

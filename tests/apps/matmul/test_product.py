@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -29,8 +30,8 @@ def cluster(**options):
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
     """In-process workers share one interpreter: their speeds mean nothing, so measure briefly."""
-    monkeypatch.setattr(matmul_run, "SHORTEST", 0.002)
-    monkeypatch.setattr(matmul_run, "LONGEST", 0.004)
+    brief = replace(matmul_run.TIMING, min_seconds=0.002, budget_seconds=0.004)
+    monkeypatch.setattr(matmul_run, "TIMING", brief)
 
 
 def random(shape, dtype, seed=0):
