@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.rounds import measure
 from fpmdask.errors import PartitionError
 
 
@@ -22,7 +23,8 @@ async def run(context: RunContext) -> dict[str, Any]:
         raise PartitionError(
             f"limits name {', '.join(unknown)}; taking part are {', '.join(sorted(names))}"
         )
-    await context.measure(
+    await measure(
+        context,
         spec["units"],
         limit_of=lambda address: limits.get(context.name(address), math.inf),
         **spec["measuring"],

@@ -1,25 +1,17 @@
-"""What an application's run can do on the cluster: measure, run steps, find and publish chunks."""
+"""A run on the cluster: its workers, its steps and their answers, what it tells the client."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distributed.utils import offload
-
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity, canonical
-from fpmdask.coordinator.measuring import Instruction, Measure, Measuring, Member
 from fpmdask.coordinator.tickets import Answer, Order
-from fpmdask.coordinator.worker import timed
 from fpmdask.errors import (
-    ChunksLostError,
     CoordinatorError,
-    PartitionError,
-    RunCancelledError,
 )
 from fpmdask.models import PiecewiseLinearModel
 
@@ -27,10 +19,6 @@ if TYPE_CHECKING:
     from fpmdask.coordinator.plugin import CoordinatorPlugin
 
 PREPARE_SECONDS = 30.0
-# Planning the next round for more workers takes over 10 ms and is done in a thread.
-PLANNED_IN_LOOP = 32
-
-LimitOf = Callable[[str], float]
 
 
 class KernelFailed(CoordinatorError):
@@ -69,11 +57,10 @@ class RunContext:
         self._loop = asyncio.get_running_loop()
         self.report: dict[str, Any] = {"phases": {}, "rounds": [], "log": None}
         self._prepared: set[str] = set()
-        self._kernel_ids: dict[str, KernelId] = {}
+        self.kernel_ids: dict[str, KernelId] = {}
         self._kernel: dict[str, Any] | None = None
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
-        self._limit_of: LimitOf | None = None
-        self._errors: dict[str, Mapping[str, Any]] = {}
+        self.errors: dict[str, Mapping[str, Any]] = {}
         self._started = time.monotonic()
 
     # ---- progress
@@ -117,8 +104,8 @@ class RunContext:
         # they have answered in any order
         self.workers = {a: self.workers[a] for a in present if a in self.workers}
         if not self.workers:
-            if self._errors:
-                raise self._kernel_failure("the kernel cannot be opened on any worker")
+            if self.errors:
+                raise self.kernel_failure("the kernel cannot be opened on any worker")
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
             raise CoordinatorError(f"no worker can take part ({reasons or 'none is connected'})")
 
@@ -155,11 +142,11 @@ class RunContext:
         )
         self.coordinator.identities[address] = identity
         if "error" in answer:
-            self._errors[address] = answer["error"]
+            self.errors[address] = answer["error"]
             return f"{answer['error']['type']}: {answer['error']['message']}"
         self.workers[address] = identity
         if self._kernel is not None:
-            self._kernel_ids[address] = KernelId(
+            self.kernel_ids[address] = KernelId(
                 self._kernel["name"],
                 answer["implementation"],
                 canonical(self._kernel["parameters"]),
@@ -193,171 +180,6 @@ class RunContext:
         self.emit("joined", worker=self.name(address))
         self.post(("joined", address))
 
-    # ---- measuring
-
-    async def measure(
-        self,
-        units: int,
-        *,
-        epsilon: float,
-        max_rounds: int,
-        policy: Mapping[str, Any],
-        deadline: float,
-        hang: float,
-        scout: int = 0,
-        least_gain: float = 0.0,
-        limit_of: LimitOf | None = None,
-    ) -> Measuring:
-        """Run DFPA with the prepared kernel; return the concluded measurement.
-
-        Raises
-        ------
-        PartitionError
-            If the workers' limits do not suffice for ``units``.
-        KernelFailed
-            If the kernel raised on every worker.
-        """
-        self._limit_of = limit_of
-        self._inbox = asyncio.Queue()
-        members = {address: self._member(address) for address in self.workers}
-        machine = Measuring(
-            units,
-            members,
-            epsilon=epsilon,
-            max_rounds=max_rounds,
-            scout=scout,
-            least_gain=least_gain,
-        )
-        self.report["log"] = {"header": machine.header, "events": machine.log}
-        instructions = machine.start()
-        slots = self.coordinator.slots
-        while not machine.concluded:
-            began, rounds = time.perf_counter(), len(machine.rounds)
-            number = machine.round
-            orders = [
-                Order(
-                    i.worker,
-                    timed,
-                    {"units": i.units, "policy": policy, "deadline": deadline},
-                    slots,
-                )
-                for i in instructions
-                if isinstance(i, Measure)
-            ]
-            self.dispatch(orders, [(order.worker, number) for order in orders])
-            timer = asyncio.get_running_loop().call_later(
-                deadline + hang, self.post, ("overdue", number, deadline + hang)
-            )
-            step_seconds: list[float] = []
-            try:
-                instructions = []
-                while not instructions:
-                    event = await self.next_event()
-                    if len(machine.members) > PLANNED_IN_LOOP and len(machine.pending) <= 1:
-                        # the answer that ends the round: planning would hold the event loop
-                        instructions = await offload(self._feed, machine, event, step_seconds)
-                    else:
-                        instructions = self._feed(machine, event, step_seconds)
-            finally:
-                timer.cancel()
-            wall = time.perf_counter() - began
-            for record in machine.rounds[rounds:]:
-                self._tell_round(record, wall, max(step_seconds, default=0.0))
-        return self._concluded(machine)
-
-    def _member(self, address: str) -> Member:
-        limit = math.inf if self._limit_of is None else self._limit_of(address)
-        known = self.coordinator.library.find(self._kernel_ids[address], self.workers[address])
-        if known is None:
-            return Member(self.name(address), limit)
-        return Member(self.name(address), limit, known[0], prior=not known[1])
-
-    def _feed(
-        self, machine: Measuring, event: tuple[Any, ...], step_seconds: list[float]
-    ) -> list[Instruction]:
-        """Give one event to the machine; stale ones are dropped, with a note to the client."""
-        match event:
-            case ("left", address):
-                return machine.left(address)
-            case ("joined", address):
-                return machine.joined(address, self._member(address))
-            case ("overdue", number, limit):
-                instructions: list[Instruction] = []
-                if number == machine.round:
-                    for address in sorted(machine.pending):
-                        reason = f"no answer within {limit:g} s"
-                        self.leave_out(address, reason)
-                        instructions = machine.overdue(address, number, reason)
-                return instructions
-            case ("answer", (address, number), answer):
-                if number != machine.round or address not in machine.pending:
-                    self.emit(
-                        "stale", worker=self.name(address), answered=number, current=machine.round
-                    )
-                    return []
-                return self._feed_answer(machine, address, number, answer, step_seconds)
-        raise AssertionError(event)
-
-    def _feed_answer(
-        self,
-        machine: Measuring,
-        address: str,
-        number: int,
-        answer: Answer,
-        step_seconds: list[float],
-    ) -> list[Instruction]:
-        if answer.get("left"):
-            return machine.left(address)
-        if "error" in answer:
-            self._errors[address] = answer["error"]
-            reason = f"{answer['error']['type']}: {answer['error']['message']}"
-            self.leave_out(address, reason)
-            return machine.failed(address, number, reason)
-        step_seconds.append(float(answer["elapsed"]))
-        return machine.answered(address, number, float(answer["seconds"]))
-
-    def _tell_round(self, record: Any, wall: float, kernel: float) -> None:
-        facts = {
-            "number": record.number,
-            "units": {self.name(w): n for w, n in record.units.items()},
-            "kernel_seconds": {self.name(w): s for w, s in record.seconds.items()},
-            "imbalance": record.imbalance,
-            "wall_seconds": wall,
-            "overhead_seconds": wall - kernel,
-        }
-        self.report["rounds"].append(facts)
-        self.emit("round", **facts)
-
-    def _concluded(self, machine: Measuring) -> Measuring:
-        for address, member in machine.members.items():
-            model, identity = member.model, self.workers.get(address)
-            if (
-                isinstance(model, PiecewiseLinearModel)
-                and identity is not None
-                and not member.prior
-            ):
-                self.coordinator.library.store(self._kernel_ids[address], identity, model)
-        result = machine.result
-        if result is not None:
-            self.set_result(
-                result.distribution,
-                result.seconds,
-                result.imbalance,
-                result.reason,
-                result.proposal,
-            )
-            self.report["models"] = {
-                self.name(address): member.model.to_json()
-                for address, member in machine.members.items()
-                if member.model is not None
-            }
-            return machine
-        if self._errors and not machine.members:
-            raise self._kernel_failure("the kernel failed on every worker")
-        if not machine.members:
-            raise CoordinatorError(str(machine.failure))
-        raise PartitionError(str(machine.failure))
-
     def set_result(
         self,
         distribution: Mapping[str, int],
@@ -376,12 +198,13 @@ class RunContext:
             "proposal": dict(proposal),
         }
 
-    def _kernel_failure(self, what: str) -> KernelFailed:
-        address, error = next(iter(self._errors.items()))
+    def kernel_failure(self, what: str) -> KernelFailed:
+        """Return the exception that tells the client what the kernel raised, and where."""
+        address, error = next(iter(self.errors.items()))
         where = self.name(address)
         return KernelFailed(f"{what}; on {where}: {error['type']}: {error['message']}", error)
 
-    # ---- steps and chunks, for applications
+    # ---- steps, for applications
 
     def dispatch(self, orders: Sequence[Order], tags: Sequence[Any]) -> None:
         """Submit steps to pinned workers; answers come as events ("answer", tag, answer)."""
@@ -397,99 +220,18 @@ class RunContext:
         """Put an event into the run's inbox."""
         self._inbox.put_nowait(event)
 
+    def forget_events(self) -> None:
+        """Empty the inbox: what came before a measurement began is in its members."""
+        self._inbox = asyncio.Queue()
+
     async def next_event(self) -> tuple[Any, ...]:
         """Wait for the run's next event: left, joined, answer, or what the application posts."""
         return await self._inbox.get()
 
     def model_of(self, address: str) -> PiecewiseLinearModel | None:
         """Return the worker's model of the prepared kernel, if it has one."""
-        known = self.coordinator.library.find(self._kernel_ids[address], self.workers[address])
+        known = self.coordinator.library.find(self.kernel_ids[address], self.workers[address])
         return None if known is None else known[0]
-
-    def holders(self, keys: Iterable[Any]) -> dict[Any, list[str]]:
-        """Return who holds each chunk.
-
-        Raises
-        ------
-        ChunksLostError
-            If a chunk is in nobody's memory and cannot be made again.
-        """
-        places: dict[Any, list[str]] = {}
-        lost = []
-        for key in keys:
-            state = self.scheduler.tasks.get(key)
-            if state is None or (not state.who_has and state.run_spec is None):
-                lost.append(key)
-            elif state.state == "erred":
-                raise CoordinatorError(f"chunk {key} cannot be computed: {state.exception_text}")
-            else:
-                places[key] = [holder.address for holder in state.who_has or ()]
-        if lost:
-            raise ChunksLostError(
-                f"{len(lost)} input chunks were only on workers that are gone and have no task to "
-                f"make them again: {', '.join(map(str, lost[:8]))}{', …' * (len(lost) > 8)}. "
-                "Build the inputs as persisted collections, or replicate scattered data"
-            )
-        return places
-
-    async def wait_for_chunks(self, keys: Sequence[Any], patience: float) -> dict[Any, list[str]]:
-        """Return `holders` once every chunk is in memory somewhere, within ``patience`` seconds."""
-        give_up = time.monotonic() + patience
-        while True:
-            places = self.holders(keys)
-            missing = [key for key, addresses in places.items() if not addresses]
-            if not missing:
-                return places
-            if time.monotonic() > give_up:
-                raise ChunksLostError(
-                    f"{len(missing)} input chunks were not made again within {patience:g} s: "
-                    f"{', '.join(map(str, missing[:8]))}"
-                )
-            await asyncio.sleep(0.05)
-
-    def free_nbytes(self, address: str) -> float:
-        """Return the bytes a plan may still put on a worker (inf: it has no memory limit)."""
-        state = self.scheduler.workers[address]
-        if not state.memory_limit:
-            return math.inf
-        target = self.coordinator.spill_target * state.memory_limit
-        return max(0.0, target - state.memory.optimistic)
-
-    async def publish(self, keys: Mapping[str, Mapping[Any, int]]) -> bool:
-        """Make parts Dask data of the calling client: worker → {Dask key: part}.
-
-        Nothing is published and False returned when one of the workers is gone.
-        """
-        answers = await asyncio.gather(
-            *(
-                self.scheduler.rpc(address).fpmdask_publish(run=self.run, keys=dict(parts))
-                for address, parts in keys.items()
-            ),
-            return_exceptions=True,
-        )
-        failures = [answer for answer in answers if isinstance(answer, BaseException)]
-        gone = [address for address in keys if address not in self.scheduler.workers]
-        if failures or gone:
-            for address in keys.keys() - set(gone):
-                message = {"op": "free-keys", "keys": list(keys[address]), "stimulus_id": self.run}
-                self.scheduler.worker_send(address, message)
-            if not all(isinstance(failure, OSError) for failure in failures):
-                raise failures[0]
-            return False
-        if self.client not in self.scheduler.clients:
-            # it left at this moment, and its cancellation is on the way: the scheduler would make
-            # a client of this name that never ends and holds the result for ever
-            raise RunCancelledError(f"the client of run {self.run} has disconnected")
-        for address, answer in zip(keys, answers, strict=True):
-            assert not isinstance(answer, BaseException)
-            nbytes = answer["nbytes"]
-            self.scheduler.update_data(
-                who_has={key: [address] for key in nbytes}, nbytes=nbytes, client=self.client
-            )
-            for key, name in answer["types"].items():
-                # what a computed task has and a scattered one has not; the recipe comes later
-                self.scheduler.tasks[key].type = name
-        return True
 
     async def close(self) -> None:
         """Tell all the workers that the run is over, and give the leases back."""

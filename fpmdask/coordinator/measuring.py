@@ -19,89 +19,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fpmdask.coordinator.instructions import (
+    Conclude,
+    Instruction,
+    Measure,
+    Member,
+    Result,
+    RoundRecord,
+)
 from fpmdask.errors import MeasuringError, PartitionError
-from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel, from_json
+from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
 from fpmdask.partition import Dfpa, geometric, imbalance
-
-
-@dataclass(frozen=True)
-class Member:
-    """A worker that takes part: its limit in units (inf: none), its model, and whose that is.
-
-    ``prior``: the model is of another worker or an earlier start, to be confirmed or dropped.
-    """
-
-    name: str
-    limit: float = math.inf
-    model: PiecewiseLinearModel | None = None
-    prior: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data (no limit is None)."""
-        return {
-            "name": self.name,
-            "limit": None if math.isinf(self.limit) else self.limit,
-            "model": None if self.model is None else self.model.to_json(),
-            "prior": self.prior,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Member:
-        """Rebuild a member from `to_json`."""
-        model = None if data["model"] is None else from_json(data["model"])
-        if model is not None and not isinstance(model, PiecewiseLinearModel):
-            raise MeasuringError(
-                f"found a {type(model).__name__} as a worker's model; only piecewise linear "
-                "models are measured"
-            )
-        limit = math.inf if data["limit"] is None else float(data["limit"])
-        return cls(str(data["name"]), limit, model, bool(data["prior"]))
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Instruction: time ``units`` units on ``worker`` and answer with the round's number."""
-
-    worker: str
-    units: int
-    round: int
-
-
-@dataclass(frozen=True)
-class Conclude:
-    """Instruction: the measurement is over; read `Measuring.result` or `Measuring.failure`."""
-
-
-Instruction = Measure | Conclude
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """One round: units and seconds per worker; None where no answer came."""
-
-    number: int
-    units: Mapping[str, int]
-    seconds: Mapping[str, float | None]
-    imbalance: float | None
-
-
-@dataclass(frozen=True)
-class Result:
-    """What was found: units and (measured or predicted) seconds per worker, and why it ended.
-
-    ``proposal``: units by all measurements together, see `fpmdask.partition.Outcome`.
-    """
-
-    distribution: Mapping[str, int]
-    seconds: Mapping[str, float]
-    imbalance: float
-    reason: str
-    proposal: Mapping[str, int]
 
 
 class Measuring:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fpmdask.coordinator.measuring import Measuring, Member
+from fpmdask.coordinator.instructions import Member
+from fpmdask.coordinator.measuring import Measuring
 from fpmdask.errors import MeasuringError, PartitionError
 
 Decision = Mapping[str, Any]

@@ -49,10 +49,12 @@ class Report:
     addresses : tuple of str
         Their addresses.
     distribution : numpy.ndarray
-        Units per worker, int64: those of the round that DFPA found best, or as given.
+        Units per worker, int64: for `Balancer.partition` those of DFPA's best round, for
+        `Balancer.matmul` the shares of the product, which are `proposal` unless they were given.
     proposal : numpy.ndarray
-        Units per worker by all measurements together (see `fpmdask.partition.Outcome`); what
-        `Balancer.matmul` shares out.
+        Units per worker by all measurements together, see `fpmdask.partition.Outcome`.
+    seconds : tuple of float
+        Kernel seconds of `distribution`: measured, or by the models where it is the proposal.
     rounds : tuple of RoundReport
         DFPA's rounds.
     imbalance, reason

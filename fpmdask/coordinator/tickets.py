@@ -12,6 +12,7 @@ from uuid import uuid4
 from dask._task_spec import Task
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, wait
+from distributed.client import FuturesCancelledError
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -112,8 +113,9 @@ class Tickets:
             state = self._scheduler.tasks.get(future.key)
             if state is not None and state.exception_text:
                 text = state.exception_text
+        except FuturesCancelledError:
+            pass  # released because its worker is gone
         finally:
-            # wait raises for a future that was released because its worker is gone
             self._futures.pop(number).release()
             error = {"type": "RuntimeError", "message": text, "traceback": text, "pickled": None}
             self._end(number, {"error": error})

@@ -79,8 +79,7 @@ class WorkerSide(WorkerPlugin):
         self.spaces: dict[str, RunSpace] = {}
         self.scratch = Scratch()
         self._forgetting: asyncio.TimerHandle | None = None
-        self._pools: ThreadpoolController | None = None
-        self._pools_of: str | None = None
+        self._pools: dict[str, ThreadpoolController] = {}
         known = registered_kernels()
         for name, factory in self.kernels.items():
             if name not in known:
@@ -179,9 +178,9 @@ class WorkerSide(WorkerPlugin):
     @contextmanager
     def blas_threads(self, label: str) -> Iterator[None]:
         """Let BLAS use the worker's threads, and no more, for the time of one task."""
-        if self._pools is None or self._pools_of != label:
-            self._pools, self._pools_of = ThreadpoolController(), label
-        with self._pools.limit(limits=self.worker.state.nthreads, user_api="blas"):
+        if label not in self._pools:  # looking for libraries takes milliseconds
+            self._pools[label] = ThreadpoolController()
+        with self._pools[label].limit(limits=self.worker.state.nthreads, user_api="blas"):
             yield
 
     def _keep_scratch(self) -> None:

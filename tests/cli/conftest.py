@@ -4,7 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from fpmdask.cli import main
-from fpmdask.coordinator.measuring import Measuring, Member
+from fpmdask.coordinator.instructions import Member
+from fpmdask.coordinator.measuring import Measuring
 from fpmdask.coordinator.report import build
 
 SPEEDS = {"alpha": 600.0, "beta": 400.0, "gamma": 250.0, "delta": 150.0}

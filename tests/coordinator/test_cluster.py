@@ -10,6 +10,7 @@ from distributed import Client, Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.coordinator import worker as worker_module
 from fpmdask.errors import CoordinatorError, KernelError, PartitionError, VersionMismatchError
 from fpmdask.timing import TimingPolicy
 
@@ -165,7 +166,7 @@ async def test_a_worker_that_joins_gets_a_share_from_the_next_round(c, s, *worke
 async def test_a_call_that_hangs_loses_its_worker_until_it_returns(c, s, *workers):
     GATE.clear()
     balancer = await fpmdask.Balancer(c)
-    with dask.config.set({"fpmdask.hang": "100ms"}):
+    with dask.config.set({"fpmdask.hang": "1s"}):
         report = await balancer.partition(hanging, 30, deadline=0.1, epsilon=1.0)
         assert "no answer within" in report.left_out["0"]
         assert sorted(report.workers) == ["1", "2"]
@@ -254,6 +255,16 @@ async def test_sizes_past_the_deadline_become_limits(c, s, *workers):
 
 
 @cluster()
+async def test_scouting_is_a_short_first_round(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    report = await balancer.partition(named(workers, [100.0, 200.0, 300.0]), 600, scout=10)
+    assert [sum(record.units.values()) for record in report.rounds] == [30, 600]
+    assert sorted(report) == sorted(report.proposal) == [100, 200, 300]
+    assert report.reason == "balanced"
+    await idle(s)
+
+
+@cluster()
 async def test_bad_input_is_refused_before_anything_starts(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     for units in (0, -1, 1.5, float("nan"), "3", True):
@@ -265,6 +276,12 @@ async def test_bad_input_is_refused_before_anything_starts(c, s, *workers):
     for rounds in (0, 1.5, True):
         with pytest.raises(PartitionError, match="max_rounds"):
             balancer.partition(slow, 10, max_rounds=rounds)
+    for scout in (-1, 1.5, True):
+        with pytest.raises(PartitionError, match="scout"):
+            balancer.partition(slow, 10, scout=scout)
+    for gain in (-0.1, float("nan"), "x"):
+        with pytest.raises(PartitionError, match="least_gain"):
+            balancer.partition(slow, 10, least_gain=gain)
     with pytest.raises(PartitionError, match="limit of 0"):
         balancer.partition(slow, 10, limits={"0": float("nan")})
     with pytest.raises(KernelError, match="one argument"):
@@ -293,3 +310,20 @@ async def test_a_cluster_without_workers_says_so(c, s):
     balancer = await fpmdask.Balancer(c)
     with pytest.raises(CoordinatorError, match="none is connected"):
         await balancer.partition(slow, 10)
+
+
+@cluster()
+async def test_scratch_memory_outlives_runs_that_follow_each_other(c, s, a, b, d, monkeypatch):
+    monkeypatch.setattr(worker_module, "SCRATCH_SECONDS", 0.3)
+    await fpmdask.Balancer(c)
+    plugin = a.plugins["fpmdask"]
+    side = getattr(plugin, "side", plugin)
+    scratch = side.scratch
+    for _ in range(4):  # longer together than the memory is kept after a run
+        await side.prepare("run")
+        await asyncio.sleep(0.1)
+        side.forget("run")
+        await asyncio.sleep(0.1)
+    assert side.scratch is scratch
+    await asyncio.sleep(0.5)
+    assert side.scratch is not scratch

@@ -6,7 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from fpmdask.coordinator.measuring import Conclude, Measure, Measuring, Member
+from fpmdask.coordinator.instructions import Conclude, Measure, Member
+from fpmdask.coordinator.measuring import Measuring
 from fpmdask.errors import MeasuringError
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import geometric
@@ -200,3 +201,53 @@ def test_any_course_of_events_ends_and_hands_out_every_unit(seed):
         assert sum(measuring.result.distribution.values()) == measuring.units
         assert np.all(np.array(list(measuring.result.distribution.values())) >= 0)
         assert measuring.result.distribution.keys() <= measuring.members.keys()
+
+
+def test_scouting_replaces_the_even_round_and_its_speeds_are_forgotten():
+    measuring = machine(SPEEDS, scout=20)
+    first = measuring.start()
+    assert {i.worker: i.units for i in first} == dict.fromkeys(SPEEDS, 20)
+    slower = {worker: speed / 2 for worker, speed in SPEEDS.items()}  # of few units
+    second = answer_all(measuring, first, slower)
+    assert {i.worker: i.units for i in second} == {"a": 100, "b": 200, "c": 300, "d": 400}
+    assert answer_all(measuring, second, SPEEDS) == [Conclude()]
+    assert [record.imbalance for record in measuring.rounds] == [None, pytest.approx(0.0)]
+    for worker, member in measuring.members.items():
+        units, seconds = member.model.points
+        assert units.tolist() == [measuring.result.distribution[worker]]
+        assert seconds.tolist() == [1.0]
+
+
+def test_only_the_unknown_are_scouted_and_within_their_limits():
+    known = PiecewiseLinearModel.from_points([400], [1.0])
+    measuring = machine(SPEEDS, priors={"d": known}, scout=20)
+    measuring.members["a"] = Member("a", limit=5)
+    measuring.members["b"] = Member("b", limit=0)
+    assert {i.worker: i.units for i in measuring.start()} == {"a": 5, "c": 20}
+
+
+def test_all_known_means_no_scouting():
+    known = {w: PiecewiseLinearModel.from_points([s], [1.0]) for w, s in SPEEDS.items()}
+    measuring = machine(SPEEDS, priors=known, scout=20)
+    assert sum(i.units for i in measuring.start()) == 1000
+
+
+def test_scouts_that_fail_leave_or_find_it_too_large():
+    measuring = machine(SPEEDS, scout=20)
+    first = measuring.start()
+    assert measuring.failed("a", 1, "RuntimeError: no") == []
+    assert measuring.left("b") == []
+    assert measuring.answered("c", 1, math.inf) == []
+    second = measuring.answered("d", 1, 0.05)
+    assert {i.worker for i in first} == set(SPEEDS)
+    assert {i.worker: i.units for i in second} == {"c": 19, "d": 981}
+    assert set(measuring.left_out) == {"a", "b"}
+
+
+def test_scouting_may_be_all_that_max_rounds_allows():
+    members = {worker: Member(worker) for worker in SPEEDS}
+    measuring = Measuring(1000, members, epsilon=0.1, max_rounds=1, scout=20)
+    assert answer_all(measuring, measuring.start(), SPEEDS) == [Conclude()]
+    assert measuring.result.reason == "max_rounds"
+    assert measuring.result.distribution == {"a": 100, "b": 200, "c": 300, "d": 400}
+    assert measuring.result.proposal == measuring.result.distribution

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from fpmdask.coordinator.measuring import Measure, Measuring, Member
+from fpmdask.coordinator.instructions import Measure, Member
+from fpmdask.coordinator.measuring import Measuring
 from fpmdask.coordinator.replay import replay
 from fpmdask.errors import MeasuringError, PartitionError
 from fpmdask.models import PiecewiseLinearModel

@@ -284,6 +284,36 @@ def test_illegal_order_tells_the_story():
     assert "balanced" in repr(dfpa)
 
 
+def test_the_proposal_is_nearer_to_the_optimum_than_the_best_round():
+    """5 % of noise, 200 seeds: 1.034 times the optimum on average, the best round 1.039 times."""
+    makespans = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        outcome = run(Dfpa(8192, 6), lambda d, _, r=rng: d / SPEEDS * np.exp(r.normal(0, 0.05, 6)))
+        makespans.append([(d / SPEEDS).max() for d in (outcome.proposal, outcome.distribution)])
+    optimum = 8192 / SPEEDS.sum()
+    proposal, best = np.mean(makespans, axis=0) / optimum
+    assert proposal < best < 1.06
+    assert int(outcome.proposal.sum()) == 8192
+
+
+def test_a_proposal_beyond_what_was_measured_is_not_trusted():
+    dfpa = Dfpa(1000, 2, max_rounds=1)
+    outcome = run(dfpa, lambda d, _: d / np.array([1.0, 4.0]))
+    assert outcome.reason == "max_rounds"
+    assert outcome.proposal.tolist() == outcome.distribution.tolist() == [500, 500]
+
+
+def test_a_round_must_promise_more_than_it_costs():
+    def times(d, _):
+        return d / np.array([1.0, 1.5])
+
+    assert len(run(Dfpa(1000, 2, epsilon=0.01), times).rounds) == 2
+    outcome = run(Dfpa(1000, 2, epsilon=0.01, least_gain=0.5), times)
+    assert (len(outcome.rounds), outcome.reason) == (1, "stagnant")
+    assert len(run(Dfpa(1000, 2, epsilon=0.01, least_gain=0.1), times).rounds) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -297,6 +327,9 @@ def test_illegal_order_tells_the_story():
         ({"epsilon": True}, "epsilon"),
         ({"max_rounds": 0}, "max_rounds"),
         ({"max_rounds": 2.0}, "max_rounds"),
+        ({"least_gain": -0.1}, "least_gain"),
+        ({"least_gain": math.nan}, "least_gain"),
+        ({"least_gain": "5 %"}, "least_gain"),
         ({"limits": [1, 2]}, "10 units do not fit"),
         ({"limits": [100]}, "limits"),
         ({"models": [None]}, "1 models found for 2 workers"),

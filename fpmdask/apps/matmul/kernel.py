@@ -79,7 +79,7 @@ def panel_update(
 def panel_depth(
     inner: int,
     *,
-    cost: float = 0.045,
+    cost: float = 0.04,
     passes: int = 3,
     shallowest: int = 32,
     deepest: int = 256,
@@ -118,7 +118,7 @@ def panel_depth(
     Examples
     --------
     >>> panel_depth(8192), panel_depth(65536), panel_depth(20)
-    (120, 256, 20)
+    (104, 256, 20)
     """
     if not (inner >= 1 and passes >= 1 and 1 <= shallowest <= deepest and 0 < cost < math.inf):
         raise KernelError(

@@ -11,17 +11,19 @@ from uuid import uuid4
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, RowsPlan, limits, panels, rows_within
 from fpmdask.apps.matmul.share import multiply_share
+from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
 from fpmdask.coordinator.context import KernelFailed, RunContext
+from fpmdask.coordinator.rounds import measure
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.timing import TimingPolicy
 
-# One update at the depth of `panel_depth` takes a sixtieth of the product, or is repeated until a
-# worker's CPU-quota periods (10 to 100 ms) do not dominate.
+# One update at the depth of `panel_depth` takes about a seventieth of the product, or is repeated
+# until a worker's CPU-quota periods (10 to 100 ms) do not dominate.
 TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.06, budget_seconds=0.12, warmup=0)
 # The product uses what all rounds say together; another one improves that by about a fifth of the
 # gain that it promises.
-LEAST_GAIN = 0.07
+LEAST_GAIN = 0.09
 # The scouting round is this much smaller than an even share.
 SCOUT = 8
 
@@ -37,7 +39,7 @@ async def run(context: RunContext) -> dict[str, Any]:
     parameters = {"width": spec.shape[2], "depth": depth, "dtype": spec.dtype.str}
     await context.acquire({"name": "matmul.panel", "parameters": parameters})
     prepared = time.perf_counter()
-    free = [context.free_nbytes(address) for address in context.workers]
+    free = [free_nbytes(context, address) for address in context.workers]
     bounds = dict(zip(context.workers, limits(spec, free), strict=True))
     distribution = await _distribution(context, spec, bounds)
     measured = time.perf_counter()
@@ -73,20 +75,30 @@ async def _distribution(
         def limit_of(address: str) -> float:
             if address in bounds:
                 return bounds[address]
-            return rows_within(spec, context.free_nbytes(address))  # it joined later
+            return rows_within(spec, free_nbytes(context, address))  # it joined later
 
         measuring = context.spec["measuring"]
         if measuring["policy"] is None:
             measuring = {**measuring, "policy": TIMING.to_json()}
-        machine = await context.measure(
+        machine = await measure(
+            context,
             spec.shape[0],
             limit_of=limit_of,
             scout=scout_rows(spec.shape[0], len(bounds)),
             least_gain=LEAST_GAIN,
             **measuring,
         )
-        assert machine.result is not None
-        return dict(machine.result.proposal)
+        result = machine.result
+        assert result is not None
+        seconds = {
+            worker: 0.0 if model is None or not units else float(model.time(units))
+            for worker, units in result.proposal.items()
+            for model in [machine.members[worker].model]
+        }
+        context.set_result(
+            result.proposal, seconds, result.imbalance, result.reason, result.proposal
+        )
+        return dict(result.proposal)
     addresses = {context.name(address): address for address in context.workers}
     unknown = [name for name in given if name not in addresses]
     if unknown:
@@ -143,9 +155,9 @@ class RowsProduct:
 
     async def multiply(self) -> dict[str, Any]:
         """Follow the plan until C is complete and published."""
-        holders = await self.context.wait_for_chunks(self.keys, self.context.spec["recovery"])
+        places = await self._wait_for_chunks()
         try:
-            self._assign(self.plan.assign(), holders)
+            self._assign(self.plan.assign(), places)
             while True:
                 while not self.plan.done:
                     await self._next_event()
@@ -181,8 +193,8 @@ class RowsProduct:
                 self._reassign(self.plan.left(worker), f"{self.context.name(worker)} left")
             case ("joined", _):
                 pass  # a running product is not re-partitioned for a worker that joins
-            case ("found", part, holders):
-                self._assign([self.assignments[part]], holders)
+            case ("found", part, places):
+                self._assign([self.assignments[part]], places)
             case ("gave up", error):
                 raise error
             case ("overdue", seconds):
@@ -243,17 +255,21 @@ class RowsProduct:
             reason=why,
             units={self.context.name(a.worker): a.row1 - a.row0 for a in assignments},
         )
-        self._assign(assignments, self.context.holders(self.keys))
+        self._assign(assignments, holders(self.context.scheduler, self.keys))
+
+    async def _wait_for_chunks(self) -> dict[Any, list[str]]:
+        context = self.context
+        return await wait_for_chunks(context.scheduler, self.keys, context.spec["recovery"])
 
     async def _recover(self, part: int, missing: Sequence[Any]) -> None:
         """Wait until lost chunks are in memory again, then let the share go on."""
         self.context.emit("waiting for chunks", count=len(missing))
         try:
-            holders = await self.context.wait_for_chunks(self.keys, self.context.spec["recovery"])
+            places = await self._wait_for_chunks()
         except CoordinatorError as error:
             self.context.post(("gave up", error))
         else:
-            self.context.post(("found", part, holders))
+            self.context.post(("found", part, places))
 
     async def _publish(self) -> dict[str, Any] | None:
         """Make the parts chunks of one dask array; None when a worker left meanwhile."""
@@ -262,7 +278,7 @@ class RowsProduct:
         keys: dict[str, dict[Any, int]] = {}
         for i, part in enumerate(parts):
             keys.setdefault(part.worker, {})[(name, i, 0)] = part.part
-        if not await self.context.publish(keys):
+        if not await publish(self.context, keys):
             return None
         self.context.report["shares"] = [self.shares[part.part] for part in parts]
         return {"name": name, "rows": [part.row1 - part.row0 for part in parts]}

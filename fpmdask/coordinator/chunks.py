@@ -1,0 +1,103 @@
+"""Chunks of dask arrays as a run sees them: where they are, and results that become chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fpmdask.coordinator.context import RunContext
+from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
+
+
+def holders(scheduler: Any, keys: Iterable[Any]) -> dict[Any, list[str]]:
+    """Return who holds each chunk.
+
+    Raises
+    ------
+    ChunksLostError
+        If a chunk is in nobody's memory and cannot be made again.
+    """
+    places: dict[Any, list[str]] = {}
+    lost = []
+    for key in keys:
+        state = scheduler.tasks.get(key)
+        if state is None or (not state.who_has and state.run_spec is None):
+            lost.append(key)
+        elif state.state == "erred":
+            raise CoordinatorError(f"chunk {key} cannot be computed: {state.exception_text}")
+        else:
+            places[key] = [holder.address for holder in state.who_has or ()]
+    if lost:
+        raise ChunksLostError(
+            f"{len(lost)} input chunks were only on workers that are gone and have no task to "
+            f"make them again: {', '.join(map(str, lost[:8]))}{', …' * (len(lost) > 8)}. "
+            "Build the inputs as persisted collections, or replicate scattered data"
+        )
+    return places
+
+
+async def wait_for_chunks(
+    scheduler: Any, keys: Sequence[Any], patience: float
+) -> dict[Any, list[str]]:
+    """Return the `holders` once every chunk is in memory somewhere, within ``patience`` seconds."""
+    give_up = time.monotonic() + patience
+    while True:
+        places = holders(scheduler, keys)
+        missing = [key for key, addresses in places.items() if not addresses]
+        if not missing:
+            return places
+        if time.monotonic() > give_up:
+            raise ChunksLostError(
+                f"{len(missing)} input chunks were not made again within {patience:g} s: "
+                f"{', '.join(map(str, missing[:8]))}"
+            )
+        await asyncio.sleep(0.05)
+
+
+def free_nbytes(context: RunContext, address: str) -> float:
+    """Return the bytes a plan may still put on a worker (inf: it has no memory limit)."""
+    state = context.scheduler.workers[address]
+    if not state.memory_limit:
+        return math.inf
+    target = context.coordinator.spill_target * state.memory_limit
+    return max(0.0, target - state.memory.optimistic)
+
+
+async def publish(context: RunContext, keys: Mapping[str, Mapping[Any, int]]) -> bool:
+    """Make parts Dask data of the calling client: worker → {Dask key: part}.
+
+    Nothing is published and False returned when one of the workers is gone.
+    """
+    answers = await asyncio.gather(
+        *(
+            context.scheduler.rpc(address).fpmdask_publish(run=context.run, keys=dict(parts))
+            for address, parts in keys.items()
+        ),
+        return_exceptions=True,
+    )
+    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    gone = [address for address in keys if address not in context.scheduler.workers]
+    if failures or gone:
+        for address in keys.keys() - set(gone):
+            message = {"op": "free-keys", "keys": list(keys[address]), "stimulus_id": context.run}
+            context.scheduler.worker_send(address, message)
+        if not all(isinstance(failure, OSError) for failure in failures):
+            raise failures[0]
+        return False
+    if context.client not in context.scheduler.clients:
+        # it left at this moment, and its cancellation is on the way: the scheduler would make
+        # a client of this name that never ends and holds the result for ever
+        raise RunCancelledError(f"the client of run {context.run} has disconnected")
+    for address, answer in zip(keys, answers, strict=True):
+        assert not isinstance(answer, BaseException)
+        nbytes = answer["nbytes"]
+        context.scheduler.update_data(
+            who_has={key: [address] for key in nbytes}, nbytes=nbytes, client=context.client
+        )
+        for key, name in answer["types"].items():
+            # what a computed task has and a scattered one has not; the recipe comes later
+            context.scheduler.tasks[key].type = name
+    return True

@@ -1,0 +1,209 @@
+"""DFPA's rounds on the cluster: the thin shell around `Measuring`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed.utils import offload
+
+from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.instructions import Instruction, Measure, Member
+from fpmdask.coordinator.measuring import Measuring
+from fpmdask.coordinator.tickets import Answer, Order
+from fpmdask.coordinator.worker import timed
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.models import PiecewiseLinearModel
+
+# Planning the next round for more workers takes over 10 ms and is done in a thread.
+PLANNED_IN_LOOP = 32
+
+LimitOf = Callable[[str], float]
+
+
+async def measure(
+    context: RunContext,
+    units: int,
+    *,
+    epsilon: float,
+    max_rounds: int,
+    policy: Mapping[str, Any],
+    deadline: float,
+    hang: float,
+    scout: int = 0,
+    least_gain: float = 0.0,
+    limit_of: LimitOf | None = None,
+) -> Measuring:
+    """Run DFPA with the run's prepared kernel; return the concluded measurement.
+
+    Raises
+    ------
+    PartitionError
+        If the workers' limits do not suffice for ``units``.
+    KernelFailed
+        If the kernel raised on every worker.
+    """
+    rounds = Rounds(context, policy, deadline, hang, limit_of)
+    members = {address: rounds.member(address) for address in context.workers}
+    machine = Measuring(
+        units,
+        members,
+        epsilon=epsilon,
+        max_rounds=max_rounds,
+        scout=scout,
+        least_gain=least_gain,
+    )
+    context.forget_events()
+    context.report["log"] = {"header": machine.header, "events": machine.log}
+    instructions = machine.start()
+    while not machine.concluded:
+        instructions = await rounds.follow(machine, instructions)
+    rounds.conclude(machine)
+    return machine
+
+
+@dataclass
+class Rounds:
+    """Submits what `Measuring` wants, feeds it what happens, reports each round."""
+
+    context: RunContext
+    policy: Mapping[str, Any]
+    deadline: float
+    hang: float
+    limit_of: LimitOf | None
+    step_seconds: list[float] = field(default_factory=list)
+
+    async def follow(
+        self, machine: Measuring, instructions: list[Instruction]
+    ) -> list[Instruction]:
+        """Carry out one round; return the instructions that end it."""
+        began, before, number = time.perf_counter(), len(machine.rounds), machine.round
+        self.step_seconds.clear()
+        orders = [self._order(i) for i in instructions if isinstance(i, Measure)]
+        self.context.dispatch(orders, [(order.worker, number) for order in orders])
+        patience = self.deadline + self.hang
+        timer = asyncio.get_running_loop().call_later(
+            patience, self.context.post, ("overdue", number, patience)
+        )
+        following: list[Instruction] = []
+        try:
+            while not following:
+                event = await self.context.next_event()
+                if len(machine.members) > PLANNED_IN_LOOP and len(machine.pending) <= 1:
+                    # the answer that ends the round: planning would hold the event loop
+                    following = await offload(self._feed, machine, event)
+                else:
+                    following = self._feed(machine, event)
+        finally:
+            timer.cancel()
+        wall = time.perf_counter() - began
+        for record in machine.rounds[before:]:
+            self._tell_round(record, wall, max(self.step_seconds, default=0.0))
+        return following
+
+    def _order(self, instruction: Measure) -> Order:
+        payload = {"units": instruction.units, "policy": self.policy, "deadline": self.deadline}
+        return Order(instruction.worker, timed, payload, self.context.coordinator.slots)
+
+    def member(self, address: str) -> Member:
+        """Return the worker as a member: its limit, and its model where one is known."""
+        limit = math.inf if self.limit_of is None else self.limit_of(address)
+        known = self.context.coordinator.library.find(
+            self.context.kernel_ids[address], self.context.workers[address]
+        )
+        if known is None:
+            return Member(self.context.name(address), limit)
+        return Member(self.context.name(address), limit, known[0], prior=not known[1])
+
+    def _feed(self, machine: Measuring, event: tuple[Any, ...]) -> list[Instruction]:
+        """Give one event to the machine; stale ones are dropped, with a note to the client."""
+        match event:
+            case ("left", address):
+                return machine.left(address)
+            case ("joined", address):
+                return machine.joined(address, self.member(address))
+            case ("overdue", number, limit):
+                instructions: list[Instruction] = []
+                if number == machine.round:
+                    for address in sorted(machine.pending):
+                        reason = f"no answer within {limit:g} s"
+                        self.context.leave_out(address, reason)
+                        instructions = machine.overdue(address, number, reason)
+                return instructions
+            case ("answer", (address, number), answer):
+                if number != machine.round or address not in machine.pending:
+                    self.context.emit(
+                        "stale",
+                        worker=self.context.name(address),
+                        answered=number,
+                        current=machine.round,
+                    )
+                    return []
+                return self._feed_answer(machine, address, number, answer)
+        raise AssertionError(event)
+
+    def _feed_answer(
+        self,
+        machine: Measuring,
+        address: str,
+        number: int,
+        answer: Answer,
+    ) -> list[Instruction]:
+        if answer.get("left"):
+            return machine.left(address)
+        if "error" in answer:
+            self.context.errors[address] = answer["error"]
+            reason = f"{answer['error']['type']}: {answer['error']['message']}"
+            self.context.leave_out(address, reason)
+            return machine.failed(address, number, reason)
+        self.step_seconds.append(float(answer["elapsed"]))
+        return machine.answered(address, number, float(answer["seconds"]))
+
+    def _tell_round(self, record: Any, wall: float, kernel: float) -> None:
+        facts = {
+            "number": record.number,
+            "units": {self.context.name(w): n for w, n in record.units.items()},
+            "kernel_seconds": {self.context.name(w): s for w, s in record.seconds.items()},
+            "imbalance": record.imbalance,
+            "wall_seconds": wall,
+            "overhead_seconds": wall - kernel,
+        }
+        self.context.report["rounds"].append(facts)
+        self.context.emit("round", **facts)
+
+    def conclude(self, machine: Measuring) -> None:
+        """Store the models and note the result; raise if there is none."""
+        for address, member in machine.members.items():
+            model, identity = member.model, self.context.workers.get(address)
+            if (
+                isinstance(model, PiecewiseLinearModel)
+                and identity is not None
+                and not member.prior
+            ):
+                self.context.coordinator.library.store(
+                    self.context.kernel_ids[address], identity, model
+                )
+        result = machine.result
+        if result is not None:
+            self.context.set_result(
+                result.distribution,
+                result.seconds,
+                result.imbalance,
+                result.reason,
+                result.proposal,
+            )
+            self.context.report["models"] = {
+                self.context.name(address): member.model.to_json()
+                for address, member in machine.members.items()
+                if member.model is not None
+            }
+            return
+        if self.context.errors and not machine.members:
+            raise self.context.kernel_failure("the kernel failed on every worker")
+        if not machine.members:
+            raise CoordinatorError(str(machine.failure))
+        raise PartitionError(str(machine.failure))
