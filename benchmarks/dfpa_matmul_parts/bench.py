@@ -20,7 +20,7 @@ from distributed import Client, futures_of, wait
 import fpmdask
 from dfpa_matmul_parts import data
 from fpmdask.apps.matmul.kernel import panel_depth
-from fpmdask.apps.matmul.run import LEAST_GAIN, TIMING, scout_rows
+from fpmdask.apps.matmul.run import TIMING, least_gain, scout_rows
 from fpmdask.coordinator.report import Report
 from fpmdask.errors import PartitionError
 from fpmdask.lab import Lab
@@ -87,7 +87,7 @@ class Bench:
             epsilon=epsilon,
             timing=TIMING,
             scout=scout_rows(n, len(self.addresses)),
-            least_gain=LEAST_GAIN,
+            least_gain=least_gain((n, n, n), len(self.addresses)),
         )
         wall = time.perf_counter() - began
         return {"seconds": wall, "shares": shares(report), **rounds_of(report)}
@@ -181,6 +181,10 @@ def bench(definition: str) -> Iterator[Bench]:
         client.run(data.block, "a", 0, 0, 8, 8)
         small = np.ones((240, 240))
         made.balancer.matmul(small, small).compute()
+        # all of them: the first share imports what it needs
+        every = dict.fromkeys(addresses, len(small) // len(addresses))
+        every[lab.workers[0].name] += len(small) - sum(every.values())
+        made.balancer.matmul(small, small, distribution=every).compute()
         yield made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.06, budget_seconds=0.12, 
 # The product uses what all rounds say together; another one improves that by about a fifth of the
 # gain that it promises.
 LEAST_GAIN = 0.09
+# Operations per second and worker, to tell small products: a factor of ten does not matter.
+GUESSED_SPEED = 2e10
 # The scouting round is this much smaller than an even share.
 SCOUT = 8
 
@@ -56,6 +59,15 @@ async def run(context: RunContext) -> dict[str, Any]:
     return value
 
 
+def least_gain(shape: tuple[int, int, int], workers: int) -> float:
+    """Return the gain in time of an (M × K)·(K × N) product that pays for another round of DFPA.
+
+    Large products pay a fixed share of their time for a round, small ones the time of a round.
+    """
+    product = 2.0 * math.prod(shape) / (GUESSED_SPEED * max(1, workers))
+    return max(LEAST_GAIN, TIMING.budget_seconds / product)
+
+
 def scout_rows(rows: int, workers: int) -> int:
     """Return the rows of the scouting round.
 
@@ -85,7 +97,7 @@ async def _distribution(
             spec.shape[0],
             limit_of=limit_of,
             scout=scout_rows(spec.shape[0], len(bounds)),
-            least_gain=LEAST_GAIN,
+            least_gain=least_gain(spec.shape, len(bounds)),
             **measuring,
         )
         result = machine.result

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fpmdask.apps.matmul import run as matmul_run
 from fpmdask.apps.matmul.plan import MatmulSpec, RowsPlan, limits, panels, pieces
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import ConstantModel
@@ -200,3 +201,11 @@ def test_bad_distributions_are_refused():
         RowsPlan(5, None, [2, 2], ["a", "b"])
     with pytest.raises(PartitionError, match="must be equal"):
         RowsPlan(4, None, [2, 2], ["a", "a"])
+
+
+def test_small_products_are_measured_less():
+    assert matmul_run.least_gain((8192, 8192, 8192), 6) == matmul_run.LEAST_GAIN
+    gains = [matmul_run.least_gain((n, n, n), 6) for n in (4096, 2048, 1024)]
+    assert matmul_run.LEAST_GAIN < gains[0] < gains[1] < gains[2]
+    assert matmul_run.scout_rows(8192, 6) == 170
+    assert matmul_run.scout_rows(5, 6) == 1
