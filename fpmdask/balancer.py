@@ -147,7 +147,7 @@ class Balancer:
         limits
             Worker name → most units that it may get.
         max_rounds
-            Most DFPA rounds.
+            Most rounds, scouting included.
         timing
             How long each measurement repeats.
         deadline
@@ -330,7 +330,7 @@ class Balancer:
         timing: TimingPolicy | None,
         deadline: str | float | None,
     ) -> dict[str, Any]:
-        """Return the settings of `RunContext.measure`, checked."""
+        """Return the settings of `fpmdask.coordinator.rounds.measure`, checked."""
         epsilon = config.setting("epsilon", epsilon)
         max_rounds = config.setting("max-rounds", max_rounds)
         Dfpa(1, 1, epsilon=epsilon, max_rounds=max_rounds)  # refuses what DFPA would refuse later

@@ -177,9 +177,12 @@ class Measuring:
         return self._ask({w: int(n) for w, n in zip(self._order, proposal, strict=True)})
 
     def _scouting(self) -> list[Instruction]:
-        """Time a few units on each worker of which nothing is known."""
+        """Time a few units, an even share at most, on each worker of which nothing is known."""
+        if self.max_rounds < 2:
+            return []  # the one round is DFPA's
+        few = min(self.scout, max(1, self.units // max(1, len(self.members))))
         most = {w: 0 if m.model is not None else m.limit for w, m in self.members.items()}
-        return self._ask({w: int(min(self.scout, room)) for w, room in most.items()})
+        return self._ask({w: int(min(few, room)) for w, room in most.items()})
 
     def _ask(self, units: Mapping[str, int]) -> list[Instruction]:
         self._asked = dict(units)
@@ -214,7 +217,11 @@ class Measuring:
             return []
         if not self.members:
             return self._fail(self._story("no worker is left to measure"))
-        complete = self._dfpa is not None and self._order == list(self.members)
+        complete = (
+            self._dfpa is not None
+            and self._order == list(self.members)
+            and all(worker in self._seconds for worker, units in self._asked.items() if units)
+        )
         self._record(complete)
         refuted = self._confirm_priors()
         try:
@@ -304,7 +311,12 @@ class Measuring:
         known = [w for w in self._order if self._known(w) is not None]
         models = [m for w in known if (m := self._known(w)) is not None]
         limits = [self.members[worker].limit for worker in known]
-        shares = dict(zip(known, geometric(self.units, models, limits), strict=True))
+        if sum(limits) >= self.units:
+            shares = dict(zip(known, geometric(self.units, models, limits), strict=True))
+        else:  # workers never measured are needed, too
+            proposal = None if self._dfpa is None else self._dfpa.ask()
+            assert proposal is not None
+            shares = dict(zip(self._order, proposal, strict=True))
         units = np.array([shares.get(worker, 0) for worker in self._order], dtype=np.int64)
         times = {w: float(m.time(shares[w])) for w, m in zip(known, models, strict=True)}
         seconds = [

@@ -24,8 +24,8 @@ class RoundReport:
     """One DFPA round: units and kernel seconds per worker name.
 
     ``seconds`` holds None where no answer came and inf where the size was too large. ``imbalance``
-    is None for a round that a worker left or joined. ``overhead_seconds`` is what the round took
-    beyond its slowest kernel.
+    is None for scouting and for a round that a worker left or joined. ``overhead_seconds`` is what
+    the round took beyond its slowest kernel.
     """
 
     number: int
@@ -139,6 +139,7 @@ class Report:
                 f"version {VERSION}: use the fpmdask that wrote it"
             )
         fields = {k: v for k, v in _decode(data).items() if k in cls.__dataclass_fields__}
+        fields.setdefault("proposal", fields.get("distribution"))  # older logs lack it
         missing = cls.__dataclass_fields__.keys() - fields.keys()
         if missing:
             raise CoordinatorError(f"the log lacks {', '.join(sorted(missing))}")

@@ -51,6 +51,7 @@ class RunSpace:
     scratch: Scratch
     cancelled: threading.Event = field(default_factory=threading.Event)
     kernel: Kernel | None = None
+    pools: ThreadpoolController | None = None
     parts: dict[int, np.ndarray] = field(default_factory=dict)
     partial: dict[int, Any] = field(default_factory=dict)
 
@@ -79,7 +80,6 @@ class WorkerSide(WorkerPlugin):
         self.spaces: dict[str, RunSpace] = {}
         self.scratch = Scratch()
         self._forgetting: asyncio.TimerHandle | None = None
-        self._pools: dict[str, ThreadpoolController] = {}
         known = registered_kernels()
         for name, factory in self.kernels.items():
             if name not in known:
@@ -176,11 +176,11 @@ class WorkerSide(WorkerPlugin):
         return self.spaces.get(run)
 
     @contextmanager
-    def blas_threads(self, label: str) -> Iterator[None]:
+    def blas_threads(self, space: RunSpace) -> Iterator[None]:
         """Let BLAS use the worker's threads, and no more, for the time of one task."""
-        if label not in self._pools:  # looking for libraries takes milliseconds
-            self._pools[label] = ThreadpoolController()
-        with self._pools[label].limit(limits=self.worker.state.nthreads, user_api="blas"):
+        if space.pools is None:  # looking for libraries takes milliseconds
+            space.pools = ThreadpoolController()
+        with space.pools.limit(limits=self.worker.state.nthreads, user_api="blas"):
             yield
 
     def _keep_scratch(self) -> None:
@@ -256,7 +256,7 @@ def timed(order: Mapping[str, Any]) -> None:
     def work(side: WorkerSide, space: RunSpace) -> Mapping[str, Any]:
         if space.kernel is None:
             raise KernelError("the kernel was not prepared on this worker")
-        with side.blas_threads(space.kernel.name):
+        with side.blas_threads(space):
             timing = measure(
                 space.kernel,
                 order["units"],

@@ -74,7 +74,7 @@ class Dfpa:
     - a round's imbalance is at most `epsilon` and no worker without units would, by its model,
       finish one unit before the others ("balanced"; right `models` need one round);
     - no proposal promises a makespan shorter by more than the `resolution` and `least_gain`
-      ("stagnant");
+      ("stagnant"); from the fourth round on twice, thrice, … `least_gain`;
     - `max_rounds` rounds are measured.
 
     What the paper leaves open, and where this differs:
@@ -283,6 +283,8 @@ class Dfpa:
     def _trusted(self, best: Round) -> IntArray:
         """Return what the fit proposes, or the best round where that leaves what was measured."""
         proposal = self._proposal()
+        if not math.isfinite(best.makespan) or (best.distribution > self._limits).any():
+            return proposal
         known = self._evidence.largest()
         return proposal if (proposal <= _BEYOND * known).all() else best.distribution
 

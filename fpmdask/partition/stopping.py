@@ -99,8 +99,8 @@ def worthwhile(
     measurement of the best round does not end the search. What one noisy measurement cannot
     tell, the mean of several can: with a noise sigma, (sigma / 0.075)**2 rounds near the best are
     wanted (one up to a noise of 7.5 %, four at 15 %) before a small gain ends it. A round that
-    costs something has to promise more than `least_gain`, from the third on so much more for each
-    that went before, and is not measured for knowledge alone.
+    costs something has to promise more than `least_gain`, the fourth twice as much, the fifth three
+    times, and is not measured for knowledge alone.
     """
     best = best_round(rounds, limits)
     if not np.isfinite(best.makespan) or (best.distribution > limits).any():

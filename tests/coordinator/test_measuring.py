@@ -244,10 +244,24 @@ def test_scouts_that_fail_leave_or_find_it_too_large():
     assert set(measuring.left_out) == {"a", "b"}
 
 
-def test_scouting_may_be_all_that_max_rounds_allows():
+def test_a_single_round_is_not_spent_on_scouting():
     members = {worker: Member(worker) for worker in SPEEDS}
     measuring = Measuring(1000, members, epsilon=0.1, max_rounds=1, scout=20)
     assert answer_all(measuring, measuring.start(), SPEEDS) == [Conclude()]
     assert measuring.result.reason == "max_rounds"
-    assert measuring.result.distribution == {"a": 100, "b": 200, "c": 300, "d": 400}
-    assert measuring.result.proposal == measuring.result.distribution
+    assert measuring.result.distribution == dict.fromkeys(SPEEDS, 250)
+
+
+def test_scouts_get_an_even_share_at_most():
+    measuring = machine({"a": 1.0, "b": 2.0}, units=10, scout=1000)
+    assert {i.worker: i.units for i in measuring.start()} == {"a": 5, "b": 5}
+
+
+def test_a_worker_that_leaves_and_comes_back_in_one_round_is_measured_in_the_next():
+    measuring = machine({"a": 1.0, "b": 2.0}, units=30)
+    first = measuring.start()
+    assert measuring.left("b") == []
+    assert measuring.joined("b", Member("b")) == []
+    second = answer_all(measuring, first[:1], SPEEDS)
+    assert {i.worker for i in second} == {"a", "b"}
+    assert measuring.rounds[0].imbalance is None

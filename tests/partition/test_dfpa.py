@@ -304,6 +304,14 @@ def test_a_proposal_beyond_what_was_measured_is_not_trusted():
     assert outcome.proposal.tolist() == outcome.distribution.tolist() == [500, 500]
 
 
+def test_a_proposal_keeps_to_limits_found_in_the_last_round():
+    dfpa = Dfpa(100, 2, max_rounds=1)
+    outcome = run(dfpa, lambda d, _: np.array([math.inf, 1.0]))
+    assert outcome.distribution.tolist() == [50, 50]
+    assert outcome.proposal[0] <= 49
+    assert outcome.proposal.sum() == 100
+
+
 def test_a_round_must_promise_more_than_it_costs():
     def times(d, _):
         return d / np.array([1.0, 1.5])

@@ -103,7 +103,7 @@ async def _distribution(
         result = machine.result
         assert result is not None
         seconds = {
-            worker: 0.0 if model is None or not units else float(model.time(units))
+            worker: result.seconds[worker] if model is None else float(model.time(units))
             for worker, units in result.proposal.items()
             for model in [machine.members[worker].model]
         }
@@ -196,7 +196,9 @@ class RowsProduct:
                 "panels": [*self.panels[turn:], *self.panels[:turn]],
                 "holders": holders,
             }
-            orders.append(Order(assignment.worker, multiply_share, payload, slots=1))
+            # It uses all threads of its worker, and the buffers of the one scratch.
+            slots = self.context.coordinator.slots
+            orders.append(Order(assignment.worker, multiply_share, payload, slots))
         self.context.dispatch(orders, [assignment.part for assignment in assignments])
 
     async def _next_event(self) -> None:

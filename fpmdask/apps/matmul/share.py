@@ -67,7 +67,7 @@ def _multiply(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Ma
         progress = space.partial[part] = Progress(c)
     panels = order["panels"]
     began = time.perf_counter()
-    with side.blas_threads("matmul"):
+    with side.blas_threads(space):
         ahead = _fetch(side, spec, order, progress.panels_done)
         while progress.panels_done < len(panels):
             waiting = time.perf_counter()
@@ -85,6 +85,7 @@ def _multiply(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Ma
             if progress.panels_done + 1 < len(panels):
                 ahead = _fetch(side, spec, order, progress.panels_done + 1)
             _update(side, progress, a, b)
+            del a, b
             if space.cancelled.is_set():
                 return {"cancelled": True}
     space.parts[part] = progress.c
