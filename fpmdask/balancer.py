@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import cloudpickle
 import numpy as np
 from distributed import Client
 
 from fpmdask.coordinator import config, proxy
+from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
 from fpmdask.coordinator.report import Report, build
-from fpmdask.errors import CoordinatorError, KernelError, PartitionError
+from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.partition import Dfpa
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
-from fpmdask.timing import FunctionKernel, Kernel, TimingPolicy, WorkerContext, as_kernel
+from fpmdask.timing import TimingPolicy
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -32,8 +30,6 @@ KERNELS = {
     "matmul.panel": "fpmdask.apps.matmul.kernel:PanelUpdate",
     "emulated": "fpmdask.timing.emulated:EmulatedKernel",
 }
-
-KernelLike = str | tuple[str, Mapping[str, Any]] | Kernel | Callable[[int], object]
 
 
 class Balancer:
@@ -178,7 +174,7 @@ class Balancer:
         """
         spec = {
             "workers": self.workers,
-            "kernel": _kernel_spec(kernel),
+            "kernel": kernel_spec(kernel),
             "units": check_units(units),
             "limits": _checked_limits(limits),
             "measuring": {
@@ -363,46 +359,3 @@ def _checked_scout(scout: int) -> int:
     if isinstance(scout, bool) or not isinstance(scout, int | np.integer) or scout < 0:
         raise PartitionError(f"scout = {scout!r}; it must be an int >= 0, 0 for no scouting")
     return int(scout)
-
-
-def _kernel_spec(kernel: KernelLike) -> dict[str, Any]:
-    """Return how workers get the kernel: by name, or as bytes that only they open."""
-    if isinstance(kernel, str):
-        return {"name": kernel, "parameters": {}}
-    if isinstance(kernel, tuple):
-        try:
-            name, parameters = kernel
-            return {"name": str(name), "parameters": dict(parameters)}
-        except (TypeError, ValueError) as error:
-            raise KernelError(
-                f"found {kernel!r}; a registered kernel is a pair (name, parameters)"
-            ) from error
-    if isinstance(kernel, type):
-        name, parameters = f"{kernel.__module__}.{kernel.__qualname__}", {}
-    else:
-        opened = as_kernel(kernel, WorkerContext(name="client"))
-        name, parameters = opened.name, dict(opened.parameters)
-        if isinstance(opened, FunctionKernel):
-            _check_takes_units(kernel)
-    try:
-        code = cloudpickle.dumps(kernel)
-    except Exception as error:
-        raise KernelError(
-            f"kernel {name} cannot be sent to the workers ({error}); "
-            "make what it needs inside setup()"
-        ) from error
-    digest = hashlib.sha256(code).hexdigest()[:16]
-    return {"name": name, "parameters": parameters, "code": code, "digest": digest}
-
-
-def _check_takes_units(function: Any) -> None:
-    """Raise at once if the function cannot be called with one argument."""
-    try:
-        inspect.signature(function).bind(1)
-    except TypeError as error:
-        raise KernelError(
-            f"{function!r} cannot be called with the number of units ({error}); "
-            "a kernel function takes one argument"
-        ) from error
-    except ValueError:
-        return  # built in, without a signature

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity, canonical
 from fpmdask.coordinator.tickets import Answer, Order
-from fpmdask.errors import (
-    CoordinatorError,
-)
+from fpmdask.errors import CoordinatorError
 from fpmdask.models import PiecewiseLinearModel
 
 if TYPE_CHECKING:

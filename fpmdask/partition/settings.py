@@ -62,8 +62,7 @@ def check_epsilon(epsilon: Any) -> float:
     PartitionError
         If it is anything else.
     """
-    number = isinstance(epsilon, float | int | np.floating | np.integer)
-    if isinstance(epsilon, bool) or not number or not 0 < epsilon < math.inf:
+    if not _is_number(epsilon) or not 0 < epsilon < math.inf:
         raise PartitionError(f"epsilon must be a finite number > 0, got {epsilon!r}; try 0.1")
     return float(epsilon)
 
@@ -85,8 +84,7 @@ def check_gain(least_gain: Any) -> float:
     PartitionError
         If it is anything else.
     """
-    number = isinstance(least_gain, float | int | np.floating | np.integer)
-    if isinstance(least_gain, bool) or not number or not 0 <= least_gain < math.inf:
+    if not _is_number(least_gain) or not 0 <= least_gain < math.inf:
         raise PartitionError(
             f"least_gain must be a finite number >= 0, got {least_gain!r}; try 0.05"
         )
@@ -113,3 +111,7 @@ def check_rounds(max_rounds: Any) -> int:
     if isinstance(max_rounds, bool) or not isinstance(max_rounds, Integral) or max_rounds < 1:
         raise PartitionError(f"max_rounds must be an int of at least 1, got {max_rounds!r}")
     return int(max_rounds)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int | np.floating | np.integer) and not isinstance(value, bool)
