@@ -6,8 +6,8 @@ import asyncio
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ from distributed import Worker, get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol import to_serialize
 from distributed.utils import offload
-from threadpoolctl import ThreadpoolController
 
+from fpmdask.coordinator.blas_threads import blas_threads
 from fpmdask.coordinator.fingerprint import fingerprint
 from fpmdask.coordinator.installation import PLUGIN
 from fpmdask.errors import KernelError
@@ -51,7 +51,6 @@ class RunSpace:
     scratch: Scratch
     cancelled: threading.Event = field(default_factory=threading.Event)
     kernel: Kernel | None = None
-    pools: ThreadpoolController | None = None
     parts: dict[int, np.ndarray] = field(default_factory=dict)
     partial: dict[int, Any] = field(default_factory=dict)
 
@@ -175,13 +174,9 @@ class WorkerSide(WorkerPlugin):
         """Return the space of ``run``, or None when the run is over."""
         return self.spaces.get(run)
 
-    @contextmanager
-    def blas_threads(self, space: RunSpace) -> Iterator[None]:
+    def blas_threads(self) -> AbstractContextManager[None]:
         """Let BLAS use the worker's threads, and no more, for the time of one task."""
-        if space.pools is None:  # looking for libraries takes milliseconds
-            space.pools = ThreadpoolController()
-        with space.pools.limit(limits=self.worker.state.nthreads, user_api="blas"):
-            yield
+        return blas_threads.limited(self.worker.state.nthreads)
 
     def _keep_scratch(self) -> None:
         if self._forgetting is not None:
@@ -256,7 +251,7 @@ def timed(order: Mapping[str, Any]) -> None:
     def work(side: WorkerSide, space: RunSpace) -> Mapping[str, Any]:
         if space.kernel is None:
             raise KernelError("the kernel was not prepared on this worker")
-        with side.blas_threads(space):
+        with side.blas_threads():
             timing = measure(
                 space.kernel,
                 order["units"],

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import lambertw
 
 from fpmdask.errors import PartitionError
-from fpmdask.models.arrays import FloatArray, positive_number
+from fpmdask.models.arrays import FloatArray, numbers, positive_number
 from fpmdask.models.base import Model
 
 Complexity = str | tuple[str, float] | Callable[[FloatArray], FloatArray]
@@ -26,14 +26,16 @@ class AnalyticModel(Model):
     ----------
     complexity : {"linear", "nlogn"}, ("power", beta) or callable
         Operations that a number of units needs: x; x ln x above e and x below, so that it
-        increases; x**beta with beta > 0; or a non-decreasing function of float64 arrays.
+        increases; x**beta with beta > 0; or a non-decreasing function of float64 arrays, at least
+        0 everywhere, ``inf`` where no worker can do so many units.
     speed : float
         Operations per second, finite and > 0.
 
     Raises
     ------
     PartitionError
-        If the complexity is none of these or the speed is not finite and > 0.
+        If the complexity is none of these or the speed is not finite and > 0; later, if a callable
+        returns something else than numbers of at least 0.
 
     Notes
     -----
@@ -135,11 +137,18 @@ def _checked(complexity: Any) -> Complexity:
 
 def _called(function: Callable[[FloatArray], FloatArray], units: FloatArray) -> FloatArray:
     finite = np.isfinite(units)
+    sizes = np.where(finite, units, 1.0)
     with np.errstate(over="ignore"):
-        result = np.asarray(function(np.where(finite, units, 1.0)), dtype=np.float64)
+        result = numbers(function(sizes), "what the complexity returned")
     if result.shape != units.shape:
         raise PartitionError(
             f"the complexity returned the shape {result.shape} for {units.shape}; it must work "
             "element by element on an array (numpy.vectorize makes it so)"
+        )
+    if result.size and not result.min() >= 0:
+        at = ~(result >= 0)
+        raise PartitionError(
+            f"the complexity returned {result[at].flat[0]} for {sizes[at].flat[0]:g} units; "
+            "numbers of at least 0 are allowed"
         )
     return np.where(finite, result, np.inf)

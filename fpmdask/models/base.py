@@ -115,13 +115,14 @@ def from_json(data: Mapping[str, Any]) -> Any:
             "pass what a model's to_json returned"
         )
     version = data.get("version")
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
+        newer = type(version) is int and version > VERSION
         raise PartitionError(
             f"the stored model has version {version!r}, this fpmdask reads version {VERSION}; "
-            "install a newer fpmdask or measure again"
+            + ("install a newer fpmdask or measure again" if newer else "measure again")
         )
     kind = data.get("kind")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise PartitionError(
             f"unknown kind of model {kind!r}; known are {', '.join(sorted(_KINDS))}"
         )

@@ -34,7 +34,8 @@ class MeasuredModel(Model):
     Raises
     ------
     PartitionError
-        If there is no point, the lengths differ, or a value is not allowed.
+        If there is no point, the lengths differ, or a value is not allowed; also where units per
+        second, or seconds per unit, are too large for a float.
     """
 
     units: FloatArray
@@ -52,6 +53,15 @@ class MeasuredModel(Model):
             )
         if (np.diff(units) <= 0).any():
             raise PartitionError("units must increase; from_points sorts and combines them")
+        with np.errstate(over="ignore"):
+            fine = np.isfinite(units / seconds) & np.isfinite(seconds / units)
+        if not fine.all():
+            at = int(np.argmin(fine))
+            raise PartitionError(
+                f"{units[at]} units in {seconds[at]} s are no speed; check the units of both"
+            )
+        if (counts > MEMORY).any():
+            raise PartitionError(f"counts[{int(np.argmax(counts))}] is above {MEMORY}, the most")
         for name, value in (("units", units), ("seconds", seconds), ("counts", counts)):
             object.__setattr__(self, name, value)
         self._prepare(_repaired(seconds, counts))

@@ -158,16 +158,25 @@ class SurfaceModel(Value):
         Raises
         ------
         PartitionError
-            If a value is negative, NaN or not a number.
+            If a value is negative, NaN or not a number, or the shapes do not broadcast.
         """
-        h, w = np.broadcast_arrays(domain(height, "height"), domain(width, "width"))
+        heights, widths = domain(height, "height"), domain(width, "width")
+        try:
+            h, w = np.broadcast_arrays(heights, widths)
+        except ValueError as error:
+            raise PartitionError(
+                f"heights of the shape {heights.shape} and widths of {widths.shape} do not "
+                "broadcast; give one of each per block"
+            ) from error
         left, right, part = self._neighbours(w)
         speeds = np.stack(
             [wide * np.asarray(c.speed(h)) for wide, c in zip(self.grid, self.columns, strict=True)]
         )
         first = np.take_along_axis(speeds, left[np.newaxis], 0)[0]
         second = np.take_along_axis(speeds, right[np.newaxis], 0)[0]
-        return unwrap(h * w / ((1 - part) * first + part * second), h)
+        empty = (h == 0) | (w == 0)
+        area = np.where(empty, 0.0, h) * np.where(empty, 0.0, w)  # inf * 0 is no number
+        return unwrap(area / ((1 - part) * first + part * second), h)
 
     def slice(self, width: float) -> PiecewiseLinearModel:
         """Return the model in heights at one width.

@@ -44,7 +44,7 @@ class TabulatedModel(Model):
     lowest: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        seconds = frozen_array([float(t) for t in self.seconds], "seconds")
+        seconds = frozen_array(self.seconds, "seconds")
         if seconds.size < 2:
             raise PartitionError(
                 f"a table of {seconds.size} entries found; it needs the times of 0 and of 1 unit"

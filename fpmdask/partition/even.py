@@ -11,7 +11,7 @@ def even(units: float, workers: int) -> IntArray:
     Parameters
     ----------
     units : int
-        From 1 to 2**53; fewer units than workers leave the last workers without.
+        From 1 to 2**52; fewer units than workers leave the last workers without.
     workers : int
         At least 1.
 

@@ -145,8 +145,10 @@ class Evidence:
         """
         noise, likely = self._smoothed()
         share = self.units / len(likely)
-        speeds = [m.speed(share) for m in likely if m is not None]
-        mean = ConstantModel(float(np.mean(speeds)) if speeds else 1.0)
+        # of a worker that cannot do an even share: its speed with the most that it can
+        speeds = [m.speed(min(share, m.units_within(math.inf))) for m in likely if m is not None]
+        usable = [speed for speed in speeds if 0.0 < speed < math.inf]
+        mean = ConstantModel(float(np.mean(usable)) if usable else 1.0)
         return Fit(tuple(mean if m is None else m for m in likely), noise)
 
     def _smoothed(self) -> tuple[float, list[Model | None]]:

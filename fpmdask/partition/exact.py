@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fpmdask.errors import PartitionError
+from fpmdask.models.arrays import numbers
 from fpmdask.partition.sumset import BoolArray, sumset
 from fpmdask.partition.validate import (
     FloatArray,
@@ -74,6 +75,8 @@ def exact(units: float, tables: Sequence[ArrayLike], limits: Limits | None = Non
     array([4, 2])
     """
     n = check_units(units)
+    if not isinstance(tables, Sequence | np.ndarray):
+        raise PartitionError(f"tables is {tables!r}; pass one table of seconds per worker")
     times = [_table(i, table) for i, table in enumerate(tables)]
     if not times:
         raise PartitionError("tables is empty; pass one table of seconds per worker")
@@ -236,10 +239,7 @@ def _has(members: BoolArray | None, value: int) -> bool:
 
 
 def _table(i: int, table: ArrayLike) -> FloatArray:
-    try:
-        times = np.asarray(table, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise PartitionError(f"tables[{i}] must be a sequence of seconds") from error
+    times = numbers(table, f"tables[{i}]")
     if times.ndim != 1 or times.size == 0:
         raise PartitionError(
             f"tables[{i}] has shape {times.shape}; pass one time per size, from 0 units on"

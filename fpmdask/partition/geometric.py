@@ -25,7 +25,7 @@ def geometric(units: float, models: Sequence[Model], limits: Limits | None = Non
     Parameters
     ----------
     units : int
-        From 1 to 2**53.
+        From 1 to 2**52.
     models : sequence of Model
         One per worker, of any kinds; `time` must not decrease.
     limits : sequence of float or None, optional
@@ -39,7 +39,8 @@ def geometric(units: float, models: Sequence[Model], limits: Limits | None = Non
     Raises
     ------
     PartitionError
-        If `units`, `models` or `limits` are not allowed, or the units do not fit the limits.
+        If `units`, `models` or `limits` are not allowed, or the units do not fit the limits or
+        cannot be done in a finite time.
 
     Notes
     -----
@@ -100,8 +101,13 @@ def distributed(total: int, gathered: Bank, most: FloatArray) -> IntArray:
         If the units do not fit.
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        most = np.minimum(most, np.floor(gathered.units_within(math.inf)))
         check_feasible(total, most)
+        most = np.minimum(most, np.floor(gathered.units_within(_LONGEST)))
+        if (room := float(most.sum())) < total:
+            raise PartitionError(
+                f"{total} units do not fit: within the limits the models of {most.size} workers "
+                f"have finite times for {room:.0f} units; add workers or give fewer units"
+            )
         most = np.minimum(most, total)
         low, high = _bracket(total, gathered, most)
         return _select(total, gathered, low, high)
@@ -124,6 +130,8 @@ def _check_models(models: Sequence[Model]) -> None:
             )
 
 
+# The longest time: what takes longer cannot be done.
+_LONGEST = float(np.finfo(np.float64).max)
 # Steps before which the search for segments is confined to those inside the bracket.
 _NARROW = (3, 8)
 
@@ -205,7 +213,8 @@ def _start(total: int, gathered: Bank, most: FloatArray) -> tuple[_Cut, _Cut]:
     low, high = _cut(float(early), gathered, most), _cut(float(late), gathered, most)
     factor = 4.0
     while high.count < total:
-        high, factor = _cut(high.seconds * factor, gathered, most), factor * factor
+        seconds = min(high.seconds * factor, _LONGEST)
+        high, factor = _cut(seconds, gathered, most), factor * factor
     if low.count > total and (free := _cut(0.0, gathered, most)).count > total:
         return _Cut(0.0, 0.0, np.zeros(most.size), 0.0), free  # units that take no time
     factor = 4.0

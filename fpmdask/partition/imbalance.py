@@ -78,4 +78,5 @@ def imbalance(
     if not free.any():
         return 0.0
     earliest = times[free].min()
-    return float((latest - earliest) / earliest)
+    with np.errstate(over="ignore"):
+        return float((latest - earliest) / earliest)

@@ -14,7 +14,7 @@ def proportional(units: float, speeds: ArrayLike, limits: Limits | None = None) 
     Parameters
     ----------
     units : int
-        From 1 to 2**53.
+        From 1 to 2**52.
     speeds : array_like of float
         Units per second of each worker, finite and > 0; only their ratios matter.
     limits : sequence of float or None, optional

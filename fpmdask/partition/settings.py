@@ -1,6 +1,7 @@
 """Checks of what is set once for a run of DFPA."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -31,6 +32,8 @@ def check_models(models: Any, workers: int) -> list[Model | None]:
     """
     if models is None:
         return [None] * workers
+    if not isinstance(models, Sequence | np.ndarray):
+        raise PartitionError(f"models is {models!r}; give a model or None for each worker")
     known = list(models)
     if len(known) != workers:
         raise PartitionError(

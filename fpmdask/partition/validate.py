@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fpmdask.errors import PartitionError
+from fpmdask.models.arrays import numbers
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Limits = Sequence[float | None] | NDArray[Any]
 
-# Whole numbers up to here are exact in float64, which the arithmetic on times uses.
-MAX_UNITS = 2**53
+# Whole numbers up to twice this are exact in float64, which the arithmetic on times uses: sums of
+# shares that are rounded up go beyond the units.
+MAX_UNITS = 2**52
 
 _REAL = (int, float, np.integer, np.floating)
 
@@ -26,7 +28,7 @@ def check_units(units: float) -> int:
     Parameters
     ----------
     units : int or integral float
-        From 1 to 2**53.
+        From 1 to 2**52.
 
     Returns
     -------
@@ -129,13 +131,7 @@ def check_numbers(values: ArrayLike, name: str, workers: int | None = None) -> F
     PartitionError
         If they are not numbers, or too few or many.
     """
-    found = np.asarray(values, dtype=object)
-    if found.dtype == object and any(isinstance(v, str | bool | np.bool_) for v in found.flat):
-        raise PartitionError(f"{name} must be numbers, got {values!r}")
-    try:
-        array = found.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise PartitionError(f"{name} must be numbers, got {values!r}") from error
+    array = numbers(values, name)
     if array.ndim != 1 or array.size == 0:
         raise PartitionError(
             f"{name} has the shape {array.shape}; one number per worker and at least one worker "

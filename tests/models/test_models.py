@@ -198,13 +198,15 @@ class TestTables:
         assert model.units_within(1.0) == 0.0
         assert model.speed(0) == 0.0
 
-    @pytest.mark.parametrize("seconds", [[], [0.0], [0, -1], [0, math.nan]])
+    @pytest.mark.parametrize(
+        "seconds", [[], [0.0], [0, -1], [0, math.nan], None, 3, "ab", [[0, 1]], ["0", "1"]]
+    )
     def test_bad_tables(self, seconds):
         with pytest.raises(PartitionError):
             TabulatedModel(seconds)
 
 
-@pytest.mark.parametrize("speed", [0, -1, math.nan, math.inf, "x"])
+@pytest.mark.parametrize("speed", [0, -1, math.nan, math.inf, "x", "3", True, None, [1]])
 def test_bad_speeds(speed):
     with pytest.raises(PartitionError):
         ConstantModel(speed)
@@ -216,6 +218,18 @@ def test_bad_speeds(speed):
 def test_bad_complexities(complexity):
     with pytest.raises(PartitionError):
         AnalyticModel(complexity, 1.0)
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, "1"])
+def test_a_complexity_that_returns_no_number_of_operations(value):
+    model = AnalyticModel(lambda x: np.full(x.shape, value), 1.0)
+    with pytest.raises(PartitionError, match="the complexity returned"):
+        model.time(3)
+
+
+def test_points_that_make_no_speed():
+    with pytest.raises(PartitionError, match="no speed"):
+        PiecewiseLinearModel.from_points([1e-300, 1e-290], [1e300, 1e308])
 
 
 class TestSurface:
@@ -263,7 +277,10 @@ class TestSurface:
     ("change", "match"),
     [
         ({"format": "other"}, "not a stored model"),
-        ({"version": 2}, "version 2"),
+        ({"version": 2}, "version 2.*newer fpmdask"),
+        ({"version": 0}, "version 0.*measure again"),
+        ({"version": True}, "version True"),
+        ({"kind": ["constant"]}, "unknown kind"),
         ({"kind": "spline"}, "'spline'"),
         ({"units_per_second": -1.0}, "speed"),
     ],

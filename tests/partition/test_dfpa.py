@@ -152,6 +152,12 @@ def test_limits_that_become_infeasible_are_refused():
     assert dfpa.outcome is None
 
 
+def test_a_table_that_ends_below_the_even_share_says_what_the_others_may_be():
+    table = TabulatedModel([0, 1, 2])
+    assert Dfpa(10, 2, models=[table, None]).ask().tolist() == [2, 8]
+    assert Dfpa(3000, 3, models=[table, ConstantModel(1.0), None]).ask().tolist() == [2, 1499, 1499]
+
+
 def test_full_workers_do_not_count():
     outcome = run(Dfpa(1000, 3, limits=[100, None, None]), lambda d, _: d / np.array([10.0, 5, 5]))
     assert (outcome.reason, outcome.imbalance) == ("balanced", 0.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fpmdask.errors import PartitionError
@@ -51,18 +51,27 @@ table = st.lists(seconds, min_size=1, max_size=25)
 
 @pytest.mark.slow
 @given(st.lists(table, min_size=1, max_size=6), st.data())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_makespan_is_that_of_the_dynamic_program(tables, data):
+    """500 instances that have a solution and a table whose times fall somewhere."""
     units = data.draw(st.integers(1, max(1, sum(len(t) - 1 for t in tables))))
     expected = dynamic_program(units, tables)
-    if expected == float("inf"):
-        with pytest.raises(PartitionError):
-            exact(units, tables)
-        return
+    assume(expected < float("inf"))
+    assume(any(a > b for t in tables for a, b in itertools.pairwise(t[: units + 1])))
     distribution = exact(units, tables)
     assert distribution.dtype == np.int64
     assert distribution.sum() == units
     assert makespan(tables, distribution) == expected
+
+
+@pytest.mark.slow
+@given(st.lists(table, min_size=1, max_size=6), st.data())
+@settings(max_examples=100, deadline=None)
+def test_what_the_dynamic_program_finds_impossible_is_refused(tables, data):
+    units = data.draw(st.integers(1, 1 + sum(len(t) - 1 for t in tables)))
+    assume(dynamic_program(units, tables) == float("inf"))
+    with pytest.raises(PartitionError):
+        exact(units, tables)
 
 
 @pytest.mark.slow

@@ -161,11 +161,35 @@ def test_units_that_take_no_time():
 
 
 def test_tables_limit_their_workers():
-    with pytest.raises(PartitionError, match=r"6 units.*sum to 5"):
+    with pytest.raises(PartitionError, match=r"6 units.*for 5 units"):
         geometric(6, [TabulatedModel([0, 1, 2]), TabulatedModel([0, 1, 2, 3, np.inf])])
 
-    with pytest.raises(PartitionError, match=r"6 units.*sum to 5"):
+    with pytest.raises(PartitionError, match=r"6 units.*for 5 units"):
         geometric(6, [TabulatedModel([0, 1, 2]), TabulatedModel([0, 1, 2, 3])], [9, 9])
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        [AnalyticModel(lambda x: np.where(x > 10, np.inf, x), 1.0)] * 2,
+        [AnalyticModel(("power", 200), 1.0), AnalyticModel(("power", 300), 1.0)],
+        [ConstantModel(1e-306)],
+        [ConstantModel(1e-310), ConstantModel(2e-310)],
+    ],
+)
+def test_units_that_no_finite_time_suffices_for(models):
+    with pytest.raises(PartitionError, match=r"1000000 units do not fit.*finite times"):
+        geometric(1_000_000, models)
+
+
+def test_sizes_that_a_complexity_calls_impossible_are_not_given():
+    limited = AnalyticModel(lambda x: np.where(x > 10, np.inf, x), 1.0)
+    assert geometric(100, [limited, ConstantModel(0.1)]).tolist() == [10, 90]
+
+
+def test_the_largest_number_of_units_is_met_exactly():
+    for models in ([ConstantModel(1.0)] * 3, [ConstantModel(1.0), ConstantModel(2.0)]):
+        assert geometric(2**52, models).sum() == 2**52
 
 
 def test_decreasing_tables_are_refused():

@@ -67,7 +67,7 @@ def _multiply(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Ma
         progress = space.partial[part] = Progress(c)
     panels = order["panels"]
     began = time.perf_counter()
-    with side.blas_threads(space):
+    with side.blas_threads():
         ahead = _fetch(side, spec, order, progress.panels_done)
         while progress.panels_done < len(panels):
             waiting = time.perf_counter()
