@@ -61,7 +61,7 @@ def positive_array(values: ArrayLike, name: str) -> FloatArray:
     return array
 
 
-def positive_number(value: float, name: str) -> float:
+def positive_number(value: Any, name: str) -> float:
     """Return `value` as a float, refusing what is not finite and > 0."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not 0 < float(value) < np.inf:
