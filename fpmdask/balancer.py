@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from numbers import Real
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -85,7 +86,8 @@ class Balancer:
             raise CoordinatorError(
                 f"found a {type(client).__name__}; give a connected distributed.Client"
             )
-        if workers is not None and (isinstance(workers, str) or not list(workers)):
+        several = isinstance(workers, Iterable) and not isinstance(workers, str)
+        if workers is not None and not (several and list(workers)):
             raise CoordinatorError(
                 f"workers = {workers!r}; give a sequence of names or addresses, or None for all"
             )
@@ -94,6 +96,7 @@ class Balancer:
         self.progress = progress
         self.report: Report | None = None
         self._closed = False
+        self._installed = False
         if client.status not in ("running", "connecting", "newly-created"):
             raise CoordinatorError(
                 f"found a client that is {client.status}; connect a new distributed.Client"
@@ -112,6 +115,7 @@ class Balancer:
             spill_target=float(config.setting("spill-target")),
         )
         await proxy.install(self.client, plugin)
+        self._installed = True
         return self
 
     # ---- applications
@@ -314,7 +318,12 @@ class Balancer:
             )
         return self.client.sync(function, *args)
 
+    async def _ready(self) -> None:
+        if not self._installed:  # made with an asynchronous client, and not awaited
+            await self._install()
+
     async def _follow(self, app: str, spec: dict[str, Any]) -> tuple[Any, Report]:
+        await self._ready()
         value, raw = await proxy.follow(self.client, app, spec, self.progress)
         self.report = build(raw, app)
         return value, self.report
@@ -330,11 +339,16 @@ class Balancer:
         epsilon = config.setting("epsilon", epsilon)
         max_rounds = config.setting("max-rounds", max_rounds)
         Dfpa(1, 1, epsilon=epsilon, max_rounds=max_rounds)  # refuses what DFPA would refuse later
-        limit = config.seconds("deadline", deadline)
+        try:
+            limit = config.seconds("deadline", deadline)
+        except CoordinatorError as error:
+            raise PartitionError(str(error)) from error
         if not limit > 0:
             raise PartitionError(f"deadline = {deadline!r}; it must be a duration > 0")
         if timing is None:
             timing = TimingPolicy(**config.timing_settings())
+        if not isinstance(timing, TimingPolicy):
+            raise PartitionError(f"timing = {timing!r}; give a fpmdask.timing.TimingPolicy")
         return {
             "epsilon": float(cast(float, epsilon)),
             "max_rounds": int(cast(int, max_rounds)),
@@ -344,13 +358,13 @@ class Balancer:
         }
 
 
-def _checked_limits(limits: Mapping[str, float] | None) -> dict[str, float] | None:
+def _checked_limits(limits: Any) -> dict[str, float] | None:
     if limits is None:
         return None
     if not isinstance(limits, Mapping):
         raise PartitionError(f"limits = {limits!r}; give a mapping of worker name to most units")
     for name, limit in limits.items():
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+        if isinstance(limit, bool) or not isinstance(limit, Real) or not float(limit) >= 0:
             raise PartitionError(f"the limit of {name} is {limit!r}; it must be a number >= 0")
     return {str(name): float(limit) for name, limit in limits.items()}
 

@@ -11,18 +11,32 @@ from fpmdask.coordinator.rounds import measure
 from fpmdask.errors import PartitionError
 
 
+def check(context: RunContext) -> None:
+    """Refuse at once what cannot be run.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker, or not every named one, is connected.
+    PartitionError
+        If a limit is that of no connected worker.
+    """
+    context.candidates()
+    names = {context.name(address) for address in context.scheduler.workers}
+    if unknown := sorted((context.spec["limits"] or {}).keys() - names):
+        raise PartitionError(
+            f"limits name {', '.join(unknown)}; connected are {', '.join(sorted(names))}"
+        )
+
+
 async def run(context: RunContext) -> dict[str, Any]:
     """Measure the kernel of the spec with DFPA; the result is in the report."""
     spec = context.spec
+    check(context)
     began = time.perf_counter()
     await context.acquire(spec["kernel"])
     prepared = time.perf_counter()
     limits = spec["limits"] or {}
-    names = {context.name(address) for address in context.workers}
-    if unknown := sorted(limits.keys() - names):
-        raise PartitionError(
-            f"limits name {', '.join(unknown)}; taking part are {', '.join(sorted(names))}"
-        )
     await measure(
         context,
         spec["units"],

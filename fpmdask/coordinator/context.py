@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity, canonical
+from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.coordinator.tickets import Answer, Order
 from fpmdask.errors import CoordinatorError
 from fpmdask.models import PiecewiseLinearModel
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fpmdask.coordinator.plugin import CoordinatorPlugin
 
 PREPARE_SECONDS = 30.0
+STARTING = "has not finished starting"
 
 
 class KernelFailed(CoordinatorError):
@@ -54,7 +55,11 @@ class RunContext:
         self.news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.report: dict[str, Any] = {"phases": {}, "rounds": [], "log": None}
+        self._names: dict[str, str] = {}
+        self._acquired = asyncio.Event()
+        self._closed = False
         self._prepared: set[str] = set()
+        self._overdue: set[str] = set()
         self.kernel_ids: dict[str, KernelId] = {}
         self._kernel: dict[str, Any] | None = None
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
@@ -74,7 +79,9 @@ class RunContext:
     def name(self, address: str) -> str:
         """Return the name of a worker, also of one that is gone."""
         known = self.scheduler.workers.get(address) or self.coordinator.identities.get(address)
-        return address if known is None else str(known.name)
+        if known is not None:
+            self._names[address] = str(known.name)
+        return self._names.get(address, address)
 
     # ---- membership
 
@@ -89,27 +96,49 @@ class RunContext:
             If the kernel cannot be opened on any worker.
         """
         self._kernel = kernel
-        wanted = self._wanted()
-        stuck = self.coordinator.leases.stuck
-        for address in [address for address in wanted if address in stuck]:
-            self.leave_out(address, f"still occupied by a call of run {stuck[address]}")
+        wanted = self.candidates()
+        if busy := self.coordinator.leases.busy(wanted):
+            self.emit(
+                "waiting", workers=[self.name(a) for a in busy], runs=sorted({*busy.values()})
+            )
         held = await self.coordinator.lease(self.run, wanted)
         present = [address for address in wanted if address in held]
-        answers = await asyncio.gather(*(self._prepare(address) for address in present))
-        for address, failure in zip(present, answers, strict=True):
-            if failure is not None:
-                self.leave_out(address, failure)
-        # they have answered in any order
-        self.workers = {a: self.workers[a] for a in present if a in self.workers}
+        for address in wanted:
+            if address not in held:
+                self.leave_out(address, self._why_not(address))
+        answers = await asyncio.gather(*(self._introduce(address) for address in present))
+        for address, answer in zip(present, answers, strict=True):
+            if isinstance(answer, str):
+                self.leave_out(address, answer)
+            elif address not in self.scheduler.workers:
+                self.leave_out(address, self._why_not(address))
+            else:
+                self.workers[address] = answer
         if not self.workers:
             if self.errors:
                 raise self.kernel_failure("the kernel cannot be opened on any worker")
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
-            raise CoordinatorError(f"no worker can take part ({reasons or 'none is connected'})")
+            raise CoordinatorError(f"no worker can take part ({reasons}); start others, or wait")
+        self._acquired.set()
 
-    def _wanted(self) -> list[str]:
+    def _why_not(self, address: str) -> str:
+        run = self.coordinator.leases.stuck.get(address)
+        return "left the cluster" if run is None else f"still occupied by a call of run {run}"
+
+    def candidates(self) -> list[str]:
+        """Return the addresses of the workers that the run would use now, in worker order.
+
+        Raises
+        ------
+        CoordinatorError
+            If a named worker is not there, or there is none.
+        """
         states = self.scheduler.workers
         names = self.spec.get("workers")
+        if not states:
+            raise CoordinatorError(
+                "no worker is connected; start some (client.wait_for_workers waits for them)"
+            )
         if names is None:
             return sorted(states, key=lambda a: (len(str(states[a].name)), str(states[a].name)))
         by_name = {str(state.name): address for address, state in states.items()}
@@ -121,20 +150,33 @@ class RunContext:
             )
         return list(dict.fromkeys(by_name.get(name, name) for name in names))
 
-    async def _prepare(self, address: str, patience: float = PREPARE_SECONDS) -> str | None:
-        """Introduce a worker; return why it cannot take part, or None."""
+    async def _prepare(self, address: str) -> dict[str, Any] | str:
+        """Have a worker open the kernel; return its answer, or why there is none."""
         try:
-            answer = await asyncio.wait_for(
-                self.scheduler.rpc(address).fpmdask_prepare(run=self.run, kernel=self._kernel),
-                patience,
+            answer: dict[str, Any] | None = await self.scheduler.rpc(address).fpmdask_prepare(
+                run=self.run, kernel=self._kernel
             )
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             return f"did not answer: {error!r}"
         if answer is None:  # what Dask answers where there is no such handler
-            return "has not finished starting"
+            return STARTING
         if "unusable" in answer:
             return str(answer["unusable"])
         self._prepared.add(address)
+        if self._closed:
+            self._forget()
+        return answer
+
+    async def _introduce(self, address: str) -> WorkerIdentity | str:
+        """Return who a worker is, ready for the kernel, or why it cannot take part."""
+        # it goes on when nobody waits any more: the worker must be told then that the run is over
+        preparing = self.coordinator.beside(self._prepare(address))
+        try:
+            answer = await asyncio.wait_for(asyncio.shield(preparing), PREPARE_SECONDS)
+        except TimeoutError:
+            return f"has not opened the kernel within {PREPARE_SECONDS:g} s"
+        if isinstance(answer, str):
+            return answer
         identity = WorkerIdentity(
             answer["name"], Fingerprint.from_json(answer["fingerprint"]), answer["start"]
         )
@@ -142,20 +184,20 @@ class RunContext:
         if "error" in answer:
             self.errors[address] = answer["error"]
             return f"{answer['error']['type']}: {answer['error']['message']}"
-        self.workers[address] = identity
-        if self._kernel is not None:
-            self.kernel_ids[address] = KernelId(
-                self._kernel["name"],
-                answer["implementation"],
-                canonical(self._kernel["parameters"]),
-            )
-        return None
+        if "kernel" in answer:
+            self.kernel_ids[address] = KernelId(**answer["kernel"])
+        return identity
 
     def leave_out(self, address: str, reason: str) -> None:
         """Note that a worker takes no further part."""
         self.workers.pop(address, None)
         self.left_out[self.name(address)] = reason
         self.emit("left out", worker=self.name(address), reason=reason)
+
+    def give_up_on(self, address: str, reason: str) -> None:
+        """Leave out a worker whose call does not return; it gets no work until that returns."""
+        self._overdue.add(address)
+        self.leave_out(address, reason)
 
     def worker_left(self, address: str) -> None:
         """Hook: a worker is gone."""
@@ -165,16 +207,22 @@ class RunContext:
 
     async def worker_joined(self, address: str) -> None:
         """Hook: a worker has come; it takes part from the next round."""
-        if self.spec.get("workers") is not None or self._kernel is None:
+        if self.spec.get("workers") is not None:
             return
+        await self._acquired.wait()
         give_up = time.monotonic() + PREPARE_SECONDS
-        failure: str | None = "has not finished starting"
-        while failure and time.monotonic() < give_up and address in self.scheduler.workers:
+        answer: WorkerIdentity | str = STARTING
+        while answer == STARTING and time.monotonic() < give_up and not self._closed:
             await asyncio.sleep(0.1)
-            failure = await self._prepare(address)
-        if failure or not self.coordinator.leases.extend(self.run, address):
-            self.workers.pop(address, None)
+            if address not in self.scheduler.workers or address in self.workers:
+                return
+            answer = await self._introduce(address)
+        if isinstance(answer, str) or self._closed or address not in self.scheduler.workers:
             return
+        if not self.coordinator.leases.extend(self.run, address):
+            return
+        self.workers[address] = answer
+        self.left_out.pop(self.name(address), None)
         self.emit("joined", worker=self.name(address))
         self.post(("joined", address))
 
@@ -233,8 +281,17 @@ class RunContext:
 
     async def close(self) -> None:
         """Tell all the workers that the run is over, and give the leases back."""
+        self._closed = True
+        self._acquired.set()  # who waits for it has nothing to join
+        self._forget()
+        measuring = self.spec["measuring"]
+        patience = measuring["deadline"] + measuring["hang"]
+        self.coordinator.give_back(self.run, self._overdue, patience)
+
+    def _forget(self) -> None:
         # Only to those that know the message: an unknown one ends a worker.
-        for address in self._prepared & self.scheduler.workers.keys():
-            # one way: nobody needs the answer, and a worker that hangs must not hold the run
-            self.scheduler.worker_send(address, {"op": "fpmdask-forget", "run": self.run})
-        self.coordinator.give_back(self.run)
+        while self._prepared:
+            address = self._prepared.pop()
+            if address in self.scheduler.workers:
+                # one way: nobody needs the answer, and a worker that hangs must not hold the run
+                self.scheduler.worker_send(address, {"op": "fpmdask-forget", "run": self.run})

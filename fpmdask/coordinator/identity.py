@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fpmdask.models import PiecewiseLinearModel
+
+TOO_LARGE_SECONDS = 600.0
 
 
 def canonical(parameters: Mapping[str, Any]) -> str:
@@ -64,12 +67,17 @@ class ModelLibrary:
     A model measured on this very start of a worker is its own. A model of an earlier start, or of
     another worker with the same fingerprint, is a *prior*: right until one measurement says
     otherwise. Lookup and storing are O(number of models of that kernel and fingerprint).
+
+    A size that passed its deadline is remembered too, for `TOO_LARGE_SECONDS` and this start of the
+    worker: the next run need not wait for the same deadline, and a worker that was held up by
+    something else is tried again later.
     """
 
     def __init__(self) -> None:
         self._models: dict[
             tuple[KernelId, Fingerprint], dict[tuple[str, str], PiecewiseLinearModel]
         ] = {}
+        self._too_large: dict[tuple[KernelId, WorkerIdentity], tuple[int, float, float]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._models.values()))
@@ -93,3 +101,19 @@ class ModelLibrary:
         for name, start in [key for key in known if key[0] == worker.name]:
             del known[name, start]
         known[worker.name, worker.start] = model
+
+    def limit(self, kernel: KernelId, worker: WorkerIdentity, deadline: float, now: float) -> float:
+        """Return the most units that a measurement within ``deadline`` seconds may be tried with.
+
+        ``now`` is the time in seconds on the clock of `found_too_large`.
+        """
+        units, allowed, when = self._too_large.get((kernel, worker), (0, 0.0, -math.inf))
+        known = deadline <= allowed and now - when <= TOO_LARGE_SECONDS
+        return units - 1 if known else math.inf
+
+    def found_too_large(
+        self, kernel: KernelId, worker: WorkerIdentity, units: int, deadline: float, now: float
+    ) -> None:
+        """Remember that ``units`` were not finished within ``deadline`` seconds."""
+        if units <= self.limit(kernel, worker, deadline, now):
+            self._too_large[kernel, worker] = (units, deadline, now)

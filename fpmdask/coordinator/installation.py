@@ -18,11 +18,11 @@ from fpmdask.errors import VersionMismatchError
 PLUGIN = "fpmdask"
 
 
-def check_version(theirs: str, who: str) -> None:
-    """Raise `VersionMismatchError` unless ``theirs`` is the version of this process."""
+def check_version(theirs: str) -> None:
+    """Raise `VersionMismatchError` unless a client runs the version of this scheduler."""
     if theirs != fpmdask.__version__:
         raise VersionMismatchError(
-            f"{who} runs fpmdask {theirs}, this process {fpmdask.__version__}; "
+            f"the client runs fpmdask {theirs}, the scheduler {fpmdask.__version__}; "
             "install one version on the client, the scheduler and all workers"
         )
 

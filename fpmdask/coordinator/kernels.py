@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,11 +23,19 @@ def kernel_spec(kernel: KernelLike) -> dict[str, Any]:
     if isinstance(kernel, tuple):
         try:
             name, parameters = kernel
-            return {"name": str(name), "parameters": dict(parameters)}
+            parameters = dict(parameters)
         except (TypeError, ValueError) as error:
             raise KernelError(
                 f"found {kernel!r}; a registered kernel is a pair (name, parameters)"
             ) from error
+        try:
+            json.dumps(parameters, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise KernelError(
+                f"the parameters of kernel {name} are not JSON values ({error}); "
+                "use str, bool, int, finite float, list, dict, None"
+            ) from error
+        return {"name": str(name), "parameters": parameters}
     if isinstance(kernel, type):
         name, parameters = f"{kernel.__module__}.{kernel.__qualname__}", {}
     else:

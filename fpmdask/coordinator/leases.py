@@ -9,19 +9,26 @@ class Leases:
     """Leases of workers to runs (no I/O).
 
     A run asks once for all the workers it wants and gets them all at once, so that two runs cannot
-    hold half of the cluster each and wait for ever. A worker whose call does not return is *stuck*:
-    it is leased to nobody until `recovered`.
+    hold half of the cluster each and wait for ever. A worker on which a call of an ended run still
+    goes on is *lingering*: the next run waits for it. One whose call does not return is *stuck*: it
+    is leased to nobody. Both until `recovered`.
     """
 
     def __init__(self) -> None:
         self._holder: dict[str, str] = {}
         self._stuck: dict[str, str] = {}
+        self._lingering: dict[str, str] = {}
         self._queue: list[tuple[str, tuple[str, ...]]] = []
 
     @property
     def stuck(self) -> dict[str, str]:
         """Workers that a call of the named run still occupies."""
         return dict(self._stuck)
+
+    def busy(self, workers: Iterable[str]) -> dict[str, str]:
+        """Return which of ``workers`` have to be waited for, and the runs that use them."""
+        using = self._holder | self._lingering
+        return {worker: using[worker] for worker in workers if worker in using}
 
     def held_by(self, run: str) -> set[str]:
         """Return the workers that ``run`` holds."""
@@ -33,9 +40,10 @@ class Leases:
         return self._grant()
 
     def extend(self, run: str, worker: str) -> bool:
-        """Give ``run`` one more worker if nobody has it, wants it first, or has it stuck."""
+        """Give ``run``, which holds some, one more worker if nobody uses it or wants it first."""
         wanted = any(worker in workers for _, workers in self._queue)
-        if wanted or worker in self._holder or worker in self._stuck:
+        used = worker in self._holder or worker in self._stuck or worker in self._lingering
+        if wanted or used or run not in self._holder.values():
             return False
         self._holder[worker] = run
         return True
@@ -49,21 +57,30 @@ class Leases:
                 del self._holder[held]
         return self._grant()
 
-    def block(self, run: str, worker: str) -> None:
-        """Take ``worker`` from ``run``, which holds it: a call on it does not return."""
+    def linger(self, run: str, worker: str) -> None:
+        """Take ``worker`` from ``run``, which ends; a call of it goes on and will return."""
         if self._holder.get(worker) == run:
             del self._holder[worker]
-            self._stuck[worker] = run
+            self._lingering[worker] = run
+
+    def block(self, run: str, worker: str) -> list[str]:
+        """Take ``worker`` from ``run``, which uses it: a call on it does not return."""
+        for using in (self._holder, self._lingering):
+            if using.get(worker) == run:
+                del using[worker]
+                self._stuck[worker] = run
+        return self._grant()
 
     def recovered(self, worker: str) -> list[str]:
-        """Note that the stuck call on ``worker`` has returned."""
+        """Note that the last call of an ended run on ``worker`` has returned."""
         self._stuck.pop(worker, None)
+        self._lingering.pop(worker, None)
         return self._grant()
 
     def left(self, worker: str) -> list[str]:
         """Forget a worker that left the cluster."""
-        self._stuck.pop(worker, None)
-        self._holder.pop(worker, None)
+        for using in (self._stuck, self._lingering, self._holder):
+            using.pop(worker, None)
         self._queue = [
             (run, tuple(name for name in workers if name != worker)) for run, workers in self._queue
         ]
@@ -76,7 +93,7 @@ class Leases:
         waiting: list[tuple[str, tuple[str, ...]]] = []
         for run, workers in self._queue:
             wanted = set(workers) - self._stuck.keys()
-            if wanted & (self._holder.keys() | claimed):
+            if wanted & (self._holder.keys() | self._lingering.keys() | claimed):
                 waiting.append((run, workers))
                 claimed |= wanted
                 continue

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -35,7 +35,7 @@ POLL_SECONDS = 10.0
 
 def restore(version: str, settings: dict[str, Any]) -> CoordinatorPlugin:
     """Rebuild a pickled coordinator, on a scheduler of the same version only."""
-    check_version(version, "the client")
+    check_version(version)
     return CoordinatorPlugin(**settings)
 
 
@@ -91,12 +91,14 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.runs: dict[str, RunContext] = {}
         self._results: dict[str, dict[str, Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._side_tasks: set[asyncio.Task[None]] = set()
+        self._side_tasks: set[asyncio.Task[Any]] = set()
+        self._patience: dict[str, asyncio.TimerHandle] = {}
         self._granted: dict[str, asyncio.Future[None]] = {}
         self._ready: asyncio.Task[None] | None = None
         self._client: Client | None = None
         scheduler.handlers.update(
             fpmdask_hello=self.hello,
+            fpmdask_check=self.check,
             fpmdask_start=self.start_run,
             fpmdask_poll=self.poll,
             fpmdask_cancel=self.cancel,
@@ -105,7 +107,7 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     async def hello(self, version: str) -> dict[str, Any]:
         """Greet a client: check its version, and be ready for runs when this returns."""
-        check_version(version, "the client")
+        check_version(version)
         if self._ready is None or (self._ready.done() and self._ready.exception()):
             self._ready = asyncio.create_task(self._make_ready())
         await asyncio.shield(self._ready)
@@ -127,7 +129,9 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     async def before_close(self) -> None:
         """Leave nothing behind when the scheduler closes."""
-        tasks = [*self._tasks.values(), *self._side_tasks]
+        for timer in self._patience.values():
+            timer.cancel()
+        tasks: list[asyncio.Task[Any]] = [*self._tasks.values(), *self._side_tasks]
         if self._ready is not None:
             tasks.append(self._ready)
         for task in tasks:
@@ -138,6 +142,15 @@ class CoordinatorPlugin(SchedulerPlugin):
             await self._client.close()
 
     # ---- handlers for clients
+
+    async def check(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
+        """Return why ``app`` could not run with ``spec`` now, or None; nothing is started."""
+        try:
+            module, _, _ = self.apps[app].partition(":")
+            importlib.import_module(module).check(RunContext(self, "check", client, spec))
+        except fpmdask.errors.FpmdaskError as error:
+            return describe_error(error)
+        return None
 
     async def start_run(self, app: str, client: str, spec: dict[str, Any]) -> str:
         """Start a run of ``app`` for ``client``; return the run's id."""
@@ -212,11 +225,25 @@ class CoordinatorPlugin(SchedulerPlugin):
             self._granted.pop(run, None)
         return self.leases.held_by(run)
 
-    def give_back(self, run: str) -> None:
-        """Return all of a run's leases; a worker still occupied by a call stays blocked."""
+    def give_back(self, run: str, overdue: Iterable[str], patience: float) -> None:
+        """Return all of a run's leases.
+
+        A worker on which a call goes on stays occupied until the call returns; who waits for it
+        waits ``patience`` seconds at most, and not at all for an overdue one.
+        """
+        overdue = set(overdue)
+        loop = asyncio.get_running_loop()
         for worker in self.leases.held_by(run) & self.tickets.occupied():
-            self.leases.block(run, worker)
+            if worker in overdue:
+                self.leases.block(run, worker)
+            else:
+                self.leases.linger(run, worker)
+                self._patience[worker] = loop.call_later(patience, self._block, run, worker)
         self._grant(self.leases.release(run))
+
+    def _block(self, run: str, worker: str) -> None:
+        self._patience.pop(worker, None)
+        self._grant(self.leases.block(run, worker))
 
     def _grant(self, runs: Iterable[str]) -> None:
         for run in runs:
@@ -226,7 +253,13 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     def _task_ended(self, worker: str) -> None:
         if worker not in self.tickets.occupied():
+            self._stop_waiting(worker)
             self._grant(self.leases.recovered(worker))
+
+    def _stop_waiting(self, worker: str) -> None:
+        timer = self._patience.pop(worker, None)
+        if timer is not None:
+            timer.cancel()
 
     # ---- events of the cluster
 
@@ -236,9 +269,14 @@ class CoordinatorPlugin(SchedulerPlugin):
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Tell the runs; never wait here for the worker itself."""
         for context in self.runs.values():
-            task = asyncio.create_task(context.worker_joined(worker))
-            self._side_tasks.add(task)
-            task.add_done_callback(self._side_tasks.discard)
+            self.beside(context.worker_joined(worker))
+
+    def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run ``work`` as a task that ends with the scheduler at the latest."""
+        task = asyncio.create_task(work)
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_tasks.discard)
+        return task
 
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
@@ -246,6 +284,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         """End what was on the worker and tell the runs."""
         if self._client is not None:
             self.tickets.left(worker)
+        self._stop_waiting(worker)
         self._grant(self.leases.left(worker))
         for context in list(self.runs.values()):
             context.worker_left(worker)
@@ -255,6 +294,4 @@ class CoordinatorPlugin(SchedulerPlugin):
         """Cancel the runs of a client that is gone."""
         for run, context in list(self.runs.items()):
             if context.client == client:
-                task = asyncio.create_task(self.cancel(run))
-                self._side_tasks.add(task)
-                task.add_done_callback(self._side_tasks.discard)
+                self.beside(self.cancel(run))

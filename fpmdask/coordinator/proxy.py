@@ -58,6 +58,13 @@ def _scheduler(client: Client) -> Any:
     return client.scheduler
 
 
+async def check(client: Client, app: str, spec: dict[str, Any]) -> None:
+    """Raise what the run would raise before it starts, while its inputs are not there yet."""
+    error = await _scheduler(client).fpmdask_check(app=app, client=client.id, spec=spec)
+    if error is not None:
+        raise rebuild(error)
+
+
 async def follow(
     client: Client, app: str, spec: dict[str, Any], progress: Progress | None
 ) -> tuple[Any, dict[str, Any]]:

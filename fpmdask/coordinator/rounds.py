@@ -49,6 +49,10 @@ async def measure(
     """
     rounds = Rounds(context, policy, deadline, hang, limit_of)
     members = {address: rounds.member(address) for address in context.workers}
+    if sum(member.limit for member in members.values()) < units:
+        # what earlier runs found too large is needed now: it must show again
+        rounds.heed_earlier = False
+        members = {address: rounds.member(address) for address in context.workers}
     machine = Measuring(
         units,
         members,
@@ -75,6 +79,7 @@ class Rounds:
     deadline: float
     hang: float
     limit_of: LimitOf | None
+    heed_earlier: bool = True
     step_seconds: list[float] = field(default_factory=list)
 
     async def follow(
@@ -112,9 +117,12 @@ class Rounds:
     def member(self, address: str) -> Member:
         """Return the worker as a member: its limit, and its model where one is known."""
         limit = math.inf if self.limit_of is None else self.limit_of(address)
-        known = self.context.coordinator.library.find(
-            self.context.kernel_ids[address], self.context.workers[address]
-        )
+        library = self.context.coordinator.library
+        kernel, identity = self.context.kernel_ids[address], self.context.workers[address]
+        if self.heed_earlier:
+            now = time.monotonic()
+            limit = min(limit, library.limit(kernel, identity, self.deadline, now))
+        known = library.find(kernel, identity)
         if known is None:
             return Member(self.context.name(address), limit)
         return Member(self.context.name(address), limit, known[0], prior=not known[1])
@@ -125,13 +133,15 @@ class Rounds:
             case ("left", address):
                 return machine.left(address)
             case ("joined", address):
+                if address not in self.context.workers:
+                    return []  # it has left again
                 return machine.joined(address, self.member(address))
             case ("overdue", number, limit):
                 instructions: list[Instruction] = []
                 if number == machine.round:
                     for address in sorted(machine.pending):
                         reason = f"no answer within {limit:g} s"
-                        self.context.leave_out(address, reason)
+                        self.context.give_up_on(address, reason)
                         instructions = machine.overdue(address, number, reason)
                 return instructions
             case ("answer", (address, number), answer):
@@ -177,6 +187,7 @@ class Rounds:
 
     def conclude(self, machine: Measuring) -> None:
         """Store the models and note the result; raise if there is none."""
+        self._remember_too_large(machine)
         for address, member in machine.members.items():
             model, identity = member.model, self.context.workers.get(address)
             if (
@@ -207,3 +218,12 @@ class Rounds:
         if not machine.members:
             raise CoordinatorError(str(machine.failure))
         raise PartitionError(str(machine.failure))
+
+    def _remember_too_large(self, machine: Measuring) -> None:
+        library, now = self.context.coordinator.library, time.monotonic()
+        for record in machine.rounds:
+            for address, seconds in record.seconds.items():
+                identity = self.context.workers.get(address)
+                if identity is not None and seconds == math.inf:
+                    kernel, units = self.context.kernel_ids[address], record.units[address]
+                    library.found_too_large(kernel, identity, units, self.deadline, now)

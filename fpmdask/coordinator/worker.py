@@ -21,8 +21,9 @@ from distributed.utils import offload
 
 from fpmdask.coordinator.blas_threads import blas_threads
 from fpmdask.coordinator.fingerprint import fingerprint
+from fpmdask.coordinator.identity import canonical
 from fpmdask.coordinator.installation import PLUGIN
-from fpmdask.errors import KernelError
+from fpmdask.errors import KernelError, RunCancelledError
 from fpmdask.timing import (
     Kernel,
     Scratch,
@@ -109,7 +110,6 @@ class WorkerSide(WorkerPlugin):
             "name": str(self.worker.name),
             "start": self.worker.id,
             "fingerprint": fingerprint(self.worker.state.nthreads, limit).to_json(),
-            "implementation": "",
         }
         self._keep_scratch()
         space = self.spaces.setdefault(run, RunSpace(run, self.scratch))
@@ -119,7 +119,7 @@ class WorkerSide(WorkerPlugin):
             except Exception as error:
                 answer["error"] = describe_error(error)
             else:
-                answer["implementation"] = space.kernel.implementation
+                answer["kernel"] = _identity(space.kernel, kernel.get("digest"))
         return answer
 
     def forget(self, run: str) -> None:
@@ -198,6 +198,19 @@ class WorkerSide(WorkerPlugin):
         return kernel_factory(kernel["name"])(context, **kernel["parameters"])
 
 
+def _identity(kernel: Kernel, digest: str | None) -> dict[str, str]:
+    """Return the fields of the kernel's `KernelId`; ``digest`` is that of the code that it is."""
+    implementation = kernel.implementation
+    if digest is not None and implementation != digest:
+        # two classes, or one changed since, may say the same of themselves
+        implementation = f"{implementation} {digest}"
+    return {
+        "name": kernel.name,
+        "implementation": implementation,
+        "parameters": canonical(kernel.parameters),
+    }
+
+
 def describe_error(error: BaseException) -> dict[str, Any]:
     """Return an exception as plain data; ``pickled`` is for the client only (None: cannot)."""
     try:
@@ -238,7 +251,9 @@ def step(
     else:
         try:
             answer.update(work(side, space))
-        except Exception as error:
+        except RunCancelledError:
+            answer["cancelled"] = True
+        except (Exception, SystemExit) as error:  # a kernel that exits must not end the worker
             answer["error"] = describe_error(error)
     answer["elapsed"] = time.perf_counter() - began
     message = {"op": "fpmdask-answer", **answer}
@@ -251,11 +266,18 @@ def timed(order: Mapping[str, Any]) -> None:
     def work(side: WorkerSide, space: RunSpace) -> Mapping[str, Any]:
         if space.kernel is None:
             raise KernelError("the kernel was not prepared on this worker")
+
+        def clock() -> float:  # read between repetitions, and by kernels that check their deadline
+            if space.cancelled.is_set():
+                raise RunCancelledError(f"run {space.run} is over")
+            return time.perf_counter()
+
         with side.blas_threads():
             timing = measure(
                 space.kernel,
                 order["units"],
                 TimingPolicy.from_json(order["policy"]),
+                clock=clock,
                 deadline_seconds=order["deadline"],
             )
         return {

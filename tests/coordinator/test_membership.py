@@ -1,0 +1,248 @@
+"""Runs that end while something of them goes on: leases, kernels and limits that outlive a run."""
+
+import asyncio
+import threading
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from distributed import Worker, get_worker
+
+import fpmdask
+from fpmdask.errors import KernelError, PartitionError
+from fpmdask.timing import WorkerContext
+from tests.coordinator.test_cluster import cluster, idle, named
+
+GATE = threading.Event()
+OPENING = threading.Event()
+STARTED = threading.Event()
+
+
+def waiting(units):
+    """A kernel that returns when the gate opens."""
+    STARTED.set()
+    GATE.wait(30)
+
+
+def repeating(units):
+    """A kernel that is repeated until the end of its budget."""
+    STARTED.set()
+
+
+def leaving(units):
+    """A kernel that ends its program on worker 0."""
+    if str(get_worker().name) == "0":
+        raise SystemExit(3)
+
+
+class OpensSlowly:
+    """A kernel that opens on worker ``late`` when the gate opens."""
+
+    name, implementation, parameters = "opens-slowly", "1", {}
+
+    def __init__(self, context: WorkerContext) -> None:
+        if context.name == "late":
+            OPENING.set()
+            GATE.wait(30)
+
+    def setup(self, units):
+        pass
+
+    def run(self):
+        if not OPENING.is_set():
+            OPENING.wait(30)
+        return 0.01
+
+    def teardown(self):
+        pass
+
+    def complexity(self, units):
+        return float(units)
+
+
+class Deep(OpensSlowly):
+    """A kernel whose speed depends on a parameter."""
+
+    name, depth = "deep", 1
+
+    def __init__(self, context: WorkerContext) -> None:
+        self.fast = context.name == "0"
+        self.units = 0
+
+    @property
+    def parameters(self):
+        return {"depth": self.depth}
+
+    def setup(self, units):
+        self.units = units
+
+    def run(self):
+        return self.units * (1e-3 if self.fast else 4e-3)
+
+
+class TooLarge(Deep):
+    """A kernel that says how often it met a size that is too large."""
+
+    name = "too-large"
+    met: ClassVar[list[int]] = []
+
+    def run(self):
+        if self.fast and self.units > 50:
+            self.met.append(self.units)
+            return float("inf")
+        return self.units * 1e-3
+
+
+async def until(true):
+    for _ in range(500):
+        if true():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come to that")
+
+
+@cluster()
+async def test_a_worker_that_joins_as_the_run_ends_keeps_no_lease_and_no_kernel(c, s, *workers):
+    GATE.clear()
+    OPENING.clear()
+    balancer = await fpmdask.Balancer(c)
+    run = asyncio.ensure_future(balancer.partition(OpensSlowly, 30, max_rounds=1))
+    await until(lambda: s.plugins["fpmdask"].runs)
+    async with Worker(s.address, nthreads=1, name="late") as late:
+        await asyncio.wait_for(run, 30)
+        assert OPENING.is_set()  # the late worker is still opening the kernel
+        GATE.set()
+        side = late.plugins["fpmdask"].side
+        await until(
+            lambda: not side.spaces and not s.plugins["fpmdask"].leases.busy([late.address])
+        )
+        report = await balancer.partition(named([*workers, late], [100.0] * 4), 400)
+        assert sorted(report.workers) == ["0", "1", "2", "late"]
+    await idle(s)
+
+
+@cluster()
+async def test_a_worker_that_joins_while_a_run_waits_for_its_turn_takes_part(c, s, *workers):
+    GATE.clear()
+    balancer = await fpmdask.Balancer(c)
+    first = asyncio.ensure_future(balancer.partition(waiting, 30, max_rounds=1))
+    events = []
+    second = await fpmdask.Balancer(c, progress=events.append)
+    run = asyncio.ensure_future(second.partition(repeating, 4000, epsilon=1e-9, max_rounds=8))
+    await until(lambda: any(event["event"] == "waiting" for event in events))
+    async with Worker(s.address, nthreads=1, name="late"):
+        GATE.set()
+        await first
+        assert "late" in (await run).workers
+
+
+@cluster()
+async def test_after_a_cancelled_run_the_next_one_waits_for_its_calls(c, s, *workers):
+    GATE.clear()
+    STARTED.clear()
+    balancer = await fpmdask.Balancer(c)
+    run = asyncio.ensure_future(balancer.partition(waiting, 30))
+    await until(STARTED.is_set)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    events = []
+    second = await fpmdask.Balancer(c, progress=events.append)
+    run = asyncio.ensure_future(second.partition(named(workers, [1.0, 1.0, 1.0]), 30))
+    await until(lambda: any(event["event"] == "waiting" for event in events))
+    GATE.set()
+    report = await run
+    assert sorted(report.workers) == ["0", "1", "2"]
+    assert not report.left_out
+    await idle(s)
+
+
+@cluster()
+async def test_a_cancelled_run_stops_between_repetitions(c, s, *workers):
+    STARTED.clear()
+    balancer = await fpmdask.Balancer(c)
+    timing = fpmdask.timing.TimingPolicy(min_seconds=3600.0, budget_seconds=3600.0)
+    run = asyncio.ensure_future(balancer.partition(repeating, 30, timing=timing))
+    await until(STARTED.is_set)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    await idle(s)
+
+
+@cluster()
+async def test_a_kernel_that_exits_leaves_its_worker_out_and_alive(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    report = await balancer.partition(leaving, 30, epsilon=1e9)
+    assert report.left_out == {"0": "SystemExit: 3"}
+    assert len(s.workers) == 3
+
+
+@cluster()
+async def test_models_of_a_class_belong_to_its_parameters(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    assert len((await balancer.partition(Deep, 900)).rounds) == 2
+    assert len((await balancer.partition(Deep, 900)).rounds) == 1
+    Deep.depth = 50
+    try:
+        report = await balancer.partition(Deep, 900)
+    finally:
+        Deep.depth = 1
+    assert len(set(report.rounds[0].units.values())) == 1  # even: nothing is known of this depth
+    kernels = {kernel for kernel, _ in s.plugins["fpmdask"].library._models}
+    assert {kernel.parameters for kernel in kernels} == {'{"depth":1}', '{"depth":50}'}
+    assert {kernel.name for kernel in kernels} == {"deep"}
+
+
+@cluster()
+async def test_a_size_found_too_large_is_not_tried_by_the_next_run(c, s, *workers):
+    TooLarge.met.clear()
+    balancer = await fpmdask.Balancer(c)
+    first = await balancer.partition(TooLarge, 600)
+    met, least = len(TooLarge.met), min(TooLarge.met)
+    second = await balancer.partition(TooLarge, 600)
+    assert all(units < least for units in TooLarge.met[met:])
+    assert dict(zip(second.workers, second, strict=True))["0"] <= 50
+    assert sum(first) == sum(second) == 600
+    met = len(TooLarge.met)
+    await balancer.partition(TooLarge, 60_000, deadline="10m", max_rounds=2)  # they may fit then
+    assert max(TooLarge.met[met:]) >= least
+
+
+@cluster()
+async def test_limits_may_name_a_worker_that_is_left_out(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    report = await balancer.partition(leaving, 30, epsilon=1e9, limits={"0": np.int64(5)})
+    assert sorted(report.workers) == ["1", "2"]
+    with pytest.raises(PartitionError, match="limits name nobody"):
+        await balancer.partition(leaving, 30, limits={"nobody": 5})
+
+
+@cluster(nthreads=[("127.0.0.1", 1)])
+async def test_parameters_that_are_not_json_are_refused_at_the_client(c, s, a):
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(KernelError, match="not JSON values"):
+        await balancer.partition(("emulated", {"models": {}, "seed": np.int64(1)}), 30)
+
+
+@cluster(nthreads=[("127.0.0.1", 1)])
+async def test_a_balancer_that_was_not_awaited_installs_itself(c, s, a):
+    report = await fpmdask.Balancer(c).partition(named([a], [1.0]), 30)
+    assert list(report) == [30]
+
+
+@cluster(nthreads=[("127.0.0.1", 1)])
+async def test_arguments_of_another_type_are_refused(c, s, a):
+    balancer = await fpmdask.Balancer(c)
+    kernel = named([a], [1.0])
+    for bad in (
+        {"timing": 5},
+        {"deadline": "x"},
+        {"deadline": float("nan")},
+        {"limits": {"0": "5"}},
+    ):
+        with pytest.raises(PartitionError, match=next(iter(bad)).rstrip("s")):
+            await balancer.partition(kernel, 30, **bad)
+    with pytest.raises(fpmdask.errors.CoordinatorError, match="workers = 7"):
+        fpmdask.Balancer(c, workers=7)
+    assert not s.tasks
