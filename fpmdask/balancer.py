@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from numbers import Real
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from distributed import Client
 
-from fpmdask.coordinator import config, proxy
+from fpmdask.coordinator import arguments, config, proxy
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
 from fpmdask.coordinator.report import Report, build
-from fpmdask.errors import CoordinatorError, PartitionError
-from fpmdask.partition import Dfpa
+from fpmdask.errors import CoordinatorError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
 from fpmdask.timing import TimingPolicy
@@ -180,10 +178,10 @@ class Balancer:
             "workers": self.workers,
             "kernel": kernel_spec(kernel),
             "units": check_units(units),
-            "limits": _checked_limits(limits),
+            "limits": arguments.checked_limits(limits),
             "measuring": {
-                **self._measuring(epsilon, max_rounds, timing, deadline),
-                "scout": _checked_scout(scout),
+                **arguments.measuring(epsilon, max_rounds, timing, deadline),
+                "scout": arguments.checked_scout(scout),
                 "least_gain": check_gain(least_gain),
             },
         }
@@ -220,7 +218,8 @@ class Balancer:
             Worker name → rows, as `partition` or an earlier report found them; nothing is measured
             then. The rows of A are handed out in the order of the mapping.
         depth
-            Depth of the timed panel update; by default it follows from what DFPA may cost.
+            Depth of the timed panel update, from 1 to K; by default it follows from what DFPA may
+            cost.
 
         Returns
         -------
@@ -241,6 +240,10 @@ class Balancer:
         O(workers) tasks. Each worker receives B once, panel by panel, and keeps its part of C, its
         slice of the current A panel and at most two panels of B.
 
+        A chunk of C that is lost later, with its worker, is made again from A and B as for any
+        persisted collection: if these can be made again. NumPy inputs are sent to the workers for
+        the time of the call and cannot; give dask arrays where that matters.
+
         References
         ----------
         Lastovetsky and Reddy (2009), section 3 and Fig. 3.
@@ -248,7 +251,7 @@ class Balancer:
         from fpmdask.apps.matmul import arrays
 
         spec = arrays.check(a, b, layout)
-        measuring = self._measuring(epsilon, max_rounds, timing, None)
+        measuring = arguments.measuring(epsilon, max_rounds, timing, None)
         if timing is None:
             measuring["policy"] = None  # follows from the size of the product
         if distribution is not None:
@@ -257,7 +260,8 @@ class Balancer:
             "workers": self.workers,
             "layout": layout,
             "distribution": distribution,
-            "depth": depth,
+            "depth": arrays.check_depth(depth, spec),
+            "product": spec.to_json(),
             "recovery": config.seconds("recovery"),
             "measuring": measuring,
         }
@@ -266,11 +270,8 @@ class Balancer:
     async def _matmul(self, a: Any, b: Any, request: dict[str, Any]) -> da.Array:
         from fpmdask.apps.matmul import arrays
 
-        a = await arrays.in_memory(self.client, a)
-        b = await arrays.in_memory(self.client, b)
-        request["product"] = arrays.check(a, b, request["layout"]).to_json()
-        value, _ = await self._follow("matmul", request)
-        return arrays.collect(self.client, a, b, value)
+        await self._ready()
+        return await arrays.multiply(self.client, a, b, request, self._follow)
 
     # ---- life
 
@@ -327,49 +328,3 @@ class Balancer:
         value, raw = await proxy.follow(self.client, app, spec, self.progress)
         self.report = build(raw, app)
         return value, self.report
-
-    def _measuring(
-        self,
-        epsilon: float | None,
-        max_rounds: int | None,
-        timing: TimingPolicy | None,
-        deadline: str | float | None,
-    ) -> dict[str, Any]:
-        """Return the settings of `fpmdask.coordinator.rounds.measure`, checked."""
-        epsilon = config.setting("epsilon", epsilon)
-        max_rounds = config.setting("max-rounds", max_rounds)
-        Dfpa(1, 1, epsilon=epsilon, max_rounds=max_rounds)  # refuses what DFPA would refuse later
-        try:
-            limit = config.seconds("deadline", deadline)
-        except CoordinatorError as error:
-            raise PartitionError(str(error)) from error
-        if not limit > 0:
-            raise PartitionError(f"deadline = {deadline!r}; it must be a duration > 0")
-        if timing is None:
-            timing = TimingPolicy(**config.timing_settings())
-        if not isinstance(timing, TimingPolicy):
-            raise PartitionError(f"timing = {timing!r}; give a fpmdask.timing.TimingPolicy")
-        return {
-            "epsilon": float(cast(float, epsilon)),
-            "max_rounds": int(cast(int, max_rounds)),
-            "policy": timing.to_json(),
-            "deadline": limit,
-            "hang": config.seconds("hang"),
-        }
-
-
-def _checked_limits(limits: Any) -> dict[str, float] | None:
-    if limits is None:
-        return None
-    if not isinstance(limits, Mapping):
-        raise PartitionError(f"limits = {limits!r}; give a mapping of worker name to most units")
-    for name, limit in limits.items():
-        if isinstance(limit, bool) or not isinstance(limit, Real) or not float(limit) >= 0:
-            raise PartitionError(f"the limit of {name} is {limit!r}; it must be a number >= 0")
-    return {str(name): float(limit) for name, limit in limits.items()}
-
-
-def _checked_scout(scout: int) -> int:
-    if isinstance(scout, bool) or not isinstance(scout, int | np.integer) or scout < 0:
-        raise PartitionError(f"scout = {scout!r}; it must be an int >= 0, 0 for no scouting")
-    return int(scout)

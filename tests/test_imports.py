@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 EXTERNAL_TO_PURE = {"numpy", "scipy"}
 # An application's kernel and plan are pure; these modules of it talk to Dask.
-DASK_SIDE = {"run", "share", "arrays"}
+DASK_SIDE = {"run", "share", "arrays", "distribute"}
 
 
 def modules():

@@ -69,7 +69,7 @@ def free_nbytes(context: RunContext, address: str) -> float:
 async def publish(context: RunContext, keys: Mapping[str, Mapping[Any, int]]) -> bool:
     """Make parts Dask data of the calling client: worker → {Dask key: part}.
 
-    Nothing is published and False returned when one of the workers is gone.
+    Nothing is published and False returned when one of the workers is gone or closing.
     """
     answers = await asyncio.gather(
         *(
@@ -78,21 +78,23 @@ async def publish(context: RunContext, keys: Mapping[str, Mapping[Any, int]]) ->
         ),
         return_exceptions=True,
     )
-    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    # None is what Dask answers where there is no such handler any more: the worker is closing
+    failures = [a for a in answers if a is None or isinstance(a, BaseException)]
     gone = [address for address in keys if address not in context.scheduler.workers]
     if failures or gone:
         for address in keys.keys() - set(gone):
             message = {"op": "free-keys", "keys": list(keys[address]), "stimulus_id": context.run}
             context.scheduler.worker_send(address, message)
-        if not all(isinstance(failure, OSError) for failure in failures):
-            raise failures[0]
+        for failure in failures:
+            if failure is not None and not isinstance(failure, OSError):
+                raise failure
         return False
     if context.client not in context.scheduler.clients:
         # it left at this moment, and its cancellation is on the way: the scheduler would make
         # a client of this name that never ends and holds the result for ever
         raise RunCancelledError(f"the client of run {context.run} has disconnected")
     for address, answer in zip(keys, answers, strict=True):
-        assert not isinstance(answer, BaseException)
+        assert isinstance(answer, dict)
         nbytes = answer["nbytes"]
         context.scheduler.update_data(
             who_has={key: [address] for key in nbytes}, nbytes=nbytes, client=context.client

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PREPARE_SECONDS = 30.0
 STARTING = "has not finished starting"
+CLOSING = "is closing"
 
 
 class KernelFailed(CoordinatorError):
@@ -207,8 +208,9 @@ class RunContext:
 
     async def worker_joined(self, address: str) -> None:
         """Hook: a worker has come; it takes part from the next round."""
-        if self.spec.get("workers") is not None:
-            return
+        wanted = self.spec.get("workers")
+        if wanted is not None and self.name(address) not in wanted:
+            return  # a named worker may be restarted, under another address
         await self._acquired.wait()
         give_up = time.monotonic() + PREPARE_SECONDS
         answer: WorkerIdentity | str = STARTING

@@ -18,8 +18,8 @@ from fpmdask.coordinator.context import KernelFailed, RunContext
 from fpmdask.coordinator.identity import ModelLibrary, WorkerIdentity
 from fpmdask.coordinator.installation import PLUGIN, check_version, worker_shim
 from fpmdask.coordinator.leases import Leases
+from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.tickets import Tickets
-from fpmdask.coordinator.worker import describe_error
 from fpmdask.errors import CoordinatorError
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         loop = asyncio.get_running_loop()
         for worker in self.leases.held_by(run) & self.tickets.occupied():
             if worker in overdue:
-                self.leases.block(run, worker)
+                self._grant(self.leases.block(run, worker))
             else:
                 self.leases.linger(run, worker)
                 self._patience[worker] = loop.call_later(patience, self._block, run, worker)

@@ -7,22 +7,14 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import cloudpickle
 from distributed import Client
 
 import fpmdask
-from fpmdask import errors
 from fpmdask.coordinator.plugin import CoordinatorPlugin
-from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.coordinator.remote_errors import rebuild
+from fpmdask.errors import CoordinatorError
 
 Progress = Callable[[Mapping[str, Any]], None]
-
-
-class RemoteTraceback(Exception):
-    """The traceback of an exception where it was raised; the ``__cause__`` of what is re-raised."""
-
-    def __str__(self) -> str:
-        return "\n" + str(self.args[0])
 
 
 async def install(client: Client, plugin: CoordinatorPlugin) -> None:
@@ -94,21 +86,3 @@ async def follow(
 async def _cancel(client: Client, run: str) -> None:
     with contextlib.suppress(OSError):  # the scheduler is gone, and the run with it
         await _scheduler(client).fpmdask_cancel(run=run)
-
-
-def rebuild(error: Mapping[str, Any]) -> BaseException:
-    """Return the exception that ``error`` describes, its remote traceback as the cause."""
-    exception: BaseException | None = None
-    if error.get("pickled") is not None:
-        try:
-            exception = cloudpickle.loads(error["pickled"])
-        except Exception:
-            exception = None  # its class is not importable here: fall through to the description
-    if exception is None:
-        known = getattr(errors, error["type"], CoordinatorError)
-        exception = known(error.get("summary") or f"{error['type']}: {error['message']}")
-    if not isinstance(exception, PartitionError):
-        exception.__cause__ = RemoteTraceback(error["traceback"])
-    if error.get("summary"):
-        exception.add_note(str(error["summary"]))
-    return exception

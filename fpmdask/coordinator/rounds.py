@@ -11,11 +11,11 @@ from typing import Any
 
 from distributed.utils import offload
 
-from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.context import CLOSING, RunContext
 from fpmdask.coordinator.instructions import Instruction, Measure, Member
 from fpmdask.coordinator.measuring import Measuring
+from fpmdask.coordinator.steps import timed
 from fpmdask.coordinator.tickets import Answer, Order
-from fpmdask.coordinator.worker import timed
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
 
@@ -164,6 +164,9 @@ class Rounds:
         answer: Answer,
     ) -> list[Instruction]:
         if answer.get("left"):
+            return machine.left(address)
+        if "cancelled" in answer:  # its worker is closing, and the scheduler does not know yet
+            self.context.leave_out(address, CLOSING)
             return machine.left(address)
         if "error" in answer:
             self.context.errors[address] = answer["error"]

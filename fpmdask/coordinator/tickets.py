@@ -46,7 +46,7 @@ class Tickets:
         self._numbers = count(1)
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._worker_of: dict[int, str] = {}
-        self._futures: dict[int, Future[Any]] = {}
+        self._futures: dict[int, tuple[str, Future[Any]]] = {}
         self._watchers: set[asyncio.Task[None]] = set()
 
     def occupied(self) -> set[str]:
@@ -76,7 +76,7 @@ class Tickets:
             answers.append(loop.create_future())
             self._answers[number] = answers[-1]
             self._worker_of[number] = order.worker
-            self._futures[number] = future
+            self._futures[number] = (order.worker, future)
             watcher = loop.create_task(self._watch(number, future))
             self._watchers.add(watcher)
             watcher.add_done_callback(self._watchers.discard)
@@ -89,10 +89,11 @@ class Tickets:
 
     def left(self, worker: str) -> None:
         """Answer for everything that was on a worker that is gone."""
-        for number, where in list(self._worker_of.items()):
+        for number, (where, future) in list(self._futures.items()):
             if where == worker:
-                # pinned to a worker that will not come back: without this it waits for ever
-                self._futures[number].release()
+                # pinned to a worker that will not come back: without this it waits for ever, also
+                # where it has answered and the scheduler has not heard yet that it ended
+                future.release()
                 self._end(number, {"left": True})
 
     async def close(self) -> None:
@@ -116,7 +117,7 @@ class Tickets:
         except FuturesCancelledError:
             pass  # released because its worker is gone
         finally:
-            self._futures.pop(number).release()
+            self._futures.pop(number)[1].release()
             error = {"type": "RuntimeError", "message": text, "traceback": text, "pickled": None}
             self._end(number, {"error": error})
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 from dask.utils import typename
-from distributed import Worker, get_worker
+from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol import to_serialize
 from distributed.utils import offload
@@ -23,15 +21,14 @@ from fpmdask.coordinator.blas_threads import blas_threads
 from fpmdask.coordinator.fingerprint import fingerprint
 from fpmdask.coordinator.identity import canonical
 from fpmdask.coordinator.installation import PLUGIN
-from fpmdask.errors import KernelError, RunCancelledError
+from fpmdask.coordinator.remote_errors import describe_error
+from fpmdask.errors import PartitionError
 from fpmdask.timing import (
     Kernel,
     Scratch,
-    TimingPolicy,
     WorkerContext,
     as_kernel,
     kernel_factory,
-    measure,
     register_kernel,
     registered_kernels,
 )
@@ -136,17 +133,23 @@ class WorkerSide(WorkerPlugin):
             loop = asyncio.get_running_loop()
             self._forgetting = loop.call_later(SCRATCH_SECONDS, self._drop_scratch)
 
-    async def pieces(self, wanted: Sequence[tuple[Any, Sequence[int]]]) -> dict[str, Any]:
+    async def pieces(
+        self, wanted: Sequence[tuple[Any, Sequence[int], Sequence[int]]]
+    ) -> dict[str, Any]:
         """Return slices of two-dimensional chunks that this worker holds.
 
-        ``wanted`` lists (key, (row start, row stop, column start, column stop)); the answer is
-        either ``pieces`` in that order or ``missing``, the keys that are not here.
+        ``wanted`` lists (key, (row start, row stop, column start, column stop), shape of the
+        chunk); the answer is either ``pieces`` in that order, or ``missing``, the keys that are not
+        here, or ``unusable``, why a chunk is not what its array says.
         """
-        missing = [key for key, _ in wanted if key not in self.worker.data]
+        missing = [key for key, _, _ in wanted if key not in self.worker.data]
         if missing:
             return {"missing": missing}
         data: Mapping[Any, Any] = self.worker.data
-        blocks = [(data[key], bounds) for key, bounds in wanted]
+        try:
+            blocks = [(checked_chunk(key, data[key], shape), at) for key, at, shape in wanted]
+        except PartitionError as error:
+            return {"unusable": str(error)}
 
         def cut() -> list[np.ndarray]:
             return [np.ascontiguousarray(block[r0:r1, c0:c1]) for block, (r0, r1, c0, c1) in blocks]
@@ -198,6 +201,27 @@ class WorkerSide(WorkerPlugin):
         return kernel_factory(kernel["name"])(context, **kernel["parameters"])
 
 
+def checked_chunk(key: Any, chunk: Any, shape: Sequence[int]) -> np.ndarray:
+    """Return ``chunk``, refusing what is not the NumPy array that its dask array describes.
+
+    Raises
+    ------
+    PartitionError
+        If it is something else, or of another shape.
+    """
+    if not isinstance(chunk, np.ndarray) or isinstance(chunk, np.ma.MaskedArray):
+        raise PartitionError(
+            f"chunk {key} is a {typename(type(chunk))}; make it a NumPy array (map_blocks with "
+            "numpy.asarray, toarray or filled)"
+        )
+    if chunk.shape != tuple(shape):
+        raise PartitionError(
+            f"chunk {key} has the shape {chunk.shape}, its dask array says {tuple(shape)}; give "
+            "map_blocks the right chunks"
+        )
+    return chunk
+
+
 def _identity(kernel: Kernel, digest: str | None) -> dict[str, str]:
     """Return the fields of the kernel's `KernelId`; ``digest`` is that of the code that it is."""
     implementation = kernel.implementation
@@ -209,83 +233,3 @@ def _identity(kernel: Kernel, digest: str | None) -> dict[str, str]:
         "implementation": implementation,
         "parameters": canonical(kernel.parameters),
     }
-
-
-def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception as plain data; ``pickled`` is for the client only (None: cannot)."""
-    try:
-        pickled = cloudpickle.dumps(error)
-    except Exception:
-        pickled = None
-    return {
-        "type": type(error).__name__,
-        "message": str(error),
-        "traceback": "".join(traceback.format_exception(error)),
-        "pickled": pickled,
-    }
-
-
-def worker_side() -> WorkerSide:
-    """Return this worker's side of fpmdask, from within a task."""
-    side = get_worker().plugins.get(PLUGIN)
-    side = getattr(side, "side", side)
-    if not isinstance(side, WorkerSide):
-        raise KernelError("this worker has no fpmdask; run `fpmdask.Balancer(client)` again")
-    return side
-
-
-def step(
-    order: Mapping[str, Any], work: Callable[[WorkerSide, RunSpace], Mapping[str, Any]]
-) -> None:
-    """Run ``work`` for ``order`` as a task and answer the coordinator.
-
-    Whatever happens, one message goes out: what ``work`` returned, ``error`` for an exception, or
-    ``cancelled``. It travels with the worker's next batch, so nobody has to fetch a result.
-    """
-    side = worker_side()
-    answer: dict[str, Any] = {"run": order["run"], "ticket": order["ticket"]}
-    space = side.space(order["run"])
-    began = time.perf_counter()
-    if space is None:
-        answer["cancelled"] = True
-    else:
-        try:
-            answer.update(work(side, space))
-        except RunCancelledError:
-            answer["cancelled"] = True
-        except (Exception, SystemExit) as error:  # a kernel that exits must not end the worker
-            answer["error"] = describe_error(error)
-    answer["elapsed"] = time.perf_counter() - began
-    message = {"op": "fpmdask-answer", **answer}
-    side.worker.loop.add_callback(side.worker.batched_send, message)
-
-
-def timed(order: Mapping[str, Any]) -> None:
-    """Task: time the run's kernel for ``order["units"]`` units."""
-
-    def work(side: WorkerSide, space: RunSpace) -> Mapping[str, Any]:
-        if space.kernel is None:
-            raise KernelError("the kernel was not prepared on this worker")
-
-        def clock() -> float:  # read between repetitions, and by kernels that check their deadline
-            if space.cancelled.is_set():
-                raise RunCancelledError(f"run {space.run} is over")
-            return time.perf_counter()
-
-        with side.blas_threads():
-            timing = measure(
-                space.kernel,
-                order["units"],
-                TimingPolicy.from_json(order["policy"]),
-                clock=clock,
-                deadline_seconds=order["deadline"],
-            )
-        return {
-            "seconds": timing.seconds,
-            "half_width": timing.half_width,
-            "repetitions": timing.repetitions,
-            "total_seconds": timing.total_seconds,
-            "reason": timing.reason,
-        }
-
-    step(order, work)

@@ -46,9 +46,30 @@ def test_a_worker_that_leaves_is_dropped_from_requests():
     assert leases.held_by("two") == set()
 
 
+def test_the_next_run_waits_for_a_lingering_worker_until_it_recovers_or_is_stuck():
+    leases = Leases()
+    leases.request("one", "ab")
+    leases.linger("one", "a")
+    leases.release("one")
+    assert leases.busy("ab") == {"a": "one"}
+    assert leases.request("two", "ab") == []
+    assert leases.recovered("a") == ["two"]
+    assert leases.held_by("two") == {"a", "b"}
+    leases.linger("two", "a")
+    leases.release("two")
+    assert leases.request("three", "ab") == []
+    assert leases.block("two", "a") == ["three"]
+    assert leases.held_by("three") == {"b"}
+
+
+def test_a_run_that_holds_nothing_gets_nothing_more():
+    leases = Leases()
+    assert not leases.extend("one", "a")
+
+
 events = st.lists(
     st.tuples(
-        st.sampled_from(["request", "release", "left", "block", "recovered", "extend"]),
+        st.sampled_from(["request", "release", "left", "block", "linger", "recovered", "extend"]),
         st.integers(0, 4),
         st.sets(st.sampled_from("abcd"), min_size=1),
     ),
@@ -75,7 +96,9 @@ def test_no_worker_is_ever_held_twice_or_while_stuck_and_no_run_starves(course):
             case "left":
                 granted = leases.left(worker)
             case "block" if seen:
-                leases.block(min(seen), worker)
+                granted = leases.block(min(seen), worker)
+            case "linger" if seen:
+                leases.linger(min(seen), worker)
             case "recovered":
                 granted = leases.recovered(worker)
             case "extend" if seen - waiting:
@@ -84,6 +107,7 @@ def test_no_worker_is_ever_held_twice_or_while_stuck_and_no_run_starves(course):
         held = [worker for run in seen for worker in leases.held_by(run)]
         assert len(held) == len(set(held))
         assert not set(held) & leases.stuck.keys()
+        assert set(held) <= leases.busy("abcd").keys()
     for worker in "abcd":
         waiting -= set(leases.recovered(worker))
     while waiting:  # every waiting run is granted once those before it have given back

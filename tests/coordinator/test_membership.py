@@ -158,6 +158,21 @@ async def test_after_a_cancelled_run_the_next_one_waits_for_its_calls(c, s, *wor
 
 
 @cluster()
+async def test_a_worker_that_closes_in_a_round_is_dropped_from_it(c, s, *workers):
+    STARTED.clear()
+    balancer = await fpmdask.Balancer(c)
+    timing = fpmdask.timing.TimingPolicy(min_seconds=2.0, budget_seconds=2.0)
+    run = asyncio.ensure_future(balancer.partition(repeating, 30, timing=timing, max_rounds=1))
+    await until(STARTED.is_set)
+    closing = asyncio.ensure_future(workers[0].close())
+    report = await run
+    await closing
+    assert sorted(report.workers) == ["1", "2"]
+    assert report.left_out["0"] in ("is closing", "left the cluster")
+    await idle(s)
+
+
+@cluster()
 async def test_a_cancelled_run_stops_between_repetitions(c, s, *workers):
     STARTED.clear()
     balancer = await fpmdask.Balancer(c)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +18,7 @@ from distributed.client import FuturesCancelledError
 
 from fpmdask.apps.matmul.blas import gemm_accumulate
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
+from fpmdask.coordinator import proxy
 from fpmdask.errors import ChunksLostError, PartitionError
 
 LAYOUTS = ("rows",)
@@ -34,15 +37,24 @@ def check(a: Any, b: Any, layout: str) -> MatmulSpec:
         chunks, and an unknown layout.
     """
     if layout not in LAYOUTS:
-        raise PartitionError(f"layout = {layout!r}; known are {', '.join(map(repr, LAYOUTS))}")
+        raise PartitionError(f"layout = {layout!r}; give one of {', '.join(map(repr, LAYOUTS))}")
     for name, x in (("A", a), ("B", b)):
         if not isinstance(x, da.Array | np.ndarray):
             raise PartitionError(
                 f"{name} is a {type(x).__name__}; give a dask or NumPy array "
                 "(dask.array.from_array makes one)"
             )
+        inside = type(x._meta) if isinstance(x, da.Array) else type(x)
+        if issubclass(inside, np.ma.MaskedArray) or not issubclass(inside, np.ndarray):
+            raise PartitionError(
+                f"{name} consists of {inside.__module__}.{inside.__qualname__}; only NumPy arrays "
+                "without a mask are multiplied (filled or toarray makes such)"
+            )
         if x.ndim != 2:
-            raise PartitionError(f"{name} has {x.ndim} dimensions; matmul multiplies matrices")
+            raise PartitionError(
+                f"{name} has {x.ndim} dimensions, 2 are needed; reshape a vector to (-1, 1) or "
+                "(1, -1)"
+            )
         if any(math.isnan(size) for size in x.shape):
             raise PartitionError(
                 f"{name} has chunks of unknown size; call {name}.compute_chunk_sizes() first"
@@ -75,13 +87,54 @@ def check_distribution(distribution: Any, spec: MatmulSpec) -> dict[str, int]:
             f"distribution is a {type(distribution).__name__}; give a mapping of worker name to "
             "rows, or what `partition` returned"
         )
-    rows = {str(name): int(units) for name, units in distribution.items()}
-    if any(units < 0 for units in rows.values()) or sum(rows.values()) != spec.shape[0]:
+    rows: dict[str, int] = {}
+    for name, units in distribution.items():
+        whole = isinstance(units, Integral | float) and not isinstance(units, bool)
+        if not whole or not math.isfinite(units) or units != int(units) or units < 0:
+            raise PartitionError(
+                f"the distribution gives {units!r} rows to {name}; a whole number >= 0 is needed"
+            )
+        if str(name) in rows:
+            raise PartitionError(f"the distribution names {name} twice")
+        rows[str(name)] = int(units)
+    if sum(rows.values()) != spec.shape[0]:
         raise PartitionError(
-            f"the distribution's rows sum to {sum(rows.values())}; they must be >= 0 and sum to "
+            f"the distribution's rows sum to {sum(rows.values())}; they must sum to "
             f"{spec.shape[0]}, the rows of A"
         )
     return rows
+
+
+def check_depth(depth: Any, spec: MatmulSpec) -> int | None:
+    """Return the depth of the timed update, None where it is to be chosen."""
+    if depth is None:
+        return None
+    whole = isinstance(depth, Integral) and not isinstance(depth, bool)
+    if not whole or not 1 <= depth <= spec.shape[1]:
+        raise PartitionError(
+            f"depth = {depth!r}; give an int from 1 to {spec.shape[1]}, the columns of A, or None"
+        )
+    return int(depth)
+
+
+Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
+
+
+async def multiply(
+    client: Client, a: Any, b: Any, request: dict[str, Any], follow: Follow
+) -> da.Array:
+    """Return C = A·B; ``follow`` runs ``request`` as the app "matmul" on the coordinator."""
+    await proxy.check(client, "matmul", request)
+    try:
+        a, b = await in_memory(client, a), await in_memory(client, b)
+        request["product"] = check(a, b, request["layout"]).to_json()
+        value, _ = await follow("matmul", request)
+        return collect(client, a, b, value)
+    except BaseException as error:
+        # the frames of an exception would hold A and B on the workers for as long as it lives
+        traceback.clear_frames(error.__traceback__)
+        del a, b
+        raise
 
 
 async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
@@ -91,7 +144,8 @@ async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
     persisted: da.Array = client.persist(x)
     futures = futures_of(persisted)
     try:
-        await wait(futures)
+        with client.as_current():  # `wait` takes the default client, which may be another one
+            await wait(futures)
     except FuturesCancelledError:
         lost = [future.key for future in futures if future.cancelled()]
         raise ChunksLostError(

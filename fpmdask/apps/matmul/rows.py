@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fpmdask.apps.matmul.intervals import count, merged
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import Model
 from fpmdask.partition.geometric import geometric
@@ -46,9 +47,9 @@ class RowsPlan:
 
     Notes
     -----
-    Rows of a worker that leaves, finished or not, are shared out anew over the living. Workers that
-    join during a run get nothing of it: B and the rows of A would have to move for a rest that is
-    small on average.
+    Rows of a worker that leaves, finished or not, are shared out anew over the living. A worker
+    that joins is spare, since B and the rows of A would have to move to it: it gets rows only when
+    the others are gone or have no room. Rows that nobody is there for are stranded until one joins.
 
     Examples
     --------
@@ -89,6 +90,8 @@ class RowsPlan:
         self._shares = {w: int(n) for w, n in zip(workers, distribution, strict=True)}
         self._limits = dict(zip(workers, limits, strict=True))
         self._living = list(workers)
+        self._spare: list[str] = []
+        self._stranded: list[tuple[int, int]] = []
         self._open: dict[int, Assignment] = {}
         self._finished: dict[int, Assignment] = {}
         self._events: deque[str] = deque(maxlen=_EVENTS)
@@ -122,16 +125,37 @@ class RowsPlan:
         Returns
         -------
         list of Assignment
-            What is to be started now.
+            What is to be started now; nothing where the rows are `stranded`.
 
         Raises
         ------
-        CoordinatorError
-            If no worker is left for the rows; the message tells how it came to that.
         PartitionError
             If the rows do not fit into the limits of the living.
         """
         return self._without(worker, "left", (self._open, self._finished))
+
+    def joined(
+        self, worker: str, model: Model | None = None, limit: float | None = None
+    ) -> list[Assignment]:
+        """Take note of a worker that may be needed; it gets the stranded rows.
+
+        Returns
+        -------
+        list of Assignment
+            What is to be started now.
+
+        Raises
+        ------
+        PartitionError
+            If the stranded rows do not fit into its limit.
+        """
+        if worker in self._living or worker in self._spare:
+            return []
+        self._models[worker], self._limits[worker] = model, limit
+        self._shares.setdefault(worker, 0)
+        self._spare.append(worker)
+        self._note(f"{worker} joined")
+        return self._share_out([])
 
     def failed(self, part: int, worker: str) -> list[Assignment]:
         """Share out anew what a worker has not finished, and give it no more.
@@ -146,7 +170,7 @@ class RowsPlan:
         Raises
         ------
         CoordinatorError
-            If the part is not being computed by that worker, or no worker is left for the rows.
+            If the part is not being computed by that worker.
         PartitionError
             If the rows do not fit into the limits of the living.
         """
@@ -160,7 +184,12 @@ class RowsPlan:
     @property
     def done(self) -> bool:
         """Whether every row is finished."""
-        return not self._open
+        return not self._open and not self._stranded
+
+    @property
+    def stranded(self) -> int:
+        """Rows that no worker is there for."""
+        return count(self._stranded)
 
     @property
     def parts(self) -> tuple[Assignment, ...]:
@@ -187,21 +216,38 @@ class RowsPlan:
         self, worker: str, what: str, held: Sequence[dict[int, Assignment]]
     ) -> list[Assignment]:
         lost = []
-        if worker in self._living:
-            self._living.remove(worker)
+        for workers in (self._living, self._spare):
+            if worker in workers:
+                workers.remove(worker)
         for parts in held:
             for part in [part for part, a in parts.items() if a.worker == worker]:
                 gone = parts.pop(part)
                 lost.append((gone.row0, gone.row1))
-        rows = sum(row1 - row0 for row0, row1 in lost)
-        self._note(f"{worker} {what}, {rows} rows to share out anew")
-        return self._hand_out(_merged(lost), self._shared(rows)) if lost else []
+        self._note(f"{worker} {what}, {count(lost)} rows to share out anew")
+        return self._share_out(lost)
+
+    def _share_out(self, lost: Sequence[tuple[int, int]]) -> list[Assignment]:
+        """Hand out what was lost now or is stranded; it is stranded where nobody is left."""
+        waiting = merged([*self._stranded, *lost])
+        if not waiting:
+            return []
+        self._stranded = waiting
+        if not self._living:
+            self._living, self._spare = self._spare, []
+        if not self._living:
+            return []
+        try:
+            shares = self._shared(count(waiting))
+        except PartitionError:
+            if not self._spare:
+                raise
+            self._living, self._spare = self._living + self._spare, []
+            shares = self._shared(count(waiting))
+        self._stranded = []
+        return self._hand_out(waiting, shares)
 
     def _shared(self, rows: int) -> dict[str, int]:
         """Return how many of lost rows each living worker gets."""
-        story = "; ".join(self._events)
-        if not self._living:
-            raise CoordinatorError(f"no worker is left for {rows} of {self.rows} rows: {story}")
         held = dict.fromkeys(self._living, 0)
         for parts in (self._open, self._finished):
             for a in parts.values():
@@ -214,7 +260,7 @@ class RowsPlan:
         try:
             return self._by_speed(rows, room)
         except PartitionError as error:
-            error.add_note(f"the run so far: {story}")
+            error.add_note(f"the run so far: {'; '.join(self._events)}")
             raise
 
     def _by_speed(self, rows: int, room: dict[str, float | None]) -> dict[str, int]:
@@ -252,14 +298,3 @@ class RowsPlan:
 
     def _note(self, event: str) -> None:
         self._events.append(event)
-
-
-def _merged(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the intervals in order, neighbours joined."""
-    joined: list[tuple[int, int]] = []
-    for row0, row1 in sorted(intervals):
-        if joined and joined[-1][1] == row0:
-            joined[-1] = joined[-1][0], row1
-        else:
-            joined.append((row0, row1))
-    return joined

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from fpmdask.apps.matmul.kernel import panel_depth
-from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, RowsPlan, limits, panels, rows_within
+from fpmdask.apps.matmul.distribute import check as check
+from fpmdask.apps.matmul.distribute import find_distribution, row_bounds, timed_depth
+from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, RowsPlan, panels, rows_within
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
-from fpmdask.coordinator.context import KernelFailed, RunContext
-from fpmdask.coordinator.rounds import measure
+from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
-from fpmdask.timing import TimingPolicy
-
-# One update at the depth of `panel_depth` takes about a seventieth of the product, or is repeated
-# until a worker's CPU-quota periods (10 to 100 ms) do not dominate.
-TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.06, budget_seconds=0.12, warmup=0)
-# The product uses what all rounds say together; another one improves that by about a fifth of the
-# gain that it promises.
-LEAST_GAIN = 0.12
-# Operations per second and worker, to tell small products: a factor of ten does not matter.
-GUESSED_SPEED = 2e10
-# The scouting round is this much smaller than an even share.
-SCOUT = 8
 
 # A share that takes so many times as long as all others together is given to others.
 OVERDUE = 10.0
@@ -38,13 +25,12 @@ async def run(context: RunContext) -> dict[str, Any]:
     """Multiply; the value names the result's keys and row chunks."""
     spec = MatmulSpec.from_json(context.spec["product"])
     began = time.perf_counter()
-    depth = context.spec["depth"] or panel_depth(spec.shape[1])
+    depth = timed_depth(context, spec)
     parameters = {"width": spec.shape[2], "depth": depth, "dtype": spec.dtype.str}
     await context.acquire({"name": "matmul.panel", "parameters": parameters})
     prepared = time.perf_counter()
-    free = [free_nbytes(context, address) for address in context.workers]
-    bounds = dict(zip(context.workers, limits(spec, free), strict=True))
-    distribution = await _distribution(context, spec, bounds)
+    bounds = row_bounds(context, spec, list(context.workers))
+    distribution = await find_distribution(context, spec, bounds)
     measured = time.perf_counter()
     seconds = context.report["result"]["seconds"].values()
     if any(seconds):  # per panel of the timed depth
@@ -57,74 +43,6 @@ async def run(context: RunContext) -> dict[str, Any]:
         "multiply": time.perf_counter() - measured,
     }
     return value
-
-
-def least_gain(shape: tuple[int, int, int], workers: int) -> float:
-    """Return the gain in time of an (M × K)·(K × N) product that pays for another round of DFPA.
-
-    Large products pay a fixed share of their time for a round, small ones the time of a round.
-    """
-    product = 2.0 * math.prod(shape) / (GUESSED_SPEED * max(1, workers))
-    return max(LEAST_GAIN, TIMING.budget_seconds / product)
-
-
-def scout_rows(rows: int, workers: int) -> int:
-    """Return the rows of the scouting round.
-
-    Enough to tell the workers apart, few enough that the slowest of them, with a quarter of the
-    mean speed, takes no longer than in a balanced round.
-    """
-    return max(1, rows // (SCOUT * workers))
-
-
-async def _distribution(
-    context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]
-) -> dict[str, int]:
-    """Return rows per worker address: as given, or by DFPA."""
-    given = context.spec["distribution"]
-    if given is None:
-
-        def limit_of(address: str) -> float:
-            if address in bounds:
-                return bounds[address]
-            return rows_within(spec, free_nbytes(context, address))  # it joined later
-
-        measuring = context.spec["measuring"]
-        if measuring["policy"] is None:
-            measuring = {**measuring, "policy": TIMING.to_json()}
-        machine = await measure(
-            context,
-            spec.shape[0],
-            limit_of=limit_of,
-            scout=scout_rows(spec.shape[0], len(bounds)),
-            least_gain=least_gain(spec.shape, len(bounds)),
-            **measuring,
-        )
-        result = machine.result
-        assert result is not None
-        seconds = {
-            worker: result.seconds[worker] if model is None else float(model.time(units))
-            for worker, units in result.proposal.items()
-            for model in [machine.members[worker].model]
-        }
-        context.set_result(
-            result.proposal, seconds, result.imbalance, result.reason, result.proposal
-        )
-        return dict(result.proposal)
-    addresses = {context.name(address): address for address in context.workers}
-    unknown = [name for name in given if name not in addresses]
-    if unknown:
-        raise PartitionError(
-            f"the distribution names {', '.join(unknown)}; taking part are {', '.join(addresses)}"
-        )
-    # the rows in the order of the mapping; workers that it does not name get none
-    chosen = {addresses[name]: int(rows) for name, rows in given.items()}
-    chosen |= {address: 0 for address in context.workers if address not in chosen}
-    over = [f"{context.name(a)}: {n} > {bounds[a]:g}" for a, n in chosen.items() if n > bounds[a]]
-    if over:
-        raise PartitionError(f"rows beyond what fits into memory: {'; '.join(over)}")
-    context.set_result(chosen, dict.fromkeys(chosen, 0.0), None, "given", chosen)
-    return chosen
 
 
 class RowsProduct:
@@ -148,10 +66,11 @@ class RowsProduct:
             models,
             list(distribution.values()),
             workers,
-            limits=[bounds.get(worker) for worker in workers],
+            limits=[bounds.get(worker, self._limit_of(worker)) for worker in workers],
         )
         self.began = time.monotonic()
         self.overdue: asyncio.TimerHandle | None = None
+        self.stranded: asyncio.TimerHandle | None = None
         self.assignments: dict[int, Assignment] = {}
         self.shares: dict[int, dict[str, Any]] = {}
         self.recoveries: set[asyncio.Task[None]] = set()
@@ -180,8 +99,15 @@ class RowsProduct:
         finally:
             for task in self.recoveries:
                 task.cancel()
-            if self.overdue is not None:
-                self.overdue.cancel()
+            for timer in (self.overdue, self.stranded):
+                if timer is not None:
+                    timer.cancel()
+
+    def _limit_of(self, worker: str) -> float:
+        """Return the most rows for a worker that joined: what it has memory for now."""
+        if worker not in self.context.workers:
+            return 0.0
+        return rows_within(self.spec, free_nbytes(self.context, worker))
 
     def _assign(self, assignments: Sequence[Assignment], holders: dict[Any, list[str]]) -> None:
         orders = []
@@ -205,8 +131,19 @@ class RowsProduct:
         match await self.context.next_event():
             case ("left", worker):
                 self._reassign(self.plan.left(worker), f"{self.context.name(worker)} left")
-            case ("joined", _):
-                pass  # a running product is not re-partitioned for a worker that joins
+                self._wait_for_workers()
+            case ("joined", worker) if worker in self.context.workers:
+                self.turn.setdefault(worker, len(self.turn))
+                model, limit = self.context.model_of(worker), self._limit_of(worker)
+                moved = self.plan.joined(worker, model, limit)
+                self._reassign(moved, f"{self.context.name(worker)} joined")
+                self._wait_for_workers()
+            case ("stranded",) if self.plan.stranded:
+                story = "; ".join(self.plan.events)
+                raise CoordinatorError(
+                    f"no worker is left for {self.plan.stranded} of {self.plan.rows} rows, and "
+                    f"none has joined within fpmdask.recovery: {story}"
+                )
             case ("found", part, places):
                 self._assign([self.assignments[part]], places)
             case ("gave up", error):
@@ -225,17 +162,25 @@ class RowsProduct:
             task = asyncio.create_task(self._recover(part, answer["missing"]))
             self.recoveries.add(task)
             task.add_done_callback(self.recoveries.discard)
+        elif "unusable" in answer:
+            raise PartitionError(answer["unusable"])
         elif "error" in answer:
             error = answer["error"]
             reason = f"{error['type']}: {error['message']}"
             self.context.leave_out(assignment.worker, reason)
             try:
                 moved = self.plan.failed(part, assignment.worker)
-            except (CoordinatorError, PartitionError) as story:
-                raise KernelFailed(f"no worker could multiply its share ({story})", error) from None
+            except PartitionError as full:
+                raise KernelFailed(f"no worker could multiply its share ({full})", error) from None
+            if self.plan.stranded:
+                story = "; ".join(self.plan.events)
+                raise KernelFailed(f"no worker could multiply its share ({story})", error)
             self._reassign(moved, f"{name} failed: {reason}")
         elif "cancelled" in answer:
-            raise CoordinatorError(f"{name} dropped its share of run {self.context.run}")
+            # its worker is closing, and the scheduler does not know yet
+            self.context.leave_out(assignment.worker, CLOSING)
+            self._reassign(self.plan.left(assignment.worker), f"{name} {CLOSING}")
+            self._wait_for_workers()
         else:
             self.plan.finished(part, assignment.worker)
             rows = assignment.row1 - assignment.row0
@@ -258,8 +203,21 @@ class RowsProduct:
         """Move the shares of workers whose call does not return; it cannot be cancelled."""
         for worker in {assignment.worker for assignment in self.plan.assign()}:
             reason = f"its share was not finished {seconds:g} s after the last other one"
-            self.context.leave_out(worker, reason)
+            self.context.give_up_on(worker, reason)
             self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
+        self._wait_for_workers()
+
+    def _wait_for_workers(self) -> None:
+        """Where nobody is left, wait as long for a worker (a nanny restarts one) as for chunks."""
+        if self.plan.stranded and self.stranded is None:
+            patience = self.context.spec["recovery"]
+            self.context.emit("waiting for workers", rows=self.plan.stranded, patience=patience)
+            self.stranded = asyncio.get_running_loop().call_later(
+                patience, self.context.post, ("stranded",)
+            )
+        elif not self.plan.stranded and self.stranded is not None:
+            self.stranded.cancel()
+            self.stranded = None
 
     def _reassign(self, assignments: Sequence[Assignment], why: str) -> None:
         if not assignments:

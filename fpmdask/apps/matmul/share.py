@@ -14,12 +14,25 @@ import numpy as np
 
 from fpmdask.apps.matmul.kernel import NAME, panel_update
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
-from fpmdask.coordinator.worker import RunSpace, WorkerSide, step
+from fpmdask.coordinator.steps import step
+from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
+from fpmdask.errors import PartitionError
 
 # A peer that does not answer for so long is taken for gone.
 PEER_SECONDS = 120.0
 
 Placed = list[tuple[np.ndarray, tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A piece of a chunk: of which operand, which rows and columns, and where it goes."""
+
+    operand: str
+    key: Any
+    shape: tuple[int, int]  # of the whole chunk
+    source: tuple[int, int, int, int]
+    target: tuple[int, int]
 
 
 class ChunksMissing(Exception):
@@ -75,6 +88,8 @@ def _multiply(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Ma
                 panel = ahead.result()
             except ChunksMissing as missing:
                 return {"missing": missing.keys}
+            except PartitionError as unusable:
+                return {"unusable": str(unusable)}
             progress.wait_seconds += time.perf_counter() - waiting
             k0, k1 = panels[progress.panels_done]
             a = _assembled(space, "matmul.a", panel.a, (row1 - row0, k1 - k0), spec.dtype)
@@ -132,13 +147,19 @@ def _fetch(
     k0, k1 = order["panels"][index]
     row0, row1 = order["rows"]
     sources = [
-        ("a", spec.a_name, pieces(row0, row1, k0, k1, spec.a_chunks)),
-        ("b", spec.b_name, pieces(k0, k1, 0, spec.shape[2], spec.b_chunks)),
+        ("a", spec.a_name, spec.a_chunks, (row0, row1, k0, k1)),
+        ("b", spec.b_name, spec.b_chunks, (k0, k1, 0, spec.shape[2])),
     ]
     wanted = [
-        (operand, (name, *piece.block), piece.source, piece.target)
-        for operand, name, cut in sources
-        for piece in cut
+        Wanted(
+            operand,
+            (name, *piece.block),
+            (chunks[0][piece.block[0]], chunks[1][piece.block[1]]),
+            piece.source,
+            piece.target,
+        )
+        for operand, name, chunks, rectangle in sources
+        for piece in pieces(*rectangle, chunks)
     ]
     loop: Any = side.worker.loop
     return asyncio.run_coroutine_threadsafe(
@@ -147,44 +168,43 @@ def _fetch(
 
 
 async def _gather(
-    side: WorkerSide,
-    wanted: Sequence[tuple[str, Any, tuple[int, int, int, int], tuple[int, int]]],
-    holders: Mapping[Any, Sequence[str]],
+    side: WorkerSide, wanted: Sequence[Wanted], holders: Mapping[Any, Sequence[str]]
 ) -> Panel:
     """Take what is here without a copy; ask each peer once for all that it has."""
     placed: dict[str, Placed] = {"a": [], "b": []}
     here: Mapping[Any, Any] = side.worker.data
-    remote: dict[str, list[tuple[str, Any, tuple[int, int, int, int], tuple[int, int]]]] = {}
+    remote: dict[str, list[Wanted]] = {}
     missing = []
     for item in wanted:
-        operand, key, (r0, r1, c0, c1), target = item
-        peers = [address for address in holders[key] if address != side.worker.address]
-        if key in here:
-            placed[operand].append((here[key][r0:r1, c0:c1], target))
+        r0, r1, c0, c1 = item.source
+        peers = [address for address in holders[item.key] if address != side.worker.address]
+        if item.key in here:
+            chunk = checked_chunk(item.key, here[item.key], item.shape)
+            placed[item.operand].append((chunk[r0:r1, c0:c1], item.target))
         elif peers:
             # spread the load of replicated chunks over their holders, the same way every time
-            chosen = peers[crc32(f"{side.worker.address}{key}".encode()) % len(peers)]
+            chosen = peers[crc32(f"{side.worker.address}{item.key}".encode()) % len(peers)]
             remote.setdefault(chosen, []).append(item)
         else:
-            missing.append(key)
+            missing.append(item.key)
     if missing:
         raise ChunksMissing(missing)
     answers = await asyncio.gather(*(_ask(side, peer, items) for peer, items in remote.items()))
     nbytes = 0
     for items, arrays in zip(remote.values(), answers, strict=True):
-        for (operand, _, _, target), array in zip(items, arrays, strict=True):
-            placed[operand].append((array, target))
+        for item, array in zip(items, arrays, strict=True):
+            placed[item.operand].append((array, item.target))
             nbytes += array.nbytes
     return Panel(placed["a"], placed["b"], nbytes)
 
 
-async def _ask(side: WorkerSide, peer: str, items: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
+async def _ask(side: WorkerSide, peer: str, items: Sequence[Wanted]) -> list[np.ndarray]:
     """Get pieces from one peer."""
-    keys = [key for _, key, _, _ in items]
+    keys = [item.key for item in items]
     try:
         answer = await asyncio.wait_for(
             side.worker.rpc(peer).fpmdask_pieces(
-                wanted=[(key, source) for _, key, source, _ in items]
+                wanted=[(item.key, item.source, item.shape) for item in items]
             ),
             PEER_SECONDS,
         )
@@ -192,5 +212,7 @@ async def _ask(side: WorkerSide, peer: str, items: Sequence[tuple[Any, ...]]) ->
         raise ChunksMissing(keys) from error
     if "missing" in answer:
         raise ChunksMissing(answer["missing"])
+    if "unusable" in answer:
+        raise PartitionError(answer["unusable"])
     received: list[np.ndarray] = answer["pieces"]
     return received

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.matmul import run as matmul_run
+from fpmdask.apps.matmul import distribute
 from fpmdask.apps.matmul.plan import MatmulSpec, RowsPlan, limits, panels, pieces
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import ConstantModel
@@ -136,14 +136,21 @@ def test_every_row_is_finished_once_under_losses(distribution, modelled, random)
         if event < 0.6 and running:
             chosen = random.choice(running)
             plan.finished(chosen.part, chosen.worker)
-        elif event < 0.8 and len(usable) > 1:
+        elif event < 0.65:
+            workers.append(f"w{len(workers)}")
+            living.add(workers[-1])
+            started |= {a.part: a for a in plan.joined(workers[-1])}
+        elif event < 0.8 and usable:
             gone = random.choice(sorted(usable))
             living.discard(gone)
             started |= {a.part: a for a in plan.left(gone)}
-        elif len(usable) > 1 and running:
+        elif running:
             chosen = random.choice(running)
             failed.add(chosen.worker)
             started |= {a.part: a for a in plan.failed(chosen.part, chosen.worker)}
+    started |= {a.part: a for a in plan.joined("last")}
+    living.add("last")
+    assert not plan.stranded
     for a in plan.assign():
         assert a.worker in living - failed
         plan.finished(a.part, a.worker)
@@ -176,13 +183,24 @@ def test_finished_parts_of_a_failed_worker_are_kept_until_it_leaves():
     assert plan.left("stranger") == []
 
 
-def test_nobody_left_tells_the_story():
+def test_rows_that_nobody_is_there_for_wait_for_a_worker_that_joins():
     plan = RowsPlan(4, None, [2, 2], ["a", "b"])
     plan.left("a")
-    with pytest.raises(
-        CoordinatorError, match=r"no worker is left for 4 of 4 rows.*a left.*b left"
-    ):
-        plan.left("b")
+    assert plan.left("b") == []
+    assert (plan.stranded, plan.done) == (4, False)
+    assert "b left" in plan.events[-1]
+    assert [(a.worker, a.row0, a.row1) for a in plan.joined("c")] == [("c", 0, 4)]
+    assert plan.stranded == 0
+
+
+def test_a_worker_that_joins_gets_rows_only_when_the_others_have_no_room():
+    plan = RowsPlan(6, None, [2, 2, 2], ["a", "b", "c"], limits=[6, 3, 2])
+    assert plan.joined("d", limit=4) == []
+    assert plan.joined("d") == []
+    assert [(a.worker, a.row1 - a.row0) for a in plan.left("b")] == [("a", 2)]
+    assert sorted((a.worker, a.row1 - a.row0) for a in plan.left("a")) == [("d", 4)]
+    with pytest.raises(PartitionError, match="do not fit"):
+        plan.left("c")
 
 
 def test_stale_events_are_refused_with_both_values():
@@ -204,8 +222,8 @@ def test_bad_distributions_are_refused():
 
 
 def test_small_products_are_measured_less():
-    assert matmul_run.least_gain((8192, 8192, 8192), 6) == matmul_run.LEAST_GAIN
-    gains = [matmul_run.least_gain((n, n, n), 6) for n in (4096, 2048, 1024)]
-    assert matmul_run.LEAST_GAIN <= gains[0] < gains[1] < gains[2]
-    assert matmul_run.scout_rows(8192, 6) == 170
-    assert matmul_run.scout_rows(5, 6) == 1
+    assert distribute.least_gain((8192, 8192, 8192), 6) == distribute.LEAST_GAIN
+    gains = [distribute.least_gain((n, n, n), 6) for n in (4096, 2048, 1024)]
+    assert distribute.LEAST_GAIN <= gains[0] < gains[1] < gains[2]
+    assert distribute.scout_rows(8192, 6) == 170
+    assert distribute.scout_rows(5, 6) == 1

@@ -1,0 +1,129 @@
+"""Which rows each worker gets: what the caller gave, or what DFPA finds within the memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from fpmdask.apps.matmul.kernel import panel_depth
+from fpmdask.apps.matmul.plan import MatmulSpec, limits, panels, rows_within
+from fpmdask.coordinator.chunks import free_nbytes
+from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.rounds import measure
+from fpmdask.errors import PartitionError
+from fpmdask.timing import TimingPolicy
+
+# One update at the depth of `panel_depth` takes about a seventieth of the product, or is repeated
+# until a worker's CPU-quota periods (10 to 100 ms) do not dominate.
+TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.06, budget_seconds=0.12, warmup=0)
+# The product uses what all rounds say together; another one improves that by about a fifth of the
+# gain that it promises.
+LEAST_GAIN = 0.12
+# Operations per second and worker, to tell small products: a factor of ten does not matter.
+GUESSED_SPEED = 2e10
+# The scouting round is this much smaller than an even share.
+SCOUT = 8
+
+
+def check(context: RunContext) -> None:
+    """Refuse at once what cannot be run, before inputs are computed or sent.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker, or not every named one, is connected.
+    PartitionError
+        If the distribution names others, or C and the panels do not fit into memory.
+    """
+    spec = MatmulSpec.from_json(context.spec["product"])
+    candidates = context.candidates()
+    _given(context, candidates, row_bounds(context, spec, candidates))
+
+
+def timed_depth(context: RunContext, spec: MatmulSpec) -> int:
+    """Return the depth of the timed panel update."""
+    return context.spec["depth"] or panel_depth(spec.shape[1])
+
+
+def row_bounds(context: RunContext, spec: MatmulSpec, workers: Sequence[str]) -> dict[str, float]:
+    """Return the most rows that each worker has memory for now, timed kernel and run."""
+    free = [free_nbytes(context, address) for address in workers]
+    deepest = max(k1 - k0 for k0, k1 in panels(spec))
+    bounds = limits(spec, free, max(deepest, timed_depth(context, spec)))
+    return dict(zip(workers, bounds, strict=True))
+
+
+def least_gain(shape: tuple[int, int, int], workers: int) -> float:
+    """Return the gain in time of an (M × K)·(K × N) product that pays for another round of DFPA.
+
+    Large products pay a fixed share of their time for a round, small ones the time of a round.
+    """
+    product = 2.0 * math.prod(shape) / (GUESSED_SPEED * max(1, workers))
+    return max(LEAST_GAIN, TIMING.budget_seconds / product)
+
+
+def scout_rows(rows: int, workers: int) -> int:
+    """Return the rows of the scouting round.
+
+    Enough to tell the workers apart, few enough that the slowest of them, with a quarter of the
+    mean speed, takes no longer than in a balanced round.
+    """
+    return max(1, rows // (SCOUT * workers))
+
+
+async def find_distribution(
+    context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]
+) -> dict[str, int]:
+    """Return rows per worker address: as given, or by DFPA."""
+    given = _given(context, list(context.workers), bounds)
+    if given is not None:
+        context.set_result(given, dict.fromkeys(given, 0.0), None, "given", given)
+        return given
+
+    def limit_of(address: str) -> float:
+        if address in bounds:
+            return bounds[address]
+        return rows_within(spec, free_nbytes(context, address))  # it joined later
+
+    measuring = context.spec["measuring"]
+    if measuring["policy"] is None:
+        measuring = {**measuring, "policy": TIMING.to_json()}
+    machine = await measure(
+        context,
+        spec.shape[0],
+        limit_of=limit_of,
+        scout=scout_rows(spec.shape[0], len(bounds)),
+        least_gain=least_gain(spec.shape, len(bounds)),
+        **measuring,
+    )
+    result = machine.result
+    assert result is not None
+    seconds = {
+        worker: result.seconds[worker] if model is None else float(model.time(units))
+        for worker, units in result.proposal.items()
+        for model in [machine.members[worker].model]
+    }
+    context.set_result(result.proposal, seconds, result.imbalance, result.reason, result.proposal)
+    return dict(result.proposal)
+
+
+def _given(
+    context: RunContext, workers: Sequence[str], bounds: Mapping[str, float]
+) -> dict[str, int] | None:
+    """Return the rows per worker address that the caller wants, None where DFPA is to find them."""
+    given = context.spec["distribution"]
+    if given is None:
+        return None
+    addresses = {context.name(address): address for address in workers}
+    unknown = [name for name in given if name not in addresses]
+    if unknown:
+        raise PartitionError(
+            f"the distribution names {', '.join(unknown)}; taking part are {', '.join(addresses)}"
+        )
+    # the rows in the order of the mapping; workers that it does not name get none
+    chosen = {addresses[name]: int(rows) for name, rows in given.items()}
+    chosen |= {address: 0 for address in workers if address not in chosen}
+    over = [f"{context.name(a)}: {n} > {bounds[a]:g}" for a, n in chosen.items() if n > bounds[a]]
+    if over:
+        raise PartitionError(f"rows beyond what fits into memory: {'; '.join(over)}")
+    return chosen

@@ -1,0 +1,51 @@
+"""Exceptions as plain data, which messages can carry, and back."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+
+from fpmdask import errors
+from fpmdask.errors import CoordinatorError, PartitionError
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception where it was raised; the ``__cause__`` of what is re-raised."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0])
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Return an exception as plain data; ``pickled`` is for the client only (None: cannot)."""
+    try:
+        pickled = cloudpickle.dumps(error)
+    except Exception:
+        pickled = None
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "pickled": pickled,
+    }
+
+
+def rebuild(error: Mapping[str, Any]) -> BaseException:
+    """Return the exception that ``error`` describes, its remote traceback as the cause."""
+    exception: BaseException | None = None
+    if error.get("pickled") is not None:
+        try:
+            exception = cloudpickle.loads(error["pickled"])
+        except Exception:
+            exception = None  # its class is not importable here: fall through to the description
+    if exception is None:
+        known = getattr(errors, error["type"], CoordinatorError)
+        exception = known(error.get("summary") or f"{error['type']}: {error['message']}")
+    if not isinstance(exception, PartitionError):
+        exception.__cause__ = RemoteTraceback(error["traceback"])
+    if error.get("summary"):
+        exception.add_note(str(error["summary"]))
+    return exception

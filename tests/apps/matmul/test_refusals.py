@@ -1,0 +1,170 @@
+"""`Balancer.matmul` on bad input and in bad moments: the right error at once, or a cure."""
+
+import asyncio
+import gc
+import threading
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, Worker, wait
+
+import fpmdask
+from fpmdask.apps.matmul import share
+from fpmdask.errors import CoordinatorError, PartitionError
+from tests.apps.matmul.test_product import cluster, nothing_left
+
+COMPUTED: list[int] = []
+
+
+def counted(block):
+    """A chunk that says that it was computed."""
+    COMPUTED.append(block.shape[0])
+    return block
+
+
+def lazy():
+    COMPUTED.clear()
+    return da.ones((60, 60), chunks=30).map_blocks(counted, dtype="f8", meta=np.empty((0, 0)))
+
+
+@cluster()
+async def test_requests_are_refused_before_inputs_are_computed(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = lazy()
+    bad = [
+        ({"depth": -1}, "depth = -1"),
+        ({"depth": 0}, "depth = 0"),
+        ({"depth": 61}, "from 1 to 60"),
+        ({"depth": True}, "depth = True"),
+        ({"depth": "x"}, "depth = 'x'"),
+        ({"depth": float("nan")}, "depth = nan"),
+        ({"distribution": {"nobody": 60}}, "names nobody"),
+        ({"distribution": {"0": 60.5}}, "gives 60.5 rows to 0"),
+        ({"distribution": {"0": 61, "1": -1}}, "gives -1 rows to 1"),
+        ({"distribution": {"0": float("nan"), "1": 60}}, "gives nan rows to 0"),
+        ({"distribution": {"0": True, "1": 59}}, "gives True rows to 0"),
+        ({"distribution": {"0": "x"}}, "gives 'x' rows to 0"),
+        ({"distribution": {"0": 30, 0: 30}}, "names 0 twice"),
+        ({"timing": 3}, "timing = 3"),
+    ]
+    for arguments, message in bad:
+        with pytest.raises(PartitionError, match=message):
+            await balancer.matmul(x, x, **arguments)
+    with pytest.raises(CoordinatorError, match="no worker nobody"):
+        await (await fpmdask.Balancer(c, workers=["nobody"])).matmul(x, x)
+    assert COMPUTED == []
+    assert not s.plugins["fpmdask"].runs
+
+
+@cluster(worker_kwargs={"memory_limit": "400 MB"})
+async def test_a_product_that_is_too_large_is_refused_before_its_inputs_are_computed(c, s, *ws):
+    balancer = await fpmdask.Balancer(c)
+    x = da.ones((40_000, 40_000), chunks=(40_000, 40_000))
+    x = x.map_blocks(counted, dtype="f8", meta=np.empty((0, 0)))
+    COMPUTED.clear()
+    with pytest.raises(PartitionError, match="40000 rows of C do not fit"):
+        await balancer.matmul(x, x)
+    y = da.ones((60, 3_000_000), chunks=(60, 10_000))
+    with pytest.raises(PartitionError, match="do not fit"):  # a panel that the run would not need
+        await balancer.matmul(y, da.ones((3_000_000, 60), chunks=(10_000, 60)), depth=3_000_000)
+    assert COMPUTED == []
+
+
+@cluster(nthreads=[])
+async def test_a_product_without_workers_is_refused_at_once(c, s):
+    balancer = await fpmdask.Balancer(c)
+    for x in (lazy(), np.ones((60, 60))):
+        with pytest.raises(CoordinatorError, match="no worker is connected"):
+            await balancer.matmul(x, x)
+    assert not s.tasks
+
+
+@cluster()
+async def test_chunks_that_are_not_what_their_array_says(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = np.arange(3600.0).reshape(60, 60)
+    masked = np.ma.masked_array(x, x > 1000)
+    with pytest.raises(PartitionError, match=r"consists of numpy\.ma"):
+        await balancer.matmul(masked, x)
+    with pytest.raises(PartitionError, match=r"consists of numpy\.ma"):
+        await balancer.matmul(x, da.from_array(masked, chunks=20, asarray=False))
+    plain = da.from_array(x, chunks=20)
+    meta = np.empty((0, 0))
+    hidden = plain.map_blocks(lambda b: np.ma.masked_array(b, b > 1000), dtype="f8", meta=meta)
+    with pytest.raises(PartitionError, match=r"chunk .* is a numpy\.ma"):
+        await balancer.matmul(hidden, plain, max_rounds=1)
+    short = plain.map_blocks(lambda b: b[:1], dtype="f8", meta=meta)
+    with pytest.raises(PartitionError, match=r"shape \(1, 20\), its dask array says \(20, 20\)"):
+        await balancer.matmul(short, plain, max_rounds=1)
+    del plain, hidden, short
+    await nothing_left(s)
+
+
+@cluster()
+async def test_an_error_holds_no_input_on_the_cluster(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+
+    def bad(block):
+        return block[:1]
+
+    x = da.ones((60, 60), chunks=20).map_blocks(bad, dtype="f8", meta=np.empty((0, 0)))
+    gc.disable()
+    try:
+        with pytest.raises(PartitionError) as caught:
+            await balancer.matmul(np.ones((60, 60)), x, max_rounds=1)
+        for _ in range(100):
+            if not s.tasks:
+                break
+            await asyncio.sleep(0.02)
+        assert not s.tasks
+        assert "says" in str(caught.value)
+    finally:
+        gc.enable()
+
+
+@cluster(nthreads=[("127.0.0.1", 1)])
+async def test_a_worker_that_joins_takes_over_when_the_last_one_leaves(c, s, a):
+    joined, started, go_on = asyncio.Event(), threading.Event(), threading.Event()
+    balancer = await fpmdask.Balancer(
+        c, progress=lambda event: joined.set() if event["event"] == "joined" else None
+    )
+    x = c.persist(da.ones((400, 200), chunks=(100, 100)))
+    await wait(x)
+    original = share.panel_update
+
+    def slow(*args, **options):
+        original(*args, **options)
+        started.set()
+        go_on.wait(20)
+
+    share.panel_update = slow
+    try:
+        distribution = {str(a.name): 400}
+        run = asyncio.ensure_future(balancer.matmul(x, x.T, distribution=distribution))
+        await asyncio.to_thread(started.wait, 20)
+        async with Worker(s.address, nthreads=1, name="late"):
+            await asyncio.wait_for(joined.wait(), 20)
+            closing = asyncio.ensure_future(a.close(timeout=1))
+            go_on.set()
+            await closing
+            result = await run
+            np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))
+            assert {part["worker"] for part in balancer.report.shares} == {"late"}
+    finally:
+        go_on.set()
+        share.panel_update = original
+
+
+def test_any_synchronous_client_of_a_cluster_multiplies():
+    x = da.ones((50, 50), chunks=25)
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with (
+        LocalCluster(dashboard_address=":0", **options) as local,
+        Client(local) as first,
+        Client(local),  # the default client now
+        Client(local, set_as_default=False) as third,
+    ):
+        for client in (first, third):
+            result = fpmdask.Balancer(client).matmul(x, x, max_rounds=1)
+            assert (client.compute(result).result() == 50).all()
