@@ -92,12 +92,18 @@ class Setup(click.Command):
     an error and go on.
     """
 
-    def make_context(self, info_name: str | None, args: list[str], **extra: Any) -> click.Context:
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
         """Parse the options; keep the error if they are wrong."""
         try:
-            return super().make_context(info_name, args, **extra)
+            return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
-            context = click.Context(self, info_name=info_name)
+            context = click.Context(self, parent=parent, info_name=info_name)
             context.params = {"affinity": None, "slots": None, "wrong": error.format_message()}
             return context
 

@@ -130,9 +130,9 @@ async def test_a_worker_with_wrong_configuration_does_not_join(scheduler):
 @pytest.mark.slow
 def test_a_nannys_worker_with_bad_options_ends_the_command():
     """Nothing listens at the address: the command ends for its options, before it connects."""
+    options = ("--preload", "fpmdask.preload", "--affinity", str(FOREIGN))
     done = subprocess.run(
-        [sys.executable, "-m", "dask", "worker", "tcp://127.0.0.1:1"]
-        + ["--preload", "fpmdask.preload", "--affinity", str(FOREIGN)],
+        [sys.executable, "-m", "dask", "worker", "tcp://127.0.0.1:1", *options],
         capture_output=True,
         text=True,
         timeout=60,
