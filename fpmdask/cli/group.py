@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import click
@@ -15,7 +20,11 @@ from fpmdask.cli.partition import partition
 from fpmdask.cli.replay import replay
 from fpmdask.errors import FpmdaskError
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does: what it started is taken down."""
 
 
 class Commands(click.Group):
@@ -24,16 +33,35 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; only what nobody foresaw leaves a traceback."""
         try:
-            return super().invoke(ctx)
+            with _terminable():
+                return super().invoke(ctx)
         except FpmdaskError as error:
             raise click.ClickException(str(error)) from error
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             click.echo("Interrupted; what was started is taken down.", err=True)
-            ctx.exit(INTERRUPTED)
+            ctx.exit(TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click ends quietly when nobody reads on
             raise click.ClickException(_told(error)) from error
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Turn the first SIGTERM into an exception; further ones do not disturb the cleaning up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
 
 
 def _told(error: OSError) -> str:
@@ -57,6 +85,7 @@ def main() -> None:
       2    wrong usage
       3    the answer is no: replay found differences, doctor something missing
       130  interrupted
+      143  terminated (SIGTERM)
     """
 
 

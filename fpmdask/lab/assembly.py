@@ -51,13 +51,13 @@ class Assembly:
 
         Notes
         -----
-        A detached lab belongs to its maker until it is up, so that a maker's death does not
-        leave a part of one. Its duty cycle needs a watch; control groups need none.
+        A detached lab belongs to its maker until it is up: the watch, which is the first process,
+        takes it down if the maker dies before. After that its duty cycle needs the watch; control
+        groups do not, and the watch ends.
         """
         self.folder.mkdir(mode=0o700)
-        if not detached or self.state.backend == "duty-cycle":
-            watch = (sys.executable, "-m", "fpmdask.lab.watch", str(self.ledger.path))
-            self._spawn("watch", watch, dict(os.environ), self.log("watch"), None)
+        watch = (sys.executable, "-m", "fpmdask.lab.watch", str(self.ledger.path))
+        self._spawn("watch", watch, dict(os.environ), self.log("watch"), None)
         if self.state.backend == "root":
             self.backend = backends.RootBackend(self.definition, self.ledger)
         else:

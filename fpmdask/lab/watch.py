@@ -1,7 +1,8 @@
 """The process that watches over a lab: `python -m fpmdask.lab.watch STATE`.
 
 It takes the lab down when the driver that owns it dies, however it dies. With the duty-cycle
-backend it also holds the workers to their quotas. It ends with the lab.
+backend it also holds the workers to their quotas. It ends with the lab, or once nothing needs it: a
+lab of control groups has been handed over, so that no driver owns it any more.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class DutyCycle:
 
 
 def watch(path: Path) -> None:
-    """Watch over the lab recorded in a file until it or its driver is gone.
+    """Watch over the lab recorded in a file until it, its driver or the need is gone.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def watch(path: Path) -> None:
             if time.monotonic() - looked >= LOOK_SECONDS or _changed(path) != changed:
                 looked, changed = time.monotonic(), _changed(path)
                 state = read_state(path)
-                if state is None or not _mine(state):
+                if state is None or not _mine(state) or _needs_no_watch(state):
                     return
                 if state.owner is not None and not state.owner.alive():
                     take_down(path, state)
@@ -118,6 +119,11 @@ def _changed(path: Path) -> int:
 def _mine(state: LabState) -> bool:
     """Whether a state lists this process; if not it is a later lab of the same name."""
     return any(process.pid == os.getpid() for process in state.processes)
+
+
+def _needs_no_watch(state: LabState) -> bool:
+    """Whether a lab is to outlive its driver and the kernel itself keeps its quotas."""
+    return state.owner is None and state.backend == "root"
 
 
 def _terminate(number: int, frame: object) -> None:

@@ -1,5 +1,7 @@
 """What all commands have in common: help, version, errors, exit codes, a cheap import."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -58,6 +60,26 @@ def test_foreseen_errors_are_sentences_on_stderr(error, code, said):
     assert said in result.stderr
     assert result.stdout == ""
     assert isinstance(result.exception, SystemExit)
+
+
+def test_sigterm_cleans_up_like_an_interrupt():
+    cleaned = []
+
+    @click.command()
+    def working():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError("the signal has no effect")
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # a second one does not disturb
+            cleaned.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    result = CliRunner().invoke(Commands("fpm", commands=[working]), ["working"])
+    assert result.exit_code == 143
+    assert "Interrupted; what was started is taken down" in result.stderr
+    assert cleaned
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_what_nobody_foresaw_keeps_its_traceback():

@@ -68,6 +68,9 @@ if __name__ == "__main__":
 """
 
 
+UP = "import sys; from fpmdask.cli import main; main(['lab', 'up', *sys.argv[1:]])"
+
+
 @pytest.fixture
 def definition(tmp_path: Path) -> Path:
     file = tmp_path / "two.toml"
@@ -149,6 +152,30 @@ def test_a_driver_that_ends_while_the_lab_comes_up_leaves_nothing(
     until(lambda: not traces(state), "the driver or the watch to clean up")
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+def test_a_lab_up_that_is_ended_leaves_nothing(
+    number: signal.Signals,
+    code: int,
+    backend: str,
+    definition: Path,
+    prefix: str,
+    until: Callable[..., Any],
+    traces: Callable[[LabState], set[str]],
+) -> None:
+    name = f"{prefix}-half"
+    options = (str(definition), "--name", name, "--backend", backend)
+    maker = subprocess.Popen([sys.executable, "-c", UP, *options], stderr=subprocess.DEVNULL)
+
+    def begun() -> LabState | None:
+        state = read_state(state_path(name))
+        return state if state is not None and state.process("scheduler") is not None else None
+
+    state = until(begun, "the scheduler")
+    maker.send_signal(number)
+    assert maker.wait(timeout=20) == code
+    until(lambda: not traces(state), "the maker or the watch to clean up")
+
+
 def test_what_driver_and_watch_leave_is_cleared_by_the_next_lab(
     backend: str,
     prefix: str,
@@ -174,7 +201,11 @@ def test_what_driver_and_watch_leave_is_cleared_by_the_next_lab(
 
 
 def test_a_lab_that_stays(
-    backend: str, definition: Path, prefix: str, traces: Callable[[LabState], set[str]]
+    backend: str,
+    definition: Path,
+    prefix: str,
+    until: Callable[..., Any],
+    traces: Callable[[LabState], set[str]],
 ) -> None:
     name = f"{prefix}-stays"
     code = (
@@ -190,6 +221,12 @@ def test_a_lab_that_stays(
         assert {worker.name: worker.quota for worker in lab.workers} == {"a": 0.5, "b": 0.25}
         with Client(state.scheduler_address, set_as_default=False) as client:
             assert len(client.scheduler_info(n_workers=-1)["workers"]) == 2
+        watch = state.process("watch")
+        assert watch is not None
+        if backend == "root":
+            until(lambda: not watch.alive(), "the watch of a lab that needs none to end")
+        else:
+            assert watch.alive()
         with pytest.raises(LabError, match="started by `fpmdask lab up`"):
             up(definition, name=name, backend=backend)
     finally:

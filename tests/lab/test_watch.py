@@ -101,6 +101,17 @@ def test_the_watch_takes_down_the_lab_of_a_driver_that_is_gone(
     assert read_state(path) is None
 
 
+def test_the_watch_leaves_a_lab_of_control_groups_that_has_no_driver(
+    tmp_path: Path, state: LabState, spinner: Process
+) -> None:
+    path, me = tmp_path / "x.json", identify("watch", os.getpid())
+    handed_over = replace(state, backend="root", owner=None, processes=(spinner, me), quotas={})
+    Ledger(path, handed_over)
+    watch(path)
+    assert spinner.alive()
+    assert read_state(path) == handed_over
+
+
 def test_signals_go_to_the_recorded_process_only(spinner: Process) -> None:
     assert not replace(spinner, started=1).send(signal.SIGSTOP)
     assert not stopped(spinner)
