@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from fpmdask.balancer import Balancer
     from fpmdask.coordinator.report import Report
+    from fpmdask.lab import Lab
 
 # Deep enough for BLAS to run at its speed (0.95 of the deepest), and for a kernel of tens of
 # milliseconds.
@@ -22,6 +23,10 @@ DEPTH = 128
 MIN_SECONDS, BUDGET_SECONDS = 0.4, 0.8
 # Rows of the product that warms everything up.
 WARM_UP = 256
+
+# Matrices at the same time: A, B and C on the workers, and either a copy of B on each of them or,
+# in this process, A, B, NumPy's product, ours and their difference.
+ON_WORKERS, WHEN_CHECKED = 3, 5
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -88,15 +93,27 @@ def operations_per_row(n: int) -> float:
     return 2.0 * n * min(DEPTH, n)
 
 
+def largest_n(workers: int, nbytes: int) -> int:
+    """Return the most rows and columns that a comparison has room for.
+
+    Examples
+    --------
+    >>> largest_n(4, nbytes=64 * 1000**2)
+    1000
+    """
+    matrices = ON_WORKERS + max(workers, WHEN_CHECKED)
+    return math.isqrt(nbytes // (8 * matrices))
+
+
 def compare(
-    definition: str, n: int, *, seed: int, epsilon: float | None, tell: Tell
+    lab: Lab, n: int, *, seed: int, epsilon: float | None, tell: Tell
 ) -> tuple[Comparison, Products]:
     """Multiply two random n × n matrices on a lab, evenly split and balanced.
 
     Parameters
     ----------
-    definition
-        Name or path of the lab's definition.
+    lab
+        The lab, not yet up.
     n
         Rows and columns.
     seed
@@ -115,9 +132,7 @@ def compare(
     from distributed import Client
 
     from fpmdask.balancer import Balancer
-    from fpmdask.lab import Lab
 
-    lab = Lab.from_toml(definition, name=f"demo-{os.getpid()}")
     names = [worker.name for worker in lab.workers]
     tell({"event": "stage", "what": f"starting {len(names)} unequal workers", "workers": names})
     with lab, Client(lab.scheduler_address) as client:
@@ -131,7 +146,7 @@ def compare(
 def _multiply(
     client: Client,
     balancer: Balancer,
-    lab: Any,
+    lab: Lab,
     n: int,
     seed: int,
     epsilon: float | None,

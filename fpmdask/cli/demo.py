@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +15,11 @@ from fpmdask.errors import FpmdaskError
 
 if TYPE_CHECKING:
     from fpmdask.cli.comparison import Comparison, Products
+    from fpmdask.lab import Lab
 
 PICTURE = Path("fpmdask-demo.png")
 SUFFIXES = (".png", ".svg", ".pdf")
+WRITTEN = click.Path(dir_okay=False, readable=False, writable=True, path_type=Path)
 
 
 @click.command()
@@ -32,7 +36,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 @click.option("--epsilon", type=float, help="Imbalance to reach  [default: as configured, 0.1]")
 @click.option(
     "--picture",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=WRITTEN,
     default=PICTURE,
     show_default=True,
     help="Where the picture goes (.png, .svg or .pdf).",
@@ -40,7 +44,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 @click.option("--no-picture", is_flag=True, help="Draw none.")
 @click.option(
     "--log",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=WRITTEN,
     help="Where the run's log goes, for `fpmdask replay`.",
 )
 @json_option
@@ -71,33 +75,61 @@ def demo(
         raise FpmdaskError(f"cannot draw {target}; its name must end in {', '.join(SUFFIXES)}")
     for path in (target, log):
         _check_folder(path)
-    result, products = _run(definition, n, seed, epsilon, as_json)
+    lab = _lab(definition, n)
+    result, products = _run(lab, n, seed, epsilon, as_json)
+    files = {
+        name: str(path.resolve()) for name, path in (("picture", target), ("log", log)) if path
+    }
+    # The result first, so that a full disk does not take it away.
+    _show(result, files, as_json)
     if log is not None:
         products.balanced.save(log)
     if target is not None:
         _draw(target, result, products)
-    files = {
-        name: str(path.resolve()) for name, path in (("picture", target), ("log", log)) if path
-    }
+    if not as_json:
+        from fpmdask.cli.showing import show_files
+
+        show_files(files)
+
+
+def _show(result: Comparison, files: Mapping[str, str], as_json: bool) -> None:
     if as_json:
         print_json({**result.to_json(), **files})
         return
     from fpmdask.cli.showing import show_result
 
-    show_result(result, files)
+    show_result(result)
+
+
+def _lab(definition: str, n: int) -> Lab:
+    """Return the lab, not yet up; refuse an n for which the memory does not suffice."""
+    import psutil
+
+    from fpmdask.cli.comparison import largest_n
+    from fpmdask.lab import Lab
+
+    lab = Lab.from_toml(definition, name=f"demo-{os.getpid()}")
+    available = psutil.virtual_memory().available
+    most = largest_n(len(lab.workers), available)
+    if n > most:
+        raise FpmdaskError(
+            f"n is {n}; the {available / 1e9:.1f} GB of memory that are available suffice for "
+            f"--n {most}: give less, or end other programs"
+        )
+    return lab
 
 
 def _run(
-    definition: str, n: int, seed: int, epsilon: float | None, quiet: bool
+    lab: Lab, n: int, seed: int, epsilon: float | None, quiet: bool
 ) -> tuple[Comparison, Products]:
     from fpmdask.cli.comparison import compare
 
     if quiet:
-        return compare(definition, n, seed=seed, epsilon=epsilon, tell=_ignore)
+        return compare(lab, n, seed=seed, epsilon=epsilon, tell=_ignore)
     from fpmdask.cli.showing import Show
 
     with Show(n) as show:
-        return compare(definition, n, seed=seed, epsilon=epsilon, tell=show.tell)
+        return compare(lab, n, seed=seed, epsilon=epsilon, tell=show.tell)
 
 
 def _ignore(event: Mapping[str, Any]) -> None:
@@ -106,8 +138,18 @@ def _ignore(event: Mapping[str, Any]) -> None:
 
 def _check_folder(path: Path | None) -> None:
     """Refuse at once what could not be written at the end."""
-    if path is not None and not path.resolve().parent.is_dir():
-        raise FpmdaskError(f"no folder {path.resolve().parent}; make it, or give another path")
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise FpmdaskError(f"no folder {folder}; make it, or give another path")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise FpmdaskError(
+            f"nothing can be written to {folder} ({error.strerror}); give another path"
+        ) from error
 
 
 def _draw(path: Path, result: Comparison, products: Products) -> None:

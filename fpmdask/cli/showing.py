@@ -144,10 +144,8 @@ def bar(share: float) -> str:
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
 
 
-def show_result(
-    result: Comparison, files: Mapping[str, str], console: Console | None = None
-) -> None:
-    """Print the table of both products, the totals, and where the files are."""
+def show_result(result: Comparison, console: Console | None = None) -> None:
+    """Print the table of both products and the totals."""
     console = console or Console()
     console.print()
     console.print(result_table(result))
@@ -165,6 +163,11 @@ def show_result(
             "this kind only confirms them."
         )
     console.print(f"C equals NumPy's product within rounding ({result.deviation:.1e}).")
+
+
+def show_files(files: Mapping[str, str], console: Console | None = None) -> None:
+    """Print where the files are, which have been written."""
+    console = console or Console()
     for name, path in files.items():
         console.print(f"{name.capitalize()}: {path}", soft_wrap=True, highlight=False)
 

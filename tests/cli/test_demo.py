@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fpmdask.cli.comparison import Comparison, WorkerResult
-from fpmdask.cli.showing import Show, round_table, show_result
+from fpmdask.cli import comparison
+from fpmdask.cli.comparison import Comparison, Products, WorkerResult
+from fpmdask.cli.showing import Show, round_table, show_files, show_result
 from fpmdask.errors import FpmdaskError
 from fpmdask.picture import figure
 from tests.cli.conftest import SPEEDS, given_run, measured_run
@@ -33,6 +34,17 @@ RESULT = Comparison(
     deviation=1e-15,
     backend="duty-cycle",
 )
+
+
+NO_PICTURE = ("--no-picture",)
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch):
+    """Return a list of the comparisons that were begun, none of which runs."""
+    begun = []
+    monkeypatch.setattr(comparison, "compare", lambda *args, **options: begun.append(args))
+    return begun
 
 
 def terminal():
@@ -97,7 +109,8 @@ def test_the_slowest_worker_has_the_longest_bar():
 
 def test_the_result_fits_a_terminal_and_names_the_files():
     console = terminal()
-    show_result(RESULT, {"picture": "/a/b.png"}, console)
+    show_result(RESULT, console)
+    show_files({"picture": "/a/b.png"}, console)
     text = shown(console)
     assert "2.33 times as fast (1.75 with" in text
     assert "Picture: /a/b.png" in text
@@ -115,6 +128,57 @@ def test_nothing_starts_when_the_files_could_not_be_written(fpm, tmp_path):
     assert "epsilon" in fpm("demo", "--epsilon", -1).stderr
     assert fpm("demo", "--n", 3).exit_code == 2
     assert fpm("demo", "--definition", "no-such", "--json", "--no-picture").exit_code == 1
+
+
+@pytest.mark.parametrize("option", ["--picture", "--log"])
+def test_a_folder_that_takes_no_files_is_refused_before_anything_starts(fpm, nothing_runs, option):
+    # root, too, can write nothing there
+    result = fpm("demo", option, "/proc/file.png", *([] if option == "--picture" else NO_PICTURE))
+    assert result.exit_code == 1
+    assert "nothing can be written to /proc" in result.stderr
+    assert nothing_runs == []
+
+
+def test_a_file_that_cannot_be_overwritten_is_refused(fpm, nothing_runs, tmp_path, monkeypatch):
+    (tmp_path / "demo.png").touch()
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everything
+    result = fpm("demo", "--picture", tmp_path / "demo.png")
+    assert result.exit_code == 2
+    assert "not writable" in result.stderr
+    assert nothing_runs == []
+
+
+def test_an_n_beyond_the_memory_is_refused_before_anything_starts(fpm, nothing_runs):
+    for n in (3_000_000, 10**400):
+        result = fpm("demo", "--n", n, *NO_PICTURE)
+        assert result.exit_code == 1
+        assert "GB of memory that are available suffice for --n " in result.stderr
+        assert result.stdout == ""
+    assert nothing_runs == []
+
+
+def test_a_definition_that_is_not_there_is_said_before_the_title(fpm, nothing_runs):
+    result = fpm("demo", "--definition", "no-such", *NO_PICTURE)
+    assert result.exit_code == 1
+    assert "no-such" in result.stderr
+    assert result.stdout == ""
+    assert nothing_runs == []
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_result_is_shown_even_if_its_files_cannot_be_written(fpm, monkeypatch, as_json):
+    def full(path):
+        raise OSError(28, "No space left on device", str(path))
+
+    report = measured_run()
+    monkeypatch.setattr(type(report), "save", lambda self, path: full(path))
+    products = Products(given_run(), report, 1e-15)
+    monkeypatch.setattr(comparison, "compare", lambda *args, **options: (RESULT, products))
+    result = fpm("demo", "--log", "run.json", *NO_PICTURE, *(["--json"] if as_json else []))
+    assert result.exit_code == 1
+    assert "No space left on device" in result.stderr
+    assert ('"ratio"' if as_json else "2.33 times as fast") in result.stdout
+    assert "Log:" not in result.stdout
 
 
 def test_what_is_not_installed_is_named_with_its_extra(fpm, monkeypatch):
