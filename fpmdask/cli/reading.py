@@ -20,7 +20,7 @@ def read_json(path: Path) -> Any:
     """Return what a JSON file holds."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # nested too deeply
         raise FpmdaskError(f"{path} is not JSON ({error}); save it again") from error
 
 
@@ -47,13 +47,18 @@ def read_models(path: Path) -> dict[str, Model]:
             f"{path} holds no models by worker; it must be an object of worker name to what "
             "model.to_json() returned, or the log of a run"
         )
-    found = {str(name): from_json(model) for name, model in data.items()}
-    for name, model in found.items():
+    found: dict[str, Model] = {}
+    for name, stored in data.items():
+        try:
+            model = from_json(stored)
+        except (FpmdaskError, RecursionError) as error:
+            raise FpmdaskError(f"the model of {name} in {path}: {error}") from error
         if not isinstance(model, Model):
             raise FpmdaskError(
                 f"the model of {name} in {path} is a {type(model).__name__}, of two parameters; "
                 "store its slice at one width: surface.slice(width).to_json()"
             )
+        found[name] = model
     return found
 
 
@@ -64,7 +69,7 @@ def _report(path: Path, data: Any) -> Report:
         return Report.from_json(data)
     except FpmdaskError as error:
         raise type(error)(f"{path}: {error}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise FpmdaskError(
             f"{path} is damaged ({type(error).__name__}: {error}); save it again with "
             "balancer.report.save()"

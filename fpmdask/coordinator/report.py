@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fpmdask.errors import CoordinatorError
+from fpmdask.errors import CoordinatorError, FpmdaskError
 from fpmdask.models import PiecewiseLinearModel, from_json
 
 FORMAT = "fpmdask.run"
@@ -142,7 +142,10 @@ class Report:
         fields.setdefault("proposal", fields.get("distribution"))  # older logs lack it
         missing = cls.__dataclass_fields__.keys() - fields.keys()
         if missing:
-            raise CoordinatorError(f"the log lacks {', '.join(sorted(missing))}")
+            raise CoordinatorError(
+                f"the file lacks the run's {', '.join(sorted(missing))}: it is not complete; save "
+                "it again with `balancer.report.save()` or use another run's"
+            )
         for name in ("distribution", "proposal"):
             fields[name] = np.array(fields[name], dtype=np.int64)
         fields["rounds"] = tuple(RoundReport(**record) for record in fields["rounds"])
@@ -160,12 +163,25 @@ class Report:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Report:
-        """Read a log that `save` wrote."""
+        """Read a log that `save` wrote.
+
+        Raises
+        ------
+        CoordinatorError
+            If the file is not one; the message names it.
+        """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CoordinatorError(f"{path} is not JSON: {error}") from error
-        return cls.from_json(data)
+            return cls.from_json(data)
+        except FpmdaskError as error:
+            raise type(error)(f"{path}: {error}") from error
+        except json.JSONDecodeError as error:
+            raise CoordinatorError(f"{path} is not JSON ({error}); save it again") from error
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise CoordinatorError(
+                f"{path} is damaged ({type(error).__name__}: {error}); save it again with "
+                "`balancer.report.save()`"
+            ) from error
 
     def table(self) -> list[tuple[str, int, float, float | None]]:
         """Return (worker, units, kernel seconds, seconds of its share) rows."""

@@ -57,7 +57,7 @@ def test_a_given_distribution_has_nothing_to_replay(fpm, tmp_path):
     [
         (lambda data: data.update(version=2), "version 2"),
         (lambda data: data.update(format="else"), "no fpmdask.run log"),
-        (lambda data: data.pop("rounds"), "lacks rounds"),
+        (lambda data: data.pop("rounds"), "lacks the run's rounds"),
         (lambda data: data.update(rounds=[{"x": 1}]), "is damaged"),
         (lambda data: data["log"].pop("events"), "no events"),
         (lambda data: data["log"]["events"][2].pop("seconds"), "event 3"),
@@ -71,8 +71,16 @@ def test_other_files_are_refused(fpm, run_log, change, said):
     assert result.stdout == ""
 
 
-def test_broken_and_missing_files(fpm, tmp_path):
-    (tmp_path / "run.json").write_text('{"format"')
-    assert "is not JSON" in fpm("replay", tmp_path / "run.json").stderr
+@pytest.mark.parametrize("content", ['{"format"', "[" * 100_000, "{'a': 1}"])
+def test_files_that_are_not_json(fpm, tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    for command in (["replay"], ["partition", "--units", 5]):
+        result = fpm(*command, tmp_path / "run.json")
+        assert result.exit_code == 1
+        assert f"{tmp_path / 'run.json'} is not JSON" in result.stderr
+        assert result.stdout == ""
+
+
+def test_missing_files(fpm, tmp_path):
     assert fpm("replay", tmp_path / "none.json").exit_code == 1
     assert fpm("replay", tmp_path).exit_code == 1
