@@ -174,7 +174,7 @@ class Report:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls.from_json(data)
         except FpmdaskError as error:
-            raise type(error)(f"{path}: {error}") from error
+            raise CoordinatorError(f"{path}: {error}") from error
         except json.JSONDecodeError as error:
             raise CoordinatorError(f"{path} is not JSON ({error}); save it again") from error
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
