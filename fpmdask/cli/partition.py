@@ -32,15 +32,18 @@ def _units(ctx: click.Context, param: click.Parameter, value: str) -> int | floa
 
 def _limits(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[str, float]:
     """Return worker name → limit from NAME=UNITS."""
-    limits = {}
+    limits: dict[str, float] = {}
     for text in value:
         worker, _, units = text.rpartition("=")
         try:
-            limits[worker] = float(units)
+            limit = float(units)
         except ValueError:
             worker = ""
         if not worker:
             raise click.BadParameter(f"{text!r} is not NAME=UNITS, for example alpha=500")
+        if worker in limits:
+            raise click.BadParameter(f"{worker} has two limits; give one per worker")
+        limits[worker] = limit
     return limits
 
 
@@ -69,8 +72,14 @@ def partition(models: Path, units: int | float, limits: dict[str, float], as_jso
     MODELS is a JSON object of worker name to model (what model.to_json() returns), or the log of a
     run, whose models are used then.
     """
+    from fpmdask.partition.validate import check_units
+
     known = read_models(models)
-    answer = share_out(known, units, limits)
+    units = check_units(units)
+    try:
+        answer = share_out(known, units, limits)
+    except PartitionError as error:
+        raise PartitionError(f"{models}: {error}") from error
     if as_json:
         print_json(answer)
         return
@@ -99,6 +108,9 @@ def share_out(
         raise PartitionError(
             f"no model of {', '.join(unknown)}; limits are for {', '.join(models)}"
         )
+    for name, limit in limits.items():
+        if not limit >= 0:
+            raise PartitionError(f"the limit of {name} is {limit}; give a number of at least 0")
     bounds = [limits.get(name, math.inf) for name in models]
     tables = [m.seconds for m in models.values() if isinstance(m, TabulatedModel)]
     if len(tables) == len(models):  # their times may decrease, which only `exact` can use

@@ -110,15 +110,49 @@ def test_bad_units_are_refused(fpm, models, units):
         ("--limit=a", 2),
         ("--limit==3", 2),
         ("--limit=a=few", 2),
-        ("--limit=b=3", 1),
-        ("--limit=a=3", 1),
-        ("--limit=a=nan", 1),
     ],
 )
 def test_bad_options_are_refused(fpm, models, option, code):
     result = fpm("partition", models(a=ConstantModel(1.0)), "--units", 10, option)
     assert result.exit_code == code
     assert "Error: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--limit=b=3", "no model of b; limits are for a"),
+        ("--limit=a=3", "do not fit"),
+        ("--limit=a=nan", "the limit of a is nan"),
+        ("--limit=a=-1", "the limit of a is -1"),
+    ],
+)
+def test_bad_limits_are_refused_with_the_file(fpm, models, option, said):
+    path = models(a=ConstantModel(1.0))
+    result = fpm("partition", path, "--units", 10, option)
+    assert result.exit_code == 1
+    assert f"Error: {path}: " in result.stderr
+    assert said in result.stderr
+
+
+def test_two_limits_of_one_worker_are_refused(fpm, models):
+    path = models(a=ConstantModel(1.0))
+    result = fpm("partition", path, "--units", 10, "--limit", "a=15", "--limit", "a=17")
+    assert result.exit_code == 2
+    assert "a has two limits" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["3", json.dumps(ConstantModel(1.0).to_json() | {"version": 9})],
+    ids=["no model", "another version"],
+)
+def test_a_model_that_cannot_be_read_is_named_with_its_file(fpm, tmp_path, stored):
+    path = tmp_path / "models.json"
+    path.write_text(f'{{"good": {json.dumps(ConstantModel(1.0).to_json())}, "bad": {stored}}}')
+    result = fpm("partition", path, "--units", 10)
+    assert result.exit_code == 1
+    assert f"the model of bad in {path}: " in result.stderr
 
 
 def test_a_missing_file(fpm, tmp_path):
