@@ -53,23 +53,29 @@ def load(name_or_path: str | Path, *, name: str | None = None) -> LabDefinition:
         If there is no such definition or it says something that cannot be.
     """
     given = str(name_or_path)
+    if name is not None:
+        _check_name(name, "the lab")
     if isinstance(name_or_path, Path) or given.endswith(".toml") or "/" in given:
         path = Path(name_or_path)
         try:
             source = path.read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             raise LabError(
-                f"cannot read the cluster definition {given!r}: {error.strerror}; give the path of "
+                f"cannot read the cluster definition {given!r}: {why}; give the path of "
                 f"a TOML file or one of the names {', '.join(definitions())}"
             ) from error
-        return parse(source, name=name or path.stem)
+        try:
+            return parse(source, name=path.stem if name is None else name)
+        except LabError as error:
+            raise LabError(f"{given}: {error}") from error
     if given not in definitions():
         raise LabError(
             f"no cluster definition is named {given!r}; known are {', '.join(definitions())}; "
             "a definition of your own is given by its path, for example ./mine.toml"
         )
     file = resources.files("fpmdask.lab") / "definitions" / f"{given}.toml"
-    return parse(file.read_text(encoding="utf-8"), name=name or given)
+    return parse(file.read_text(encoding="utf-8"), name=given if name is None else name)
 
 
 def parse(source: str, *, name: str) -> LabDefinition:
@@ -100,8 +106,11 @@ def parse(source: str, *, name: str) -> LabDefinition:
     """
     try:
         tree = tomllib.loads(source)
-    except tomllib.TOMLDecodeError as error:
-        raise LabError(f"the definition {name!r} is not TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:  # nested too deeply
+        raise LabError(
+            f"the definition {name!r} is not TOML: {error}; correct it there, "
+            "workers/clusters/every-option.toml shows all that it can say"
+        ) from error
     _check_name(name, "the lab")
     return _definition(tree, name)
 

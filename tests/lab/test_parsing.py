@@ -134,7 +134,8 @@ def test_units_defaults_and_environment() -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("x =", "not TOML"),
+        ("x =", "not TOML.* correct it there"),
+        ("x = " + "[" * 100_000, "not TOML"),
         ("", "no workers"),
         ("workers = []", "no workers"),
         ("[[workers]]", "has no name"),
@@ -209,3 +210,28 @@ def test_a_lab_that_is_not_up_says_so() -> None:
     with pytest.raises(LabError, match="allowed are auto"):
         Lab.from_toml("hcl6", backend="docker")
     lab.down()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"x =", "not TOML"),
+        (b"[[workers]]", "has no name"),
+        (b"[[workers]]\nname='a'\ncpu=0", "number of cores"),
+        (b"\xff", "not text in UTF-8"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_path(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    with pytest.raises(LabError, match=words) as refused:
+        load(path)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("definition", ["demo4", WORKERS / "clusters" / "two-speeds.toml"])
+def test_an_empty_name_is_refused(definition: str | Path) -> None:
+    with pytest.raises(LabError, match="'' cannot name the lab; allowed are 1 to 32"):
+        load(definition, name="")
