@@ -106,6 +106,13 @@ def test_the_import_loads_nothing_heavy():
     assert not heavy & {name.partition(".")[0] for name in loaded}
 
 
+def test_it_runs_as_a_module():
+    answer = subprocess.run(
+        [sys.executable, "-m", "fpmdask", "--version"], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == f"fpmdask, version {fpmdask.__version__}\n"
+
+
 @pytest.mark.slow
 def test_it_is_a_command_of_dask():
     answer = subprocess.run(

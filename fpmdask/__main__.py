@@ -1,0 +1,6 @@
+"""The command line as ``python -m fpmdask``."""
+
+from fpmdask.cli import main
+
+if __name__ == "__main__":
+    main()
