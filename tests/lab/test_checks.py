@@ -16,7 +16,7 @@ def unshare_says(monkeypatch):
     def say(reason, *, always):
         def run(argv):
             if always or argv[2:] != ("true",):
-                raise LabError(f"`{' '.join(argv)}` failed: unshare failed: {reason}; `fpmdask doctor` says more")
+                raise LabError(f"`unshare` failed: unshare failed: {reason}; the doctor says more")
             return ""
 
         monkeypatch.setattr(checks, "run", run)
