@@ -10,9 +10,11 @@ import click
 
 from fpmdask.cli.output import ANSWER_IS_NO, json_option, print_json
 from fpmdask.cli.reading import read_run
+from fpmdask.errors import FpmdaskError
 
 if TYPE_CHECKING:
-    from fpmdask.coordinator.replay import Difference
+    from fpmdask.coordinator.replay import Contradiction, Difference, Verdict
+    from fpmdask.coordinator.report import Report
 
 SHOWN = 5
 
@@ -25,43 +27,80 @@ def replay(ctx: click.Context, run: Path, as_json: bool) -> None:
     """Make the decisions of a logged run again and say where they would differ.
 
     RUN is what balancer.report.save() or `fpmdask demo --log` wrote. The exit code is 3 if a
-    decision differs.
+    decision differs, or if the report does not say what the log's events lead to.
     """
-    from fpmdask.coordinator.replay import replay as again
-
     report = read_run(run)
-    differences = () if report.log is None else again(report.log)
-    events = 0 if report.log is None else len(report.log["events"])
+    verdict = _verify(run, report)
     if as_json:
         print_json(
             {
                 "run": report.run,
-                "events": events,
+                "events": 0 if report.log is None else len(report.log["events"]),
                 "rounds": len(report.rounds),
-                "differences": [difference.to_json() for difference in differences],
+                "concluded": verdict.concluded,
+                "differences": [difference.to_json() for difference in verdict.differences],
+                "contradictions": [found.to_json() for found in verdict.contradictions],
             }
         )
     else:
-        _tell(report.run, events, len(report.rounds), differences, _names(report.log))
-    if differences:
+        _tell(report, verdict)
+    if verdict.differences or verdict.contradictions:
         ctx.exit(ANSWER_IS_NO)
 
 
-def _tell(
-    run: str,
-    events: int,
-    rounds: int,
-    differences: Sequence[Difference],
-    names: Mapping[str, str],
+def _verify(path: Path, report: Report) -> Verdict:
+    """Replay a report; errors name its file."""
+    from fpmdask.coordinator.replay import Verdict, verify
+
+    if report.log is None:
+        if report.rounds or report.reason != "given":
+            raise FpmdaskError(
+                f"{path} is damaged: the run measured, but its log is missing; save it again with "
+                "balancer.report.save()"
+            )
+        return Verdict((), (), concluded=True)
+    try:
+        return verify(report)
+    except FpmdaskError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _tell(report: Report, verdict: Verdict) -> None:
+    if report.log is None:
+        click.echo(
+            f"{report.run}: nothing was measured, its distribution was given; nothing to replay."
+        )
+        return
+    names = _names(report.log)
+    title = f"{report.run}: {len(report.log['events'])} events in {len(report.rounds)} rounds"
+    if verdict.differences:
+        _tell_differences(title, verdict.differences, names)
+    elif verdict.contradictions:
+        click.echo(f"{title}, the same decisions, but the report says something else.")
+    elif verdict.concluded:
+        click.echo(f"{title}, the same decisions.")
+    else:
+        click.echo(f"{title}, the same decisions; the run and its log end before a conclusion.")
+    for found in verdict.contradictions:
+        _tell_contradiction(found, names)
+
+
+def _tell_contradiction(found: Contradiction, names: Mapping[str, str]) -> None:
+    def said(value: Any) -> str:
+        if value is None:
+            return "none, it ends before"
+        return _shares(value, names) if isinstance(value, Mapping) else str(value)
+
+    click.echo(f"\n{found.what}")
+    click.echo(f"  report:  {said(found.reported)}")
+    click.echo(f"  its log: {said(found.now)}")
+
+
+def _tell_differences(
+    title: str, differences: Sequence[Difference], names: Mapping[str, str]
 ) -> None:
-    if not events:
-        click.echo(f"{run}: nothing was measured, its distribution was given; nothing to replay.")
-        return
-    if not differences:
-        click.echo(f"{run}: {events} events in {rounds} rounds, the same decisions.")
-        return
     count = f"{len(differences)} decision{'s' * (len(differences) > 1)}"
-    click.echo(f"{run}: {events} events in {rounds} rounds, {count} would differ.")
+    click.echo(f"{title}, {count} would differ.")
     for difference in differences[:SHOWN]:
         facts = ", ".join(
             f"{key} {names.get(str(value), value)}"
@@ -89,8 +128,11 @@ def _said(decisions: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> s
         return f"refused: {decision['refused']}"
     if decision.get("failure"):
         return f"give up: {decision['failure']}"
-    shares = (f"{names.get(w, w)} {n}" for w, n in (decision.get("conclude") or {}).items())
-    return f"conclude: {', '.join(shares)}"
+    return f"conclude: {_shares(decision.get('conclude') or {}, names)}"
+
+
+def _shares(units: Mapping[str, int], names: Mapping[str, str]) -> str:
+    return ", ".join(f"{names.get(worker, worker)} {n}" for worker, n in units.items())
 
 
 def _names(log: Mapping[str, Any] | None) -> dict[str, str]:

@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fpmdask.coordinator.instructions import Member
+from fpmdask.coordinator.instructions import Member, Result
 from fpmdask.coordinator.measuring import Measuring
+from fpmdask.coordinator.report import Report
 from fpmdask.errors import MeasuringError, PartitionError
 
 Decision = Mapping[str, Any]
+
+
+def _whole(least: int) -> tuple[str, Callable[[Any], bool]]:
+    return (
+        f"a whole number of at least {least}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
+    )
+
+
+def _number(wanted: str, fits: Callable[[float], bool]) -> tuple[str, Callable[[Any], bool]]:
+    return (
+        wanted,
+        lambda value: (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+            and fits(value)
+        ),
+    )
+
+
+# What a header must hold.
+HEADER: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "units": _whole(1),
+    "epsilon": _number("a number > 0", lambda value: value > 0),
+    "max_rounds": _whole(1),
+    "scout": _whole(0),
+    "least_gain": _number("a number of at least 0", lambda value: value >= 0),
+    "members": ("workers by address", lambda value: isinstance(value, Mapping)),
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +69,94 @@ class Difference:
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Something that a report says otherwise than its own log's events lead to.
+
+    Parameters
+    ----------
+    what : {"conclusion", "rounds", "distribution", "proposal", "reason"}
+        What it is about; ``"conclusion"`` where only one of both has come to one.
+    reported, now
+        As the report says, and by the events: units by worker address, a count or a text; None
+        for no conclusion.
+    """
+
+    what: str
+    reported: Any
+    now: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``json.dumps``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What replaying a report has shown.
+
+    Parameters
+    ----------
+    differences : tuple of Difference
+        Events after which other decisions are made now.
+    contradictions : tuple of Contradiction
+        Where the report does not say what the events lead to.
+    concluded : bool
+        Whether the events lead to a conclusion; those of a cancelled run do not.
+    """
+
+    differences: tuple[Difference, ...]
+    contradictions: tuple[Contradiction, ...]
+    concluded: bool
+
+
+def verify(report: Report) -> Verdict:
+    """Replay a report's log and compare what it leads to with what the report says.
+
+    Parameters
+    ----------
+    report : Report
+        Of a run that measured.
+
+    Raises
+    ------
+    MeasuringError, PartitionError
+        As for `replay`.
+    """
+    differences, machine = _run(report.log)
+    return Verdict(differences, tuple(_contradictions(report, machine)), machine.concluded)
+
+
+def _contradictions(report: Report, machine: Measuring) -> list[Contradiction]:
+    reported, proposed = (
+        dict(zip(report.addresses, units.tolist(), strict=False))
+        for units in (report.distribution, report.proposal)
+    )
+    found: list[tuple[str, Any, Any]] = [("rounds", len(report.rounds), len(machine.rounds))]
+    if machine.result is None:
+        ending = machine.failure  # None if the log ends before
+        found += [("conclusion", reported, ending)] if reported else []
+    elif not reported:
+        found += [("conclusion", None, dict(machine.result.distribution))]
+    else:
+        found += _of_results(report, reported, proposed, machine.result)
+    return [Contradiction(what, said, now) for what, said, now in found if said != now]
+
+
+def _of_results(
+    report: Report, reported: Mapping[str, int], proposed: Mapping[str, int], result: Result
+) -> list[tuple[str, Any, Any]]:
+    best, proposal = dict(result.distribution), dict(result.proposal)
+    # The shares of a product are the proposal; reports without one are older.
+    shares = reported if reported in (best, proposal) else best
+    old = proposed == reported == best
+    return [
+        ("distribution", reported, shares),
+        ("proposal", proposed, proposed if old else proposal),
+        ("reason", report.reason, result.reason),
+    ]
 
 
 def replay(log: Mapping[str, Any]) -> tuple[Difference, ...]:
@@ -74,6 +193,11 @@ def replay(log: Mapping[str, Any]) -> tuple[Difference, ...]:
     >>> replay({"header": run.header, "events": run.log})
     ()
     """
+    return _run(log)[0]
+
+
+def _run(log: Any) -> tuple[tuple[Difference, ...], Measuring]:
+    """Feed all events of a log to a new `Measuring`."""
     header, events = _parts(log)
     machine = _machine(header)
     differences = []
@@ -82,7 +206,7 @@ def replay(log: Mapping[str, Any]) -> tuple[Difference, ...]:
         now = _again(machine, number, event)
         if now != before:
             differences.append(Difference(number, event, before, now))
-    return tuple(differences)
+    return tuple(differences), machine
 
 
 def _parts(log: Any) -> tuple[Mapping[str, Any], Sequence[Any]]:
@@ -98,18 +222,21 @@ def _parts(log: Any) -> tuple[Mapping[str, Any], Sequence[Any]]:
 
 def _machine(header: Mapping[str, Any]) -> Measuring:
     try:
+        for key, (wanted, fits) in HEADER.items():
+            if not fits(header[key]):
+                raise ValueError(f"{key} is {header[key]!r}, not {wanted}")
         members = {str(key): Member.from_json(data) for key, data in header["members"].items()}
         return Measuring(
             header["units"],
             members,
             epsilon=header["epsilon"],
             max_rounds=header["max_rounds"],
-            scout=header.get("scout", 0),
-            least_gain=header.get("least_gain", 0.0),
+            scout=header["scout"],
+            least_gain=header["least_gain"],
         )
     except PartitionError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged("the header", error) from error
 
 
@@ -128,7 +255,9 @@ def _again(machine: Measuring, number: int, event: Mapping[str, Any]) -> tuple[D
         _feed(machine, event)
     except MeasuringError as error:
         return ({"refused": str(error)},)
-    except (AttributeError, KeyError, TypeError) as error:
+    except PartitionError:
+        raise
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged(f"event {number}", error) from error
     if len(machine.log) == logged:
         return ({"refused": "it comes after the end, or is about a worker that is not there"},)

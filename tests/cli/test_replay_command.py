@@ -42,6 +42,57 @@ def test_a_tampered_log_differs_and_says_where(fpm, run_log):
     assert answer["differences"][0]["number"] == 5
 
 
+def one_unit_moved(name):
+    def change(data):
+        data[name][0] += 1
+        data[name][1] -= 1
+
+    return change
+
+
+def cut(data):
+    del data["log"]["events"][-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "said"),
+    [
+        (one_unit_moved("distribution"), ["distribution"], "alpha"),
+        (one_unit_moved("proposal"), ["proposal"], "alpha"),
+        (lambda data: data.update(reason="stagnant"), ["reason"], "report:  stagnant"),
+        (lambda data: data["rounds"].pop(), ["rounds"], "rounds"),
+        (cut, ["rounds", "conclusion"], "its log: none, it ends before"),
+    ],
+)
+def test_a_report_that_its_log_contradicts(fpm, run_log, change, what, said):
+    tamper(run_log, change)
+    result = fpm("replay", run_log)
+    assert result.exit_code == 3
+    assert "the same decisions, but the report says something else" in result.stdout
+    assert said in result.stdout
+    answer = fpm("replay", run_log, "--json")
+    assert answer.exit_code == 3
+    found = json.loads(answer.stdout)
+    assert found["differences"] == []
+    assert [one["what"] for one in found["contradictions"]] == what
+
+
+def test_a_cancelled_run_ends_before_a_conclusion(fpm, run_log):
+    def cancel(data):
+        events = data["log"]["events"]
+        del events[len(events) // 2 :]
+        rounds = {task["round"] for e in events for task in e["decided"]}
+        data.update(rounds=data["rounds"][: max(rounds) - 1], reason="given", models={})
+        data.update({name: [] for name in ("workers", "addresses", "distribution", "proposal")})
+        data.update(seconds=[], shares=[])
+
+    tamper(run_log, cancel)
+    result = fpm("replay", run_log)
+    assert result.exit_code == 0
+    assert "the run and its log end before a conclusion" in result.stdout
+    assert json.loads(fpm("replay", run_log, "--json").stdout)["concluded"] is False
+
+
 def test_a_given_distribution_has_nothing_to_replay(fpm, tmp_path):
     given_run().save(tmp_path / "run.json")
     result = fpm("replay", tmp_path / "run.json")
@@ -61,6 +112,10 @@ def test_a_given_distribution_has_nothing_to_replay(fpm, tmp_path):
         (lambda data: data.update(rounds=[{"x": 1}]), "is damaged"),
         (lambda data: data["log"].pop("events"), "no events"),
         (lambda data: data["log"]["events"][2].pop("seconds"), "event 3"),
+        (lambda data: data["log"]["header"].pop("scout"), "'scout' is missing"),
+        (lambda data: data["log"]["header"].update(epsilon="0.1"), "epsilon is '0.1'"),
+        (lambda data: data.update(log=None), "its log is missing"),
+        (lambda data: data.update(log=5), "no header"),
     ],
 )
 def test_other_files_are_refused(fpm, run_log, change, said):
@@ -68,6 +123,7 @@ def test_other_files_are_refused(fpm, run_log, change, said):
     result = fpm("replay", run_log)
     assert result.exit_code == 1
     assert said in result.stderr
+    assert str(run_log) in result.stderr
     assert result.stdout == ""
 
 

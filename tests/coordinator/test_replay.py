@@ -8,7 +8,7 @@ import pytest
 
 from fpmdask.coordinator.instructions import Measure, Member
 from fpmdask.coordinator.measuring import Measuring
-from fpmdask.coordinator.replay import replay
+from fpmdask.coordinator.replay import HEADER, replay
 from fpmdask.errors import MeasuringError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
 
@@ -108,6 +108,17 @@ def test_events_that_do_not_fit_are_differences(log):
         (lambda log: log.update(events=[]), "no events"),
         (lambda log: log["header"].pop("units"), "'units' is missing"),
         (lambda log: log["header"].update(members=[]), "header of the log"),
+        (lambda log: log["header"]["members"].update(a=3), "header of the log"),
+        *(
+            (lambda log, key=key: log["header"].pop(key), f"header .*'{key}' is missing")
+            for key in HEADER
+        ),
+        *(
+            (lambda log, key=key, bad=bad: log["header"].update({key: bad}), f"header .*{key} is")
+            for key in HEADER
+            for bad in (None, "5", True, -1, math.nan)
+        ),
+        (lambda log: log["events"][2].update(seconds="long"), "event 3"),
         (lambda log: log["events"][3].pop("decided"), "event 4 .*'decided' is missing"),
         (lambda log: log["events"][0].update(event="dance"), "event 1 .* no event 'dance'"),
         (lambda log: log["events"].insert(1, "dance"), "event 2"),
