@@ -65,16 +65,11 @@ def demo(
     against NumPy, and draws what was found out about the workers.
     """
     from fpmdask.partition.settings import check_epsilon
-    from fpmdask.picture import require
 
     if epsilon is not None:
         check_epsilon(epsilon)
     target = None if no_picture else picture
-    require(*(["rich"] if not as_json else []), *(["matplotlib"] if target else []))
-    if target is not None and target.suffix not in SUFFIXES:
-        raise FpmdaskError(f"cannot draw {target}; its name must end in {', '.join(SUFFIXES)}")
-    for path in (target, log):
-        _check_folder(path)
+    _check_output(target, log, as_json)
     lab = _lab(definition, n)
     result, products = _run(lab, n, seed, epsilon, as_json)
     files = {
@@ -99,6 +94,17 @@ def _show(result: Comparison, files: Mapping[str, str], as_json: bool) -> None:
     from fpmdask.cli.showing import show_result
 
     show_result(result)
+
+
+def _check_output(picture: Path | None, log: Path | None, as_json: bool) -> None:
+    """Refuse at once what could not be shown or written at the end."""
+    from fpmdask.picture import require
+
+    require(*(["rich"] if not as_json else []), *(["matplotlib"] if picture else []))
+    if picture is not None and picture.suffix not in SUFFIXES:
+        raise FpmdaskError(f"cannot draw {picture}; its name must end in {', '.join(SUFFIXES)}")
+    for path in (picture, log):
+        _check_folder(path)
 
 
 def _lab(definition: str, n: int) -> Lab:
@@ -137,7 +143,7 @@ def _ignore(event: Mapping[str, Any]) -> None:
 
 
 def _check_folder(path: Path | None) -> None:
-    """Refuse at once what could not be written at the end."""
+    """Refuse a file whose folder is missing or takes none."""
     if path is None:
         return
     folder = path.resolve().parent
