@@ -163,3 +163,126 @@ def test_it_ends_whatever_is_told(max_rows, max_width, triangular, max_points, s
     assert len(asked) <= max_points
     assert builder.reason in ("accurate", "points", "too large")
     assert (builder.reason == "too large") == (not builder.points)
+
+
+LARGE, LEAST_ROWS, LEAST_WIDTH = 10240, 64, 512  # the paper's range
+
+
+def dropping(memory, factor):
+    """Return the speed of a worker that is `factor` times slower where `memory` is over 1."""
+    return lambda r, w: 1e6 / (1 if memory(r, w) < 1 else factor)
+
+
+def share_of_errors(model, speed, above, seed=0):
+    rng = np.random.default_rng(seed)
+    widths = rng.uniform(LEAST_WIDTH, LARGE, 5000)
+    rows = rng.uniform(LEAST_ROWS, widths)
+    expected = rows * widths / np.array([speed(*size) for size in zip(rows, widths, strict=True)])
+    return np.mean(np.abs(model.time(rows, widths) / expected - 1) > above)
+
+
+# speed, measurements, most share of the sizes that is off by more than 5 %
+DROPS = {
+    "flat": (lambda r, w: 1e6, 12, 0.0),
+    "panels": (lambda r, w: 1e6 * (r / (r + 4)) * (w / (w + 20)), 11, 0.0),
+    "overhead": (lambda r, w: 1e6 * (r / (r + 100)) * (w / (w + 200)), 64, 0.0),
+    "slice, 3e6 x 8": (dropping(lambda r, w: r * w / 3e6, 8), 90, 0.02),
+    "slice, 1e7 x 2": (dropping(lambda r, w: r * w / 1e7, 2), 100, 0.02),
+    "slice, 1e7 x 1.3": (dropping(lambda r, w: r * w / 1e7, 1.3), 100, 0.02),
+    "slice, 2e7 x 30": (dropping(lambda r, w: r * w / 2e7, 30), 90, 0.03),
+    "slice, 3e7 x 8": (dropping(lambda r, w: r * w / 3e7, 8), 90, 0.03),
+    "slice, 8e7 x 8": (dropping(lambda r, w: r * w / 8e7, 8), 90, 0.02),
+    "matrices, 1.2e8 x 8": (dropping(lambda r, w: used(r, w) / 1.2e8, 8), 120, 0.02),
+    "rows, 3000 x 8": (dropping(lambda r, w: r / 3000, 8), 100, 0.03),
+    "width, 3000 x 8": (dropping(lambda r, w: w / 3000, 8), 70, 0.02),
+    "paging": (lambda r, w: 1e6 / (1 + 7 / (1 + (3e7 / (r * w)) ** 4)), 110, 0.01),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DROPS)
+def test_a_drop_is_followed_between_the_widths(name):
+    """What is called accurate is so but next to the drop, within the measurements allowed.
+
+    Seen: share of the sizes off by more than 5 %, and measurements. Before: with speeds taken at
+    equal rows between two lines; where it took 120 measurements the limit had ended it.
+
+    ===================  ======  ====  ==============
+    speed                off     told  before
+    ===================  ======  ====  ==============
+    flat                  0        12  (0, 12)
+    panels                0        11  (0, 11)
+    overhead              0        64  (0, 64)
+    slice, 3e6 x 8        0.012    85  (0.106, 47)
+    slice, 1e7 x 2        0.016    94  (0.100, 88)
+    slice, 1e7 x 1.3      0.011    94  (0.506, 18)
+    slice, 2e7 x 30       0.022    72  (0.176, 40)
+    slice, 3e7 x 8        0.019    86  (0.380, 18)
+    slice, 8e7 x 8        0.008    66  (0.035, 19)
+    matrices, 1.2e8 x 8   0.011   114  (0.077, 120)
+    rows, 3000 x 8        0.019    98  (0.364, 18)
+    width, 3000 x 8       0.008    57  (0.008, 61)
+    paging                0.000   104  (0.118, 120)
+    ===================  ======  ====  ==============
+    """
+    speed, most, off = DROPS[name]
+    builder = SurfaceModelBuilder(LARGE, LARGE, min_rows=LEAST_ROWS, min_width=LEAST_WIDTH)
+    build(builder, speed)
+    assert builder.reason == "accurate"
+    assert builder.measurements <= most
+    assert share_of_errors(builder.model, speed, 0.05) <= off
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.floats(5.3, 7.9),
+    st.sampled_from([1.15, 1.3, 2, 8, 30]),
+    st.sampled_from(["slice", "matrices", "fixed rows", "fixed columns"]),
+    st.sampled_from([0, 20, 200]),
+    st.sampled_from([0, 50, 300]),
+)
+def test_accurate_is_said_only_where_it_is(log_size, factor, memory, per_row, per_column):
+    """Where the reason is "accurate" at most 4 % of the sizes are off by twice the accuracy.
+
+    Seen over 900 surfaces of this kind, of which 368 were done within 120 measurements: 3.3 % of
+    the sizes at most, 0.6 % in the mean. Off by more than 5 % were 1.2 % in the mean, 2.1 % in 95
+    of 100 cases; more (up to 19 %, once 43 %) only where a drop of 13 to 23 % is hidden by a speed
+    that rises as much. Without columns along the drops: 9.5 % in the mean.
+    """
+    size = 10**log_size
+    needed = {
+        "slice": lambda r, w: r * w,
+        "matrices": lambda r, w: used(r, w) / 3,
+        "fixed rows": lambda r, w: (r + 1000) * w,
+        "fixed columns": lambda r, w: r * (w + 500),
+    }[memory]
+    drop = dropping(lambda r, w: needed(r, w) / size, factor)
+
+    def speed(r, w):
+        return drop(r, w) / (1 + per_row / r) / (1 + per_column / w)
+
+    builder = SurfaceModelBuilder(LARGE, LARGE, min_rows=LEAST_ROWS, min_width=LEAST_WIDTH)
+    build(builder, speed)
+    if builder.reason == "accurate":
+        assert share_of_errors(builder.model, speed, 0.10) <= 0.04
+    else:
+        assert builder.reason == "points"
+        assert builder.measurements == builder.max_points
+
+
+def test_a_line_cut_short_is_not_called_accurate():
+    builder = SurfaceModelBuilder(640, 640, min_rows=8, min_width=640, max_points=12)
+    build(builder, SURFACES["memory cliff"][0])
+    assert builder.measurements < builder.max_points
+    assert builder.reason == "points"
+
+
+def test_a_slice_between_two_lines_has_its_drop_where_it_is():
+    speed = dropping(lambda r, w: r * w / 3e7, 8)
+    builder = SurfaceModelBuilder(LARGE, LARGE, min_rows=LEAST_ROWS, min_width=LEAST_WIDTH)
+    build(builder, speed)
+    for width in (6500, 7000, 8000, 9000, 10000):
+        model = builder.model.slice(width)
+        for rows in (0.9 * 3e7 / width, 1.1 * 3e7 / width):
+            assert model.time(rows) == pytest.approx(rows * width / speed(rows, width), rel=0.05)
