@@ -7,6 +7,7 @@
 A `Dfpa` decides and never measures: no clock, no random numbers, no input or output.
 """
 
+import copy
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -177,8 +178,8 @@ class Dfpa:
         ------
         PartitionError
             If nothing was asked, a value is not allowed, or the limits that follow from ``inf``
-            leave no room for the units. Nothing has changed then: the same distribution is still
-            asked.
+            leave no room for the units. Whatever is raised, nothing has changed then: the same
+            distribution is still asked.
         """
         if not self._asked or self._reason is not None:
             raise PartitionError(self._refusal())
@@ -186,13 +187,16 @@ class Dfpa:
         limits = np.where(np.isinf(times), self._next - 1.0, self._limits)
         check_feasible(self.units, limits)
         balance = imbalance(times, self._next, self._limits)
-        self._rounds.append(Round(self._next, read_only(times), balance))
-        self._story.append(f"told {_listed(times)}, imbalance {balance:.3g}")
-        self._evidence.add(self._next, times, self._fit.noise)
-        self._limits = limits
-        self._asked = False
-        self._fit = self._evidence.fit()
-        self._decide()
+        after = copy.copy(self)  # whatever raises below, this one is as it was
+        after._rounds = [*self._rounds, Round(self._next, read_only(times), balance)]
+        after._story = self._story.copy()
+        after._story.append(f"told {_listed(times)}, imbalance {balance:.3g}")
+        after._evidence = self._evidence.with_round(self._next, times, self._fit.noise)
+        after._limits = limits
+        after._asked = False
+        after._fit = after._evidence.fit()
+        after._decide()
+        vars(self).update(vars(after))
 
     @property
     def outcome(self) -> Outcome | None:

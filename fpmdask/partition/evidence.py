@@ -1,9 +1,10 @@
 """What DFPA knows of its workers: measurements, the models they make, and their noise."""
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -79,8 +80,17 @@ class Evidence:
             else:
                 self._shapes[i] = model
 
-    def add(self, distribution: IntArray, seconds: FloatArray, noise: float) -> None:
-        """Take in one round; `noise` is what is known of it before, 0 for nothing."""
+    def with_round(self, distribution: IntArray, seconds: FloatArray, noise: float) -> Self:
+        """Return this and one more round; `noise` is what is known of it before, 0 for nothing."""
+        after = copy.copy(self)
+        after.models = self.models.copy()
+        after._shapes = self._shapes.copy()
+        after._points = [points.copy() for points in self._points]
+        after._too_large, after._doubted = self._too_large.copy(), self._doubted.copy()
+        after._add_round(distribution, seconds, noise)
+        return after
+
+    def _add_round(self, distribution: IntArray, seconds: FloatArray, noise: float) -> None:
         self._round += 1
         factor = math.exp(_SIGMAS * noise) if noise else _ANY_CHANGE
         for i, (units, t) in enumerate(zip(distribution.tolist(), seconds.tolist(), strict=True)):
@@ -141,8 +151,13 @@ class Evidence:
     def fit(self) -> Fit:
         """Return the likely models of all workers.
 
-        A worker of which nothing is known gets the mean speed of the others.
+        A worker of which nothing is known gets the mean speed of the others. A speed beyond the
+        range of floats is refused by the model that is to hold it.
         """
+        with np.errstate(over="ignore"):
+            return self._fitted()
+
+    def _fitted(self) -> Fit:
         noise, likely = self._smoothed()
         share = self.units / len(likely)
         # of a worker that cannot do an even share: its speed with the most that it can

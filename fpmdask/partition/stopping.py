@@ -107,7 +107,8 @@ def worthwhile(
         return True
     if sum(np.array_equal(proposal, r.distribution) for r in rounds) >= _MOST_REPEATS:
         return False
-    predicted = fit.seconds(best.distribution).max() / fit.seconds(proposal).max()
+    with np.errstate(over="ignore"):
+        predicted = fit.seconds(best.distribution).max() / fit.seconds(proposal).max()
     gain, least = float(predicted) - 1.0, resolution(fit.noise)
     if gain <= _ROUNDING:
         return False

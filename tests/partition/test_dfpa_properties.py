@@ -86,3 +86,40 @@ def test_constant_speeds_end_at_the_optimum(speeds, units):
     best = geometric(units, [ConstantModel(s) for s in speeds])
     assert dfpa.outcome.seconds.max() <= 1.001 * (best / speeds).max()
     assert len(dfpa.outcome.rounds) <= 3
+
+
+FAR_OUT = [5e-324, 1e-308, 1e-300, 1e-20, 1.0, 2.0, 1e20, 1e200, 1e300, 1.7e308, np.inf]
+
+
+@pytest.mark.slow
+@given(
+    st.sampled_from([1, 3, 1000, 10**9, 10**15]),
+    st.lists(st.lists(st.sampled_from(FAR_OUT), min_size=3, max_size=3), min_size=1, max_size=5),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_refused_tell_changes_nothing_whatever_was_told(units, answers):
+    """Also where the refusal comes from a model or a partitioner; no warning leaks."""
+    dfpa = Dfpa(units, 3, epsilon=0.01)
+    for seconds in answers:
+        if (distribution := dfpa.ask()) is None:
+            return
+        before = dict(vars(dfpa))
+        copies = dfpa._rounds.copy(), list(dfpa._story), dfpa.models, dfpa.limits.tolist()
+        try:
+            dfpa.tell(seconds)
+        except PartitionError:
+            assert all(vars(dfpa)[name] is value for name, value in before.items())
+            assert copies == (dfpa._rounds, list(dfpa._story), dfpa.models, dfpa.limits.tolist())
+            assert dfpa.ask() is distribution
+
+
+def test_a_time_that_makes_no_speed_is_refused_and_may_be_told_better():
+    dfpa = Dfpa(1000, 2)
+    asked = dfpa.ask()
+    with pytest.raises(PartitionError, match="no speed"):
+        dfpa.tell([5e-324, 1.0])
+    assert dfpa.outcome is None
+    assert dfpa.models == (None, None)
+    assert dfpa.ask() is asked
+    dfpa.tell([1.0, 1.0])
+    assert [r.seconds.tolist() for r in dfpa.outcome.rounds] == [[1.0, 1.0]]
