@@ -86,7 +86,11 @@ class Dfpa:
     2. *Noise* is inferred from how far measurements of near sizes disagree over all workers, and
        smoothed away by as much (see `smoothed`): without noise the fit goes through every point,
        with noise it averages the points near a size. The trust region is what was measured:
-       outside of it the speed stays constant, no trend is followed further.
+       outside of it the speed stays constant, no trend is followed further. Log-normal noise of
+       5 %, two to sixteen workers: 1.08 times the optimum in 95 % of runs, at most 7 rounds on
+       average. Of 15 %: 1.20 times in 95 % with six constant workers or some paging ones; in 92 to
+       96 % on a cliff, with sixteen or where most page (there 9 rounds). But on the cliff the
+       `Outcome.proposal` is better then: a poor round measured well by luck stays the outcome.
     3. *Resolution.* Gains below half the noise of one measurement, or below the noise itself
        where that is under 2.75 %, are not chased (see `stopping`).
     4. *A size measured twice* is averaged; older measurements weigh less.
