@@ -1,10 +1,10 @@
-"""What a measurement takes in and gives out: values without behaviour."""
+"""What a measurement takes in and gives out: immutable values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fpmdask.errors import MeasuringError
@@ -22,6 +22,25 @@ class Member:
     limit: float = math.inf
     model: PiecewiseLinearModel | None = None
     prior: bool = False
+
+    def refuted(self, units: int, seconds: float, epsilon: float) -> bool:
+        """Return whether the model is a prior that a measurement shows to be wrong."""
+        if not self.prior or self.model is None:
+            return False
+        expected = self.model.time(units)
+        return not abs(seconds - expected) <= epsilon * expected
+
+    def measured(self, units: int, seconds: float, *, afresh: bool) -> Member:
+        """Return the member with one more measurement, or (``afresh``) with nothing else.
+
+        ``inf`` seconds make one unit less the limit.
+        """
+        known = None if afresh else self.model
+        if math.isinf(seconds):
+            return replace(self, limit=min(self.limit, units - 1), model=known)
+        if known is None:
+            return replace(self, model=PiecewiseLinearModel.from_points([units], [seconds]))
+        return replace(self, model=known.with_point(units, seconds))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data (no limit is None)."""

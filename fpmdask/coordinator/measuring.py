@@ -18,7 +18,7 @@ the same decisions again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from fpmdask.coordinator.instructions import (
     Result,
     RoundRecord,
 )
+from fpmdask.coordinator.journal import Journal
 from fpmdask.errors import MeasuringError, PartitionError
 from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
 from fpmdask.partition import Dfpa, geometric, imbalance
@@ -79,7 +80,7 @@ class Measuring:
         self.rounds: list[RoundRecord] = []
         self.result: Result | None = None
         self.failure: str | None = None
-        self.log: list[dict[str, Any]] = []
+        self.log = Journal()
         self.header = {
             "units": units,
             "epsilon": epsilon,
@@ -255,17 +256,15 @@ class Measuring:
         refuted: set[str] = set()
         for worker, measured in self._seconds.items():
             member = self.members.get(worker)
-            if member is None or not member.prior or member.model is None:
+            if member is None:
                 continue
-            expected = float(member.model.time(self._asked[worker]))
-            if not abs(measured - expected) <= self.epsilon * expected:
+            if member.refuted(self._asked[worker], measured, self.epsilon):
                 refuted.add(worker)
             self.members[worker] = replace(member, prior=False)
         return refuted
 
-    def _absorb(self, refuted: Iterable[str]) -> None:
+    def _absorb(self, refuted: set[str]) -> None:
         """Put the measurements of scouting or an interrupted round into models and limits."""
-        refuted = set(refuted)
         for worker, measured in self._seconds.items():
             member = self.members.get(worker)
             if member is None:
@@ -273,19 +272,9 @@ class Measuring:
             units = self._asked[worker]
             if self._dfpa is None and math.isfinite(measured):
                 self._scouted[worker] = ConstantModel(units / measured)
-                continue
-            if math.isinf(measured):
-                self.members[worker] = replace(
-                    member,
-                    limit=min(member.limit, units - 1),
-                    model=None if worker in refuted else member.model,
-                )
-                continue
-            if member.model is None or worker in refuted:
-                model = PiecewiseLinearModel.from_points([units], [measured])
             else:
-                model = member.model.with_point(units, measured)
-            self.members[worker] = replace(member, model=model)
+                afresh = worker in refuted
+                self.members[worker] = member.measured(units, measured, afresh=afresh)
 
     def _conclude(self) -> list[Instruction]:
         assert self._dfpa is not None
@@ -348,25 +337,10 @@ class Measuring:
             )
 
     def _logged(self, event: dict[str, Any], instructions: list[Instruction]) -> list[Instruction]:
-        """Append the event and what was decided; return the decision."""
-        decided: list[dict[str, Any]] = [
-            {"measure": i.worker, "units": i.units, "round": i.round}
-            if isinstance(i, Measure)
-            else {
-                "conclude": None if self.result is None else dict(self.result.distribution),
-                "reason": None if self.result is None else self.result.reason,
-                "failure": self.failure,
-            }
-            for i in instructions
-        ]
-        self.log.append({**event, "decided": decided})
-        return instructions
+        """Note the event and what was decided; return the decision."""
+        return self.log.note(event, instructions, self.result, self.failure)
 
     def _story(self, what: str) -> str:
         """Return ``what`` with the last events, for an error message."""
-        last = "; ".join(
-            " ".join(str(value) for key, value in event.items() if key not in ("decided", "member"))
-            for event in self.log[-8:]
-        )
         out = ", ".join(f"{worker} ({reason})" for worker, reason in self.left_out.items())
-        return f"{what}. Left out: {out or 'nobody'}. Last events: {last or 'none'}."
+        return f"{what}. Left out: {out or 'nobody'}. Last events: {self.log.last()}."
