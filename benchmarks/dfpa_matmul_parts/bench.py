@@ -19,8 +19,8 @@ from distributed import Client, futures_of, wait
 
 import fpmdask
 from dfpa_matmul_parts import data
-from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.distribute import TIMING, least_gain, scout_rows
+from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.coordinator.report import Report
 from fpmdask.errors import PartitionError
 from fpmdask.lab import Lab

@@ -220,7 +220,9 @@ class Rounds:
             raise self.context.kernel_failure("the kernel failed on every worker")
         if not machine.members:
             raise CoordinatorError(str(machine.failure))
-        raise PartitionError(str(machine.failure))
+        late = any(s == math.inf for record in machine.rounds for s in record.seconds.values())
+        cure = f". Sizes not finished within deadline = {self.deadline:g} s count as limits"
+        raise PartitionError(f"{machine.failure}{cure if late else ''}")
 
     def _remember_too_large(self, machine: Measuring) -> None:
         library, now = self.context.coordinator.library, time.monotonic()
