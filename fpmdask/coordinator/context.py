@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from distributed.core import Status
+
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.coordinator.tickets import Answer, Order
 from fpmdask.errors import CoordinatorError
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 PREPARE_SECONDS = 30.0
 STARTING = "has not finished starting"
 CLOSING = "is closing"
+ENDING = {Status.closing, Status.closing_gracefully, Status.closed}
+GONE = "left the cluster"
+# A worker that joins is asked again after so long whether it is ready and free.
+JOIN_SECONDS = 0.1
 
 
 class KernelFailed(CoordinatorError):
@@ -59,6 +65,7 @@ class RunContext:
         self._names: dict[str, str] = {}
         self._acquired = asyncio.Event()
         self._closed = False
+        self._preparing: dict[str, asyncio.Task[Any]] = {}
         self._prepared: set[str] = set()
         self._overdue: set[str] = set()
         self.kernel_ids: dict[str, KernelId] = {}
@@ -102,6 +109,8 @@ class RunContext:
             self.emit(
                 "waiting", workers=[self.name(a) for a in busy], runs=sorted({*busy.values()})
             )
+        for address in wanted:
+            self.name(address)  # to be remembered when it is gone
         held = await self.coordinator.lease(self.run, wanted)
         present = [address for address in wanted if address in held]
         for address in wanted:
@@ -124,7 +133,7 @@ class RunContext:
 
     def _why_not(self, address: str) -> str:
         run = self.coordinator.leases.stuck.get(address)
-        return "left the cluster" if run is None else f"still occupied by a call of run {run}"
+        return GONE if run is None else f"still occupied by a call of run {run}"
 
     def candidates(self) -> list[str]:
         """Return the addresses of the workers that the run would use now, in worker order.
@@ -160,7 +169,8 @@ class RunContext:
         except OSError as error:
             return f"did not answer: {error!r}"
         if answer is None:  # what Dask answers where there is no such handler
-            return STARTING
+            state = self.scheduler.workers.get(address)
+            return CLOSING if state is None or state.status in ENDING else STARTING
         if "unusable" in answer:
             return str(answer["unusable"])
         self._prepared.add(address)
@@ -171,11 +181,13 @@ class RunContext:
     async def _introduce(self, address: str) -> WorkerIdentity | str:
         """Return who a worker is, ready for the kernel, or why it cannot take part."""
         # it goes on when nobody waits any more: the worker must be told then that the run is over
-        preparing = self.coordinator.beside(self._prepare(address))
-        try:
-            answer = await asyncio.wait_for(asyncio.shield(preparing), PREPARE_SECONDS)
-        except TimeoutError:
+        preparing = self._preparing[address] = self.coordinator.beside(self._prepare(address))
+        await asyncio.wait([preparing], timeout=PREPARE_SECONDS)
+        if not preparing.done():
             return f"has not opened the kernel within {PREPARE_SECONDS:g} s"
+        if preparing.cancelled():
+            return GONE
+        answer = preparing.result()
         if isinstance(answer, str):
             return answer
         identity = WorkerIdentity(
@@ -201,9 +213,12 @@ class RunContext:
         self.leave_out(address, reason)
 
     def worker_left(self, address: str) -> None:
-        """Hook: a worker is gone."""
+        """Hook: a worker is gone; who waits for an answer of it need not."""
+        if address in self._preparing:
+            self._preparing.pop(address).cancel()
+        self._tell_prepared({"op": "fpmdask-gone", "worker": address})
         if address in self.workers:
-            self.leave_out(address, "left the cluster")
+            self.leave_out(address, GONE)
             self.post(("left", address))
 
     async def worker_joined(self, address: str) -> None:
@@ -215,14 +230,16 @@ class RunContext:
         give_up = time.monotonic() + PREPARE_SECONDS
         answer: WorkerIdentity | str = STARTING
         while answer == STARTING and time.monotonic() < give_up and not self._closed:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(JOIN_SECONDS)
             if address not in self.scheduler.workers or address in self.workers:
                 return
             answer = await self._introduce(address)
         if isinstance(answer, str) or self._closed or address not in self.scheduler.workers:
             return
-        if not self.coordinator.leases.extend(self.run, address):
-            return
+        while not self.coordinator.leases.extend(self.run, address):
+            await asyncio.sleep(JOIN_SECONDS)  # another run uses it, or waits for it
+            if self._closed or address not in self.scheduler.workers:
+                return
         self.workers[address] = answer
         self.left_out.pop(self.name(address), None)
         self.emit("joined", worker=self.name(address))
@@ -278,6 +295,8 @@ class RunContext:
 
     def model_of(self, address: str) -> PiecewiseLinearModel | None:
         """Return the worker's model of the prepared kernel, if it has one."""
+        if address not in self.workers:
+            return None  # it has left at this moment
         known = self.coordinator.library.find(self.kernel_ids[address], self.workers[address])
         return None if known is None else known[0]
 
@@ -291,9 +310,11 @@ class RunContext:
         self.coordinator.give_back(self.run, self._overdue, patience)
 
     def _forget(self) -> None:
+        self._tell_prepared({"op": "fpmdask-forget", "run": self.run})
+        self._prepared.clear()
+
+    def _tell_prepared(self, message: dict[str, Any]) -> None:
+        """Send a message to the run's workers: one way, lest one that hangs holds the run."""
         # Only to those that know the message: an unknown one ends a worker.
-        while self._prepared:
-            address = self._prepared.pop()
-            if address in self.scheduler.workers:
-                # one way: nobody needs the answer, and a worker that hangs must not hold the run
-                self.scheduler.worker_send(address, {"op": "fpmdask-forget", "run": self.run})
+        for address in self._prepared & self.scheduler.workers.keys():
+            self.scheduler.worker_send(address, message)

@@ -16,6 +16,7 @@ class Leases:
 
     def __init__(self) -> None:
         self._holder: dict[str, str] = {}
+        self._granted: set[str] = set()
         self._stuck: dict[str, str] = {}
         self._lingering: dict[str, str] = {}
         self._queue: list[tuple[str, tuple[str, ...]]] = []
@@ -40,10 +41,10 @@ class Leases:
         return self._grant()
 
     def extend(self, run: str, worker: str) -> bool:
-        """Give ``run``, which holds some, one more worker if nobody uses it or wants it first."""
+        """Give ``run``, which was granted its own, one more if nobody uses it or wants it first."""
         wanted = any(worker in workers for _, workers in self._queue)
         used = worker in self._holder or worker in self._stuck or worker in self._lingering
-        if wanted or used or run not in self._holder.values():
+        if wanted or used or run not in self._granted:
             return False
         self._holder[worker] = run
         return True
@@ -51,6 +52,7 @@ class Leases:
     def release(self, run: str, worker: str | None = None) -> list[str]:
         """Give back one worker of ``run``, or all and its place in the queue."""
         if worker is None:
+            self._granted.discard(run)
             self._queue = [entry for entry in self._queue if entry[0] != run]
         for held in self.held_by(run):
             if worker in (None, held):
@@ -98,6 +100,7 @@ class Leases:
                 claimed |= wanted
                 continue
             self._holder.update(dict.fromkeys(wanted, run))
+            self._granted.add(run)
             granted.append(run)
         self._queue = waiting
         return granted

@@ -61,9 +61,11 @@ async def follow(
     client: Client, app: str, spec: dict[str, Any], progress: Progress | None
 ) -> tuple[Any, dict[str, Any]]:
     """Run ``app`` and return its value and the report; a cancelled wait cancels the run."""
-    run = await _scheduler(client).fpmdask_start(app=app, client=client.id, spec=spec)
+    start = _scheduler(client).fpmdask_start(app=app, client=client.id, spec=spec)
+    starting = asyncio.ensure_future(start)
     seen = 0
     try:
+        run = await asyncio.shield(starting)
         while True:
             answer = await _scheduler(client).fpmdask_poll(run=run, seen=seen)
             seen += len(answer["events"])
@@ -75,7 +77,7 @@ async def follow(
     except BaseException:
         # also KeyboardInterrupt and CancelledError: nothing must go on without its caller
         if client.status == "running":
-            await asyncio.shield(_cancel(client, run))
+            await asyncio.shield(_cancel(client, starting))
         raise
     result = answer["result"]
     if "error" in result:
@@ -83,6 +85,7 @@ async def follow(
     return result["value"], result["report"]
 
 
-async def _cancel(client: Client, run: str) -> None:
-    with contextlib.suppress(OSError):  # the scheduler is gone, and the run with it
-        await _scheduler(client).fpmdask_cancel(run=run)
+async def _cancel(client: Client, starting: asyncio.Future[str]) -> None:
+    """Cancel a run, also one whose start is on the way."""
+    with contextlib.suppress(OSError, CoordinatorError):  # the scheduler is gone, or did not start
+        await _scheduler(client).fpmdask_cancel(run=await starting)

@@ -80,6 +80,8 @@ class Tickets:
             watcher = loop.create_task(self._watch(number, future))
             self._watchers.add(watcher)
             watcher.add_done_callback(self._watchers.discard)
+        for worker in {order.worker for order in orders} - self._scheduler.workers.keys():
+            self.left(worker)  # while the orders were made
         return answers
 
     def answer(self, worker: str, ticket: int, answer: Answer) -> None:

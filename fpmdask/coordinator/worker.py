@@ -76,6 +76,8 @@ class WorkerSide(WorkerPlugin):
         self.worker = worker
         self.spaces: dict[str, RunSpace] = {}
         self.scratch = Scratch()
+        self._asked: dict[str, set[asyncio.Task[Any]]] = {}
+        self._gone: set[str] = set()  # since the first of the runs that go on
         self._forgetting: asyncio.TimerHandle | None = None
         known = registered_kernels()
         for name, factory in self.kernels.items():
@@ -87,13 +89,15 @@ class WorkerSide(WorkerPlugin):
             fpmdask_publish=self.publish,
         )
         worker.stream_handlers["fpmdask-forget"] = self.forget
+        worker.stream_handlers["fpmdask-gone"] = self.gone
         await worker.set_resources(fpm=self.slots)
 
     async def teardown(self, worker: Worker) -> None:
         """Take the handlers back and drop what runs left."""
         for handler in ("prepare", "pieces", "publish"):
             worker.handlers.pop(f"fpmdask_{handler}", None)
-        worker.stream_handlers.pop("fpmdask-forget", None)
+        for message in ("forget", "gone"):
+            worker.stream_handlers.pop(f"fpmdask-{message}", None)
         for run in list(self.spaces):
             self.forget(run)
         self._keep_scratch()  # no timer is left
@@ -128,6 +132,7 @@ class WorkerSide(WorkerPlugin):
         space.parts.clear()
         space.partial.clear()
         if not self.spaces:
+            self._gone.clear()
             # a new Scratch, since a call that goes on may still write to its arrays of the old one
             self._keep_scratch()
             loop = asyncio.get_running_loop()
@@ -157,6 +162,28 @@ class WorkerSide(WorkerPlugin):
         nbytes = sum(b.itemsize * (r1 - r0) * (c1 - c0) for b, (r0, r1, c0, c1) in blocks)
         arrays = await offload(cut) if nbytes > OFFLOAD_NBYTES else cut()
         return {"pieces": [to_serialize(array) for array in arrays]}
+
+    async def ask(self, peer: str, seconds: float, wanted: Sequence[Any]) -> dict[str, Any] | None:
+        """Return what `pieces` of another worker answers, None where it is gone or closing."""
+        if peer in self._gone:
+            return None
+        asking = asyncio.ensure_future(self.worker.rpc(peer).fpmdask_pieces(wanted=wanted))
+        self._asked.setdefault(peer, set()).add(asking)
+        try:
+            done, _ = await asyncio.wait([asking], timeout=seconds)
+            if not done or asking.cancelled() or isinstance(asking.exception(), OSError):
+                return None
+            answer: dict[str, Any] | None = asking.result()
+            return answer
+        finally:
+            asking.cancel()
+            self._asked.get(peer, set()).discard(asking)
+
+    def gone(self, worker: str) -> None:
+        """Ask a worker that has left no more: a new connection is tried for half a minute."""
+        self._gone.add(worker)
+        for asking in self._asked.pop(worker, ()):
+            asking.cancel()
 
     def publish(self, run: str, keys: dict[Any, int]) -> dict[str, Any]:
         """Make parts of ``run`` Dask data: ``keys`` maps the Dask key to the part.

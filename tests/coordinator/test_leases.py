@@ -62,9 +62,14 @@ def test_the_next_run_waits_for_a_lingering_worker_until_it_recovers_or_is_stuck
     assert leases.held_by("three") == {"b"}
 
 
-def test_a_run_that_holds_nothing_gets_nothing_more():
+def test_a_run_gets_more_as_long_as_it_lasts_also_when_all_its_workers_have_left():
     leases = Leases()
-    assert not leases.extend("one", "a")
+    assert not leases.extend("one", "b")
+    leases.request("one", "a")
+    leases.left("a")
+    assert leases.extend("one", "b")
+    leases.release("one")
+    assert not leases.extend("one", "b")
 
 
 events = st.lists(

@@ -9,6 +9,8 @@ import pytest
 from distributed import Worker, get_worker
 
 import fpmdask
+from fpmdask.coordinator.steps import timed
+from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import KernelError, PartitionError
 from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import cluster, idle, named
@@ -169,6 +171,31 @@ async def test_a_worker_that_closes_in_a_round_is_dropped_from_it(c, s, *workers
     await closing
     assert sorted(report.workers) == ["1", "2"]
     assert report.left_out["0"] in ("is closing", "left the cluster")
+    await idle(s)
+
+
+@cluster(nthreads=[("127.0.0.1", 1)])
+async def test_a_run_cancelled_while_it_starts_leaves_nothing(c, s, a):
+    GATE.set()
+    balancer = await fpmdask.Balancer(c)
+    for turns in range(12):
+        run = asyncio.ensure_future(balancer.partition(waiting, 10, max_rounds=1))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+    await until(lambda: not s.plugins["fpmdask"].runs)
+    await idle(s)
+    assert not s.plugins["fpmdask"].leases.busy([a.address])
+
+
+@cluster(nthreads=[("127.0.0.1", 1)])
+async def test_a_step_for_a_worker_that_has_just_left_leaves_no_task(c, s, a):
+    await fpmdask.Balancer(c)
+    tickets = s.plugins["fpmdask"].tickets
+    (answer,) = tickets.submit("run", [Order("tcp://127.0.0.1:1", timed, {}, 1)])
+    assert await asyncio.wait_for(answer, 10) == {"left": True}
     await idle(s)
 
 

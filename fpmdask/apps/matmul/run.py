@@ -17,6 +17,7 @@ from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
 
+LOOK_AGAIN_SECONDS = 0.2
 # A share that takes so many times as long as all others together is given to others.
 OVERDUE = 10.0
 
@@ -236,6 +237,7 @@ class RowsProduct:
     async def _recover(self, part: int, missing: Sequence[Any]) -> None:
         """Wait until lost chunks are in memory again, then let the share go on."""
         self.context.emit("waiting for chunks", count=len(missing))
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)  # a holder that closes is still listed for a while
         try:
             places = await self._wait_for_chunks()
         except CoordinatorError as error:

@@ -201,15 +201,10 @@ async def _gather(
 async def _ask(side: WorkerSide, peer: str, items: Sequence[Wanted]) -> list[np.ndarray]:
     """Get pieces from one peer."""
     keys = [item.key for item in items]
-    try:
-        answer = await asyncio.wait_for(
-            side.worker.rpc(peer).fpmdask_pieces(
-                wanted=[(item.key, item.source, item.shape) for item in items]
-            ),
-            PEER_SECONDS,
-        )
-    except (OSError, TimeoutError) as error:
-        raise ChunksMissing(keys) from error
+    wanted = [(item.key, item.source, item.shape) for item in items]
+    answer = await side.ask(peer, PEER_SECONDS, wanted)
+    if answer is None:
+        raise ChunksMissing(keys)
     if "missing" in answer:
         raise ChunksMissing(answer["missing"])
     if "unusable" in answer:

@@ -156,6 +156,63 @@ async def test_a_worker_that_joins_takes_over_when_the_last_one_leaves(c, s, a):
         share.panel_update = original
 
 
+@cluster(nthreads=[("127.0.0.1", 1)])
+async def test_a_worker_that_joins_after_the_last_one_left_takes_over(c, s, a):
+    started, go_on, waiting = threading.Event(), threading.Event(), asyncio.Event()
+    balancer = await fpmdask.Balancer(
+        c,
+        progress=lambda event: waiting.set() if event["event"] == "waiting for workers" else None,
+    )
+    x = c.persist(da.ones((400, 200), chunks=(100, 100)))
+    await wait(x)
+    original = share.panel_update
+
+    def slow(*args, **options):
+        original(*args, **options)
+        started.set()
+        go_on.wait(20)
+
+    share.panel_update = slow
+    try:
+        run = asyncio.ensure_future(balancer.matmul(x, x.T, distribution={str(a.name): 400}))
+        await asyncio.to_thread(started.wait, 20)
+        closing = asyncio.ensure_future(a.close(timeout=1))
+        go_on.set()
+        await closing
+        await asyncio.wait_for(waiting.wait(), 20)
+        async with Worker(s.address, nthreads=1, name="late"):
+            result = await asyncio.wait_for(run, 30)
+            np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))
+    finally:
+        go_on.set()
+        share.panel_update = original
+
+
+@cluster()
+async def test_a_holder_of_inputs_that_closes_costs_no_worker_its_share(c, s, *workers):
+    """Its peers, which ask it for pieces, get no answer or one that says nothing."""
+    balancer = await fpmdask.Balancer(c)
+    place = {"workers": [workers[2].address], "allow_other_workers": True}
+    x = c.persist(da.ones((600, 600), chunks=(100, 100)), **place)
+    await wait(x)
+    distribution = {str(w.name): 200 for w in workers}
+    run = asyncio.ensure_future(balancer.matmul(x, x, distribution=distribution))
+    side = workers[2].plugins["fpmdask"].side
+
+    async def silent(wanted):
+        await asyncio.Event().wait()
+
+    workers[2].handlers["fpmdask_pieces"] = silent
+    for _ in range(200):
+        if side.spaces:
+            break
+        await asyncio.sleep(0.01)
+    await workers[2].close(timeout=1)
+    result = await asyncio.wait_for(run, 30)
+    np.testing.assert_array_equal(await c.compute(result), np.full((600, 600), 600.0))
+    assert sorted(balancer.report.left_out) == [str(workers[2].name)]
+
+
 def test_any_synchronous_client_of_a_cluster_multiplies():
     x = da.ones((50, 50), chunks=25)
     options = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
