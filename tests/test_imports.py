@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": set(),
     "timing": {"models"},
     "partition": {"models"},
+    "layout": {"partition", "models"},
     "coordinator": {"models", "timing", "partition", "layout", "mheta", "store", "__init__"},
     "apps.pure": {"models", "timing", "partition", "layout", "mheta"},
     "apps.run": {"models", "timing", "partition", "coordinator"},
