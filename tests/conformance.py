@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fpmdask.errors import PartitionError
+from fpmdask.layout import Layout
 from fpmdask.models import Model, from_json
 
 BAD_UNITS = [0, -1, 1.5, float("nan"), float("inf"), "3", True, None, 2.0**60]
@@ -110,3 +111,31 @@ def check_distribution(shares: np.ndarray, units: float, workers: int) -> None:
     assert shares.shape == (workers,)
     assert (shares >= 0).all()
     assert int(shares.sum()) == units
+
+
+def check_layout(
+    layout: Layout, workers: int, limits: Sequence[float | None] | None = None
+) -> None:
+    """Check that a layout gives every block to one worker, within limits, and counts it right."""
+    rows, columns = layout.shape
+    owners = np.zeros(layout.shape, dtype=int)
+    assert len(layout.zones) == workers
+    sides = 0
+    for worker, zone in enumerate(layout.zones):
+        blocks = 0
+        for r in zone:
+            assert all(type(v) is int for v in (r.top, r.left, r.height, r.width))
+            assert (r.height > 0) == (r.width > 0)
+            assert 0 <= r.top <= r.top + r.height <= rows
+            assert 0 <= r.left <= r.left + r.width <= columns
+            owners[r.top : r.top + r.height, r.left : r.left + r.width] += 1
+            blocks += r.height * r.width
+            sides += r.height + r.width
+        assert blocks == layout.areas[worker]
+        if limits is not None and (most := limits[worker]) is not None:
+            assert blocks <= most
+    assert (owners == 1).all()
+    assert layout.volume == sides
+    assert layout.half_perimeter >= layout.lower_bound * (1 - 1e-12)
+    assert "<svg" in layout._repr_html_()
+    assert pickle.loads(pickle.dumps(layout)) == layout
