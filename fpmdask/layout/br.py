@@ -28,7 +28,8 @@ def br(speeds: ArrayLike, shape: Shape, limits: Limits | None = None) -> Layout:
     Layout
         Columns, or rows where these have the smaller volume. Where the matrix has at least as
         many rows and columns of blocks as there are workers, every side is within one block of
-        the exact one, as far as the limits allow.
+        the exact one, as far as the limits allow; a worker whose exact rectangle is less than one
+        block high or wide may have none.
 
     Raises
     ------

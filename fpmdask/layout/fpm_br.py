@@ -45,9 +45,9 @@ def fpm_br(models: Sequence[Model], shape: Shape, limits: Limits | None = None) 
     O(p² + p log p log points).
 
     1. The paper rounds the areas to whole sides without the models. Where a model falls off a
-       cliff, a block row too many costs far more than its share; here a worker gets no more blocks than
-       it finishes within 1 %, or 2 %, 5 %, … 50 % of the optimum, the first of these that the
-       columns can keep with every side within one block.
+       cliff, a block row too many costs far more than its share; here a worker gets no more
+       blocks than it finishes within 1 %, or 2 %, 5 %, … 50 % of the optimum, the first of these
+       that the columns can keep with every side within one block.
 
     References
     ----------

@@ -63,7 +63,8 @@ def fpm_kl(
     use `fpm_br`, which has no such loop.
 
     1. Widths and heights are real while iterating, so that blocks too coarse for `epsilon` do
-       not pass for divergence; they become whole at the end.
+       not pass for divergence; they become whole at the end, without another look at the
+       models: where these fall off a cliff, the rounding may push a worker over it.
     2. The time of a column is that of its latest worker; a column's heights balance exactly.
     3. The paper does not say what to do without convergence.
 

@@ -27,7 +27,8 @@ def kl(speeds: ArrayLike, shape: Shape, grid: Shape | None = None) -> Layout:
     -------
     Layout
         Where the matrix has at least as many rows and columns of blocks as there are workers,
-        every side is within one block of the exact one.
+        every side is within one block of the exact one; a worker whose exact rectangle is less
+        than one block high or wide may have none.
 
     Raises
     ------

@@ -90,7 +90,7 @@ class Layout:
     iterations: int = 0
 
     def __post_init__(self) -> None:
-        check_shape(self.shape)
+        object.__setattr__(self, "shape", check_shape(self.shape))
         _check_cover(self.shape, [r for zone in self.zones for r in zone])
         if self.speeds is not None and len(self.speeds) != len(self.zones):
             raise PartitionError(

@@ -51,6 +51,24 @@ def test_workers_are_placed_row_by_row_and_shares_follow_speeds():
         assert (found.left == 0) == (j == 0)
 
 
+def test_every_side_is_within_one_block_of_the_exact_one():
+    rng = np.random.default_rng(9)
+    for _ in range(100):
+        grid = tuple(rng.integers(1, 6, 2).tolist())
+        p = grid[0] * grid[1]
+        shape = tuple((p + rng.integers(0, 50, 2)).tolist())
+        speeds = 10 ** rng.uniform(0, 1.5, grid)
+        widths = speeds.sum(axis=0) / speeds.sum() * shape[1]
+        heights = speeds / speeds.sum(axis=0) * shape[0]
+        for worker, found in enumerate(kl(speeds.ravel(), shape, grid).rectangles):
+            i, j = divmod(worker, grid[1])
+            if found.height:
+                assert abs(found.height - heights[i, j]) <= 1 + 1e-9
+                assert abs(found.width - widths[j]) <= 1 + 1e-9
+            else:
+                assert min(heights[i, j], widths[j]) < 1 + 1e-9
+
+
 def test_the_default_grid_fits_the_matrix():
     assert kl([1.0] * 6, (2, 600)).rectangles[0].height == 2
     assert all(kl([1.0] * 8, (2, 4)).areas)
