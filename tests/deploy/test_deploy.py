@@ -121,6 +121,8 @@ def test_readme_example_runs(plain: Deployment, tmp_path: Path) -> None:
     }.items():
         assert written in example
         example = example.replace(written, tried)
+    with Client(plain.address(), set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=SECONDS)
     printed = subprocess.run(
         [sys.executable, "-c", example],
         env={**os.environ, "DASK_FPMDASK__MAX_ROUNDS": "2"},
