@@ -130,7 +130,9 @@ def check_layout(
             assert 0 <= r.left <= r.left + r.width <= columns
             owners[r.top : r.top + r.height, r.left : r.left + r.width] += 1
             blocks += r.height * r.width
-            sides += r.height + r.width
+        downs = {i for r in zone for i in range(r.top, r.top + r.height)}
+        rights = {j for r in zone for j in range(r.left, r.left + r.width)}
+        sides += len(downs) + len(rights)
         assert blocks == layout.areas[worker]
         if limits is not None and (most := limits[worker]) is not None:
             assert blocks <= most

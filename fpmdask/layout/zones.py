@@ -1,6 +1,6 @@
 """The zones of a block matrix, one per worker."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,15 +121,15 @@ class Layout:
 
     @property
     def volume(self) -> int:
-        """Sum of height + width over the rectangles, in blocks."""
-        return sum(r.height + r.width for zone in self.zones for r in zone)
+        """Rows and columns of blocks that the workers need, summed over all: height + width."""
+        return sum(sum(_needed(zone)) for zone in self.zones)
 
     @property
     def half_perimeter(self) -> float:
-        """Sum of height + width over the rectangles, the matrix being the unit square."""
-        every = [r for zone in self.zones for r in zone]
+        """Sum of height + width over the zones, the matrix being the unit square."""
         rows, columns = self.shape
-        return sum(r.height for r in every) / rows + sum(r.width for r in every) / columns
+        needed = [_needed(zone) for zone in self.zones]
+        return sum(down for down, _ in needed) / rows + sum(along for _, along in needed) / columns
 
     @property
     def lower_bound(self) -> float:
@@ -139,6 +139,21 @@ class Layout:
 
     def _repr_html_(self) -> str:
         return svg(self)
+
+
+def _needed(zone: Sequence[Rectangle]) -> tuple[int, int]:
+    """Return how many rows and columns of blocks a zone meets; those of two rectangles overlap."""
+    rows = {(r.top, r.top + r.height) for r in zone}
+    columns = {(r.left, r.left + r.width) for r in zone}
+    return _length(rows), _length(columns)
+
+
+def _length(intervals: Iterable[tuple[int, int]]) -> int:
+    total, end = 0, 0
+    for low, high in sorted(intervals):
+        total += max(0, high - max(low, end))
+        end = max(end, high)
+    return total
 
 
 def _check_cover(shape: Shape, every: Sequence[Rectangle]) -> None:
