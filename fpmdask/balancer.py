@@ -196,14 +196,14 @@ class Balancer:
         a: da.Array | np.ndarray,
         b: da.Array | np.ndarray,
         *,
-        layout: str = "rows",
+        layout: str = "auto",
         epsilon: float | None = None,
         distribution: Mapping[str, int] | None = None,
         max_rounds: int | None = None,
         timing: TimingPolicy | None = None,
         depth: int | None = None,
     ) -> Any:
-        """Multiply two matrices, each worker computing rows in proportion to its speed.
+        """Multiply two matrices, each worker computing a part of C in proportion to its speed.
 
         Parameters
         ----------
@@ -211,12 +211,15 @@ class Balancer:
             Two-dimensional dask or NumPy arrays (M × K and K × N), any chunks, known sizes; lazy
             ones are persisted by this client.
         layout
-            ``"rows"``: rows of A and C are sliced, B goes where it is needed.
+            ``"rows"``: rows of A and C are sliced, all of B goes everywhere. ``"columns"``: the
+            rectangles in columns that need the fewest rows of A and columns of B. ``"auto"``: the
+            one of these that moves less.
         epsilon, max_rounds, timing
             As for `partition`.
         distribution
-            Worker name → rows, as `partition` or an earlier report found them; nothing is measured
-            then. The rows of A are handed out in the order of the mapping.
+            Worker name → rows of C of full width, as `partition` or an earlier report found them;
+            nothing is measured then. With ``layout="rows"`` they are handed out in the order of the
+            mapping; otherwise each worker gets as many elements.
         depth
             Depth of the timed panel update, from 1 to K; by default it follows from what DFPA may
             cost.
@@ -224,8 +227,8 @@ class Balancer:
         Returns
         -------
         dask.array.Array
-            C = A·B, complete and in the workers' memory, one chunk per share, each on the worker
-            that computed it.
+            C = A·B, complete and in the workers' memory, each chunk on the worker that computed
+            it. Its chunks are cut wherever a worker's part begins or ends.
 
         Raises
         ------
@@ -237,8 +240,8 @@ class Balancer:
 
         Notes
         -----
-        O(workers) tasks. Each worker receives B once, panel by panel, and keeps its part of C, its
-        slice of the current A panel and at most two panels of B.
+        O(workers) tasks. Each worker receives its rows of A and its columns of B once, panel by
+        panel, and keeps its part of C and at most two panels of A and B.
 
         A chunk of C that is lost later, with its worker, is made again from A and B as for any
         persisted collection: if these can be made again. NumPy inputs are sent to the workers for

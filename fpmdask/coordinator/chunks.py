@@ -66,15 +66,18 @@ def free_nbytes(context: RunContext, address: str) -> float:
     return max(0.0, target - state.memory.optimistic)
 
 
-async def publish(context: RunContext, keys: Mapping[str, Mapping[Any, int]]) -> bool:
-    """Make parts Dask data of the calling client: worker → {Dask key: part}.
+Published = Sequence[tuple[Any, int, Any]]
+
+
+async def publish(context: RunContext, keys: Mapping[str, Published]) -> bool:
+    """Make parts Dask data of the calling client: worker → (Dask key, part, bounds of the chunk).
 
     Nothing is published and False returned when one of the workers is gone or closing.
     """
     answers = await asyncio.gather(
         *(
-            context.scheduler.rpc(address).fpmdask_publish(run=context.run, keys=dict(parts))
-            for address, parts in keys.items()
+            context.scheduler.rpc(address).fpmdask_publish(run=context.run, chunks=list(chunks))
+            for address, chunks in keys.items()
         ),
         return_exceptions=True,
     )
@@ -83,7 +86,8 @@ async def publish(context: RunContext, keys: Mapping[str, Mapping[Any, int]]) ->
     gone = [address for address in keys if address not in context.scheduler.workers]
     if failures or gone:
         for address in keys.keys() - set(gone):
-            message = {"op": "free-keys", "keys": list(keys[address]), "stimulus_id": context.run}
+            published = [key for key, _, _ in keys[address]]
+            message = {"op": "free-keys", "keys": published, "stimulus_id": context.run}
             context.scheduler.worker_send(address, message)
         for failure in failures:
             if failure is not None and not isinstance(failure, OSError):

@@ -69,6 +69,7 @@ class RunContext:
         self._prepared: set[str] = set()
         self._overdue: set[str] = set()
         self.kernel_ids: dict[str, KernelId] = {}
+        self.channels: dict[str, tuple[str, int]] = {}
         self._kernel: dict[str, Any] | None = None
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self.errors: dict[str, Mapping[str, Any]] = {}
@@ -197,6 +198,9 @@ class RunContext:
         if "error" in answer:
             self.errors[address] = answer["error"]
             return f"{answer['error']['type']}: {answer['error']['message']}"
+        if answer["channel"] is not None:
+            host, port = answer["channel"]
+            self.channels[address] = (host, port)
         if "kernel" in answer:
             self.kernel_ids[address] = KernelId(**answer["kernel"])
         return identity
@@ -212,10 +216,15 @@ class RunContext:
         self._overdue.add(address)
         self.leave_out(address, reason)
 
+    def worker_back(self, address: str) -> None:
+        """Hook: a worker has come; it may be asked again if one of this address had left."""
+        self._tell_prepared({"op": "fpmdask-back", "worker": address})
+
     def worker_left(self, address: str) -> None:
         """Hook: a worker is gone; who waits for an answer of it need not."""
         if address in self._preparing:
             self._preparing.pop(address).cancel()
+        self.channels.pop(address, None)
         self._tell_prepared({"op": "fpmdask-gone", "worker": address})
         if address in self.workers:
             self.leave_out(address, GONE)

@@ -269,6 +269,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Tell the runs; never wait here for the worker itself."""
         for context in self.runs.values():
+            context.worker_back(worker)
             self.beside(context.worker_joined(worker))
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

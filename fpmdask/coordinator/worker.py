@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
 from dask.utils import typename
 from distributed import Worker
+from distributed.comm.addressing import get_address_host
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol import to_serialize
 from distributed.utils import offload
 
+from fpmdask.coordinator import config
 from fpmdask.coordinator.blas_threads import blas_threads
+from fpmdask.coordinator.channel import Channel, Channels
 from fpmdask.coordinator.fingerprint import fingerprint
 from fpmdask.coordinator.identity import canonical
 from fpmdask.coordinator.installation import PLUGIN
@@ -41,6 +44,13 @@ SCRATCH_SECONDS = 10.0
 OFFLOAD_NBYTES = 1 << 20
 
 
+class Part(Protocol):
+    """A part of a run's result that is on this worker."""
+
+    def chunk(self, bounds: Sequence[int]) -> Any:
+        """Return the chunk of the result at ``bounds``, with memory of its own."""
+
+
 @dataclass
 class RunSpace:
     """What one run keeps on this worker, until `WorkerSide.forget`."""
@@ -49,7 +59,7 @@ class RunSpace:
     scratch: Scratch
     cancelled: threading.Event = field(default_factory=threading.Event)
     kernel: Kernel | None = None
-    parts: dict[int, np.ndarray] = field(default_factory=dict)
+    parts: dict[int, Part] = field(default_factory=dict)
     partial: dict[int, Any] = field(default_factory=dict)
 
 
@@ -78,6 +88,9 @@ class WorkerSide(WorkerPlugin):
         self.scratch = Scratch()
         self._asked: dict[str, set[asyncio.Task[Any]]] = {}
         self._gone: set[str] = set()  # since the first of the runs that go on
+        self.unreachable: set[str] = set()  # by channels, for as long
+        self._open_channels: dict[str, set[Channel]] = {}
+        self.channels = self._listen(worker)
         self._forgetting: asyncio.TimerHandle | None = None
         known = registered_kernels()
         for name, factory in self.kernels.items():
@@ -90,17 +103,20 @@ class WorkerSide(WorkerPlugin):
         )
         worker.stream_handlers["fpmdask-forget"] = self.forget
         worker.stream_handlers["fpmdask-gone"] = self.gone
+        worker.stream_handlers["fpmdask-back"] = self.back
         await worker.set_resources(fpm=self.slots)
 
     async def teardown(self, worker: Worker) -> None:
         """Take the handlers back and drop what runs left."""
         for handler in ("prepare", "pieces", "publish"):
             worker.handlers.pop(f"fpmdask_{handler}", None)
-        for message in ("forget", "gone"):
+        for message in ("forget", "gone", "back"):
             worker.stream_handlers.pop(f"fpmdask-{message}", None)
         for run in list(self.spaces):
             self.forget(run)
         self._keep_scratch()  # no timer is left
+        if self.channels is not None:
+            await self.channels.close()
 
     # ---- handlers, called by the coordinator and by other workers
 
@@ -111,6 +127,7 @@ class WorkerSide(WorkerPlugin):
             "name": str(self.worker.name),
             "start": self.worker.id,
             "fingerprint": fingerprint(self.worker.state.nthreads, limit).to_json(),
+            "channel": None if self.channels is None else self.channels.address,
         }
         self._keep_scratch()
         space = self.spaces.setdefault(run, RunSpace(run, self.scratch))
@@ -132,7 +149,10 @@ class WorkerSide(WorkerPlugin):
         space.parts.clear()
         space.partial.clear()
         if not self.spaces:
+            for peer in {*self._asked, *self._open_channels}:
+                self._stop_asking(peer)
             self._gone.clear()
+            self.unreachable.clear()
             # a new Scratch, since a call that goes on may still write to its arrays of the old one
             self._keep_scratch()
             loop = asyncio.get_running_loop()
@@ -147,21 +167,81 @@ class WorkerSide(WorkerPlugin):
         chunk); the answer is either ``pieces`` in that order, or ``missing``, the keys that are not
         here, or ``unusable``, why a chunk is not what its array says.
         """
-        missing = [key for key, _, _ in wanted if key not in self.worker.data]
-        if missing:
-            return {"missing": missing}
+        refusal, cut = self._cut(wanted)
+        if refusal:
+            return refusal
+
+        def contiguous() -> list[np.ndarray]:
+            return [np.ascontiguousarray(piece) for piece in cut]
+
+        large = sum(piece.nbytes for piece in cut) > OFFLOAD_NBYTES
+        arrays = await offload(contiguous) if large else contiguous()
+        return {"pieces": [to_serialize(array) for array in arrays]}
+
+    def _cut(self, wanted: Sequence[Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """Return why there are no pieces, or views of the chunks; on the event loop."""
         data: Mapping[Any, Any] = self.worker.data
+        missing = [key for key, _, _ in wanted if key not in data]
+        if missing:
+            return {"missing": missing}, []
         try:
             blocks = [(checked_chunk(key, data[key], shape), at) for key, at, shape in wanted]
         except PartitionError as error:
-            return {"unusable": str(error)}
+            return {"unusable": str(error)}, []
+        return {}, [block[r0:r1, c0:c1] for block, (r0, r1, c0, c1) in blocks]
 
-        def cut() -> list[np.ndarray]:
-            return [np.ascontiguousarray(block[r0:r1, c0:c1]) for block, (r0, r1, c0, c1) in blocks]
+    def _listen(self, worker: Worker) -> Channels | None:
+        """Offer channels where the cluster's protocol is that of plain or encrypted sockets."""
+        protocol, _, _ = worker.address.partition("://")
+        if protocol not in ("tcp", "tls") or not config.setting("channels"):
+            return None
+        security = worker.security.get_listen_args("worker")
+        context = security["ssl_context"] if protocol == "tls" else None
+        try:
+            return Channels(get_address_host(worker.address), self._cut_for_channel, context)
+        except OSError:
+            return None
 
-        nbytes = sum(b.itemsize * (r1 - r0) * (c1 - c0) for b, (r0, r1, c0, c1) in blocks)
-        arrays = await offload(cut) if nbytes > OFFLOAD_NBYTES else cut()
-        return {"pieces": [to_serialize(array) for array in arrays]}
+    def _cut_for_channel(
+        self, run: str, wanted: Sequence[Any]
+    ) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """Return the header and the pieces for a request; in a thread."""
+
+        async def cut() -> tuple[dict[str, Any], list[np.ndarray]]:
+            if run not in self.spaces:
+                return {"missing": [key for key, _, _ in wanted]}, []
+            return self._cut(wanted)
+
+        loop: Any = self.worker.loop
+        refusal, pieces = asyncio.run_coroutine_threadsafe(cut(), loop.asyncio_loop).result()
+        if refusal:
+            return refusal, []
+        with_rows = [
+            piece if piece.strides[1] == piece.itemsize else np.ascontiguousarray(piece)
+            for piece in pieces
+        ]
+        return {"dtypes": [piece.dtype.str for piece in with_rows]}, with_rows
+
+    @contextmanager
+    def channel(self, peer: str, address: tuple[str, int]) -> Iterator[Channel]:
+        """Open a channel to another worker, which `gone` shuts; in a thread.
+
+        Raises
+        ------
+        OSError
+            If it is gone, or cannot be reached.
+        """
+        if peer in self._gone:
+            raise ConnectionError(f"{peer} has left the cluster")
+        security = self.worker.security.get_connection_args("worker")
+        context = security["ssl_context"] if self.worker.address.startswith("tls://") else None
+        opened = Channel(address, context)
+        self._open_channels.setdefault(peer, set()).add(opened)
+        try:
+            yield opened
+        finally:
+            self._open_channels[peer].discard(opened)
+            opened.close()
 
     async def ask(self, peer: str, seconds: float, wanted: Sequence[Any]) -> dict[str, Any] | None:
         """Return what `pieces` of another worker answers, None where it is gone or closing."""
@@ -182,19 +262,29 @@ class WorkerSide(WorkerPlugin):
     def gone(self, worker: str) -> None:
         """Ask a worker that has left no more: a new connection is tried for half a minute."""
         self._gone.add(worker)
-        for asking in self._asked.pop(worker, ()):
+        self._stop_asking(worker)
+
+    def back(self, worker: str) -> None:
+        """Ask a worker again: one has come to the address of one that had left."""
+        self._gone.discard(worker)
+        self.unreachable.discard(worker)
+
+    def _stop_asking(self, peer: str) -> None:
+        for asking in self._asked.pop(peer, ()):
             asking.cancel()
+        for channel in list(self._open_channels.get(peer, ())):
+            channel.shut()
 
-    def publish(self, run: str, keys: dict[Any, int]) -> dict[str, Any]:
-        """Make parts of ``run`` Dask data: ``keys`` maps the Dask key to the part.
+    def publish(self, run: str, chunks: Sequence[tuple[Any, int, Any]]) -> dict[str, Any]:
+        """Make chunks of parts of ``run`` Dask data: (Dask key, part, bounds of the chunk).
 
-        The part is kept until `forget`, in case it must be published again under another key.
+        The parts are kept until `forget`, in case they must be published again under other keys.
         """
         space = self.spaces[run]
-        data: dict[Any, object] = {key: space.parts[part] for key, part in keys.items()}
+        data: dict[Any, Any] = {key: space.parts[part].chunk(at) for key, part, at in chunks}
         self.worker.update_data(data)
         return {
-            "nbytes": {key: space.parts[part].nbytes for key, part in keys.items()},
+            "nbytes": {key: int(value.nbytes) for key, value in data.items()},
             "types": {key: typename(type(value)) for key, value in data.items()},
         }
 
@@ -241,6 +331,8 @@ def checked_chunk(key: Any, chunk: Any, shape: Sequence[int]) -> np.ndarray:
             f"chunk {key} is a {typename(type(chunk))}; make it a NumPy array (map_blocks with "
             "numpy.asarray, toarray or filled)"
         )
+    if chunk.dtype.hasobject:
+        raise PartitionError(f"chunk {key} has dtype {chunk.dtype}; convert it to a numeric dtype")
     if chunk.shape != tuple(shape):
         raise PartitionError(
             f"chunk {key} has the shape {chunk.shape}, its dask array says {tuple(shape)}; give "

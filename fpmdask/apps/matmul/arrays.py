@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
 from uuid import uuid4
@@ -17,11 +18,11 @@ from distributed import Client, futures_of, wait
 from distributed.client import FuturesCancelledError
 
 from fpmdask.apps.matmul.blas import gemm_accumulate
+from fpmdask.apps.matmul.place import LAYOUTS
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
+from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.coordinator import proxy
 from fpmdask.errors import ChunksLostError, PartitionError
-
-LAYOUTS = ("rows",)
 
 # NumPy inputs are cut into blocks of rows of about this size.
 BLOCK_NBYTES = 64 << 20
@@ -182,58 +183,63 @@ def collect(client: Client, a: da.Array, b: da.Array, value: Mapping[str, Any]) 
     futures and the scheduler the tasks for the case that a worker is lost.
     """
     spec = check(a, b, "rows")
-    name, heights = value["name"], tuple(value["rows"])
+    name, heights, widths = value["name"], tuple(value["rows"]), tuple(value["columns"])
     graph: dict[Any, Task] = {}
-    row0 = 0
-    of_b = List(
-        *(TaskRef((b.name, i, j)) for i in range(b.numblocks[0]) for j in range(b.numblocks[1]))
-    )
-    for i, height in enumerate(heights):
-        row1 = row0 + height
-        blocks = list(
-            dict.fromkeys(p.block for p in pieces(row0, row1, 0, spec.shape[1], spec.a_chunks))
-        )
-        graph[name, i, 0] = Task(
-            (name, i, 0),
-            recompute,
-            spec.to_json(),
-            (row0, row1),
-            blocks,
-            List(*(TaskRef((a.name, *block)) for block in blocks)),
-            of_b,
-        )
-        row0 = row1
+    rows, columns = ([0, *accumulate(sizes)] for sizes in (heights, widths))
+    for i, (row0, row1) in enumerate(pairwise(rows)):
+        of_a = _blocks(row0, row1, 0, spec.shape[1], spec.a_chunks)
+        for j, (column0, column1) in enumerate(pairwise(columns)):
+            of_b = _blocks(0, spec.shape[1], column0, column1, spec.b_chunks)
+            graph[name, i, j] = Task(
+                (name, i, j),
+                recompute,
+                spec.to_json(),
+                (row0, row1, column0, column1),
+                of_a,
+                List(*(TaskRef((a.name, *block)) for block in of_a)),
+                of_b,
+                List(*(TaskRef((b.name, *block)) for block in of_b)),
+            )
     inputs: Any = [a, b]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=inputs)
-    c = da.Array(layers, name, chunks=(heights, (spec.shape[2],)), dtype=spec.dtype)
+    c = da.Array(layers, name, chunks=(heights, widths), dtype=spec.dtype)
     persisted: da.Array = client.persist(c, optimize_graph=False)
     return persisted
 
 
+def _blocks(
+    row0: int, row1: int, column0: int, column1: int, chunks: Chunks
+) -> list[tuple[int, int]]:
+    """Return the positions of the blocks that a rectangle meets."""
+    return [piece.block for piece in pieces(row0, row1, column0, column1, chunks)]
+
+
 def recompute(
     product: Mapping[str, Any],
-    rows: tuple[int, int],
-    blocks: Sequence[tuple[int, int]],
+    bounds: tuple[int, int, int, int],
+    a_positions: Sequence[tuple[int, int]],
     a_blocks: Sequence[np.ndarray],
+    b_positions: Sequence[tuple[int, int]],
     b_blocks: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Task: rows ``rows`` of C from whole chunks of A and B, on any worker."""
+    """Task: elements ``bounds`` of C from whole chunks of A and B, on any worker."""
     spec = MatmulSpec.from_json(product)
-    of_a = dict(zip(map(tuple, blocks), a_blocks, strict=True))
-    columns = len(spec.b_chunks[1])
-    c = np.zeros((rows[1] - rows[0], spec.shape[2]), dtype=spec.dtype)
+    of_a = dict(zip(map(tuple, a_positions), a_blocks, strict=True))
+    of_b = dict(zip(map(tuple, b_positions), b_blocks, strict=True))
+    row0, row1, column0, column1 = bounds
+    c = np.zeros((row1 - row0, column1 - column0), dtype=spec.dtype)
     k0 = 0
     for depth in spec.a_chunks[1]:
         panel = np.empty((c.shape[0], depth), dtype=spec.dtype)
-        for piece in pieces(*rows, k0, k0 + depth, spec.a_chunks):
+        for piece in pieces(row0, row1, k0, k0 + depth, spec.a_chunks):
             r0, r1, c0, c1 = piece.source
             row, column = piece.target
             block = of_a[piece.block][r0:r1, c0:c1]
             panel[row : row + block.shape[0], column : column + block.shape[1]] = block
-        for piece in pieces(k0, k0 + depth, 0, spec.shape[2], spec.b_chunks):
+        for piece in pieces(k0, k0 + depth, column0, column1, spec.b_chunks):
             r0, r1, c0, c1 = piece.source
             row, column = piece.target
-            block = b_blocks[piece.block[0] * columns + piece.block[1]][r0:r1, c0:c1]
+            block = of_b[piece.block][r0:r1, c0:c1]
             target = c[:, column : column + block.shape[1]]
             left = panel[:, row : row + block.shape[0]]
             gemm_accumulate(left, block.astype(spec.dtype, copy=False), target)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from fpmdask.apps.matmul.rows import Assignment as Assignment
-from fpmdask.apps.matmul.rows import RowsPlan as RowsPlan
 from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.apps.matmul.spec import MatmulSpec as MatmulSpec
+from fpmdask.apps.matmul.tiles import Assignment as Assignment
+from fpmdask.apps.matmul.tiles import Tile as Tile
+from fpmdask.apps.matmul.tiles import TilesPlan as TilesPlan
 from fpmdask.errors import PartitionError
 
 # A panel of B: deep enough for BLAS (512 at a width of 8192), a message that streams well.

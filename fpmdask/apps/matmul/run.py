@@ -1,16 +1,18 @@
-"""The product's run on the scheduler: measure, share rows out, follow the shares, publish C."""
+"""The product's run on the scheduler: measure, share C out, follow the shares, publish C."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
 from fpmdask.apps.matmul.distribute import check as check
 from fpmdask.apps.matmul.distribute import find_distribution, row_bounds, timed_depth
-from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, RowsPlan, panels, rows_within
+from fpmdask.apps.matmul.place import by_elements, cuts, operations, placed
+from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, Tile, TilesPlan, panels, rows_within
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
@@ -23,7 +25,7 @@ OVERDUE = 10.0
 
 
 async def run(context: RunContext) -> dict[str, Any]:
-    """Multiply; the value names the result's keys and row chunks."""
+    """Multiply; the value names the result's keys and chunks."""
     spec = MatmulSpec.from_json(context.spec["product"])
     began = time.perf_counter()
     depth = timed_depth(context, spec)
@@ -33,10 +35,22 @@ async def run(context: RunContext) -> dict[str, Any]:
     bounds = row_bounds(context, spec, list(context.workers))
     distribution = await find_distribution(context, spec, bounds)
     measured = time.perf_counter()
-    seconds = context.report["result"]["seconds"].values()
-    if any(seconds):  # per panel of the timed depth
-        context.report["predicted_seconds"] = max(seconds) * spec.shape[1] / depth
-    product = RowsProduct(context, spec, distribution, bounds)
+    rates = {
+        worker: operations(spec, distribution[worker]) * depth / spec.shape[1] / seconds
+        for worker, seconds in context.report["result"]["seconds"].items()
+        if seconds > 0 and distribution[worker]
+    }
+    placement = placed(
+        spec,
+        context.spec["layout"],
+        distribution,
+        bounds=bounds,
+        rates=rates if len(rates) == sum(map(bool, distribution.values())) else None,
+        holders=holders(context.scheduler, spec.keys),
+    )
+    if rates:
+        context.report["predicted_seconds"] = placement.seconds
+    product = Product(context, spec, placement.layout, placement.tiles, bounds)
     value = await product.multiply()
     context.report["phases"] = {
         "prepare": prepared - began,
@@ -46,28 +60,32 @@ async def run(context: RunContext) -> dict[str, Any]:
     return value
 
 
-class RowsProduct:
-    """Shell around `RowsPlan`: submits its assignments, feeds it what happens, publishes C."""
+class Product:
+    """Shell around `TilesPlan`: submits its assignments, feeds it what happens, publishes C."""
 
     def __init__(
         self,
         context: RunContext,
         spec: MatmulSpec,
-        distribution: Mapping[str, int],
+        layout: str,
+        tiles: Mapping[str, Sequence[Tile]],
         bounds: Mapping[str, float],
     ) -> None:
         self.context = context
         self.spec = spec
         self.panels = panels(spec)
-        workers = list(distribution)
-        self.turn = {worker: n for n, worker in enumerate(workers)}
-        models = [context.model_of(worker) for worker in workers]
-        self.plan = RowsPlan(
-            spec.shape[0],
-            models,
-            list(distribution.values()),
-            workers,
-            limits=[bounds.get(worker, self._limit_of(worker)) for worker in workers],
+        self.width = spec.shape[2]
+        self.turn = {worker: n for n, worker in enumerate(tiles)}
+        self.cuts = cuts(tile for own in tiles.values() for tile in own)
+        models = {worker: context.model_of(worker) for worker in tiles}
+        self.plan = TilesPlan(
+            tiles,
+            models={w: by_elements(m, self.width) for w, m in models.items() if m is not None},
+            limits={
+                worker: bounds[worker] * self.width if worker in bounds else self._limit_of(worker)
+                for worker in tiles
+            },
+            by_rows=layout == "rows",
         )
         self.began = time.monotonic()
         self.overdue: asyncio.TimerHandle | None = None
@@ -75,15 +93,6 @@ class RowsProduct:
         self.assignments: dict[int, Assignment] = {}
         self.shares: dict[int, dict[str, Any]] = {}
         self.recoveries: set[asyncio.Task[None]] = set()
-        self.keys = [
-            (name, i, j)
-            for name, (rows, columns) in (
-                (spec.a_name, spec.a_chunks),
-                (spec.b_name, spec.b_chunks),
-            )
-            for i in range(len(rows))
-            for j in range(len(columns))
-        ]
 
     async def multiply(self) -> dict[str, Any]:
         """Follow the plan until C is complete and published."""
@@ -105,10 +114,10 @@ class RowsProduct:
                     timer.cancel()
 
     def _limit_of(self, worker: str) -> float:
-        """Return the most rows for a worker that joined: what it has memory for now."""
+        """Return the most elements for a worker that joined: what it has memory for now."""
         if worker not in self.context.workers:
             return 0.0
-        return rows_within(self.spec, free_nbytes(self.context, worker))
+        return rows_within(self.spec, free_nbytes(self.context, worker)) * self.width
 
     def _assign(self, assignments: Sequence[Assignment], holders: dict[Any, list[str]]) -> None:
         orders = []
@@ -118,10 +127,12 @@ class RowsProduct:
             turn = self.turn[assignment.worker] * len(self.panels) // len(self.turn)
             payload = {
                 "part": assignment.part,
-                "rows": (assignment.row0, assignment.row1),
+                "tile": assignment.tile.bounds,
+                "cuts": self.cuts,
                 "product": self.spec.to_json(),
                 "panels": [*self.panels[turn:], *self.panels[:turn]],
                 "holders": holders,
+                "channels": self.context.channels,
             }
             # It uses all threads of its worker, and the buffers of the one scratch.
             slots = self.context.coordinator.slots
@@ -136,14 +147,15 @@ class RowsProduct:
             case ("joined", worker) if worker in self.context.workers:
                 self.turn.setdefault(worker, len(self.turn))
                 model, limit = self.context.model_of(worker), self._limit_of(worker)
-                moved = self.plan.joined(worker, model, limit)
+                known = None if model is None else by_elements(model, self.width)
+                moved = self.plan.joined(worker, known, limit)
                 self._reassign(moved, f"{self.context.name(worker)} joined")
                 self._wait_for_workers()
             case ("stranded",) if self.plan.stranded:
                 story = "; ".join(self.plan.events)
                 raise CoordinatorError(
-                    f"no worker is left for {self.plan.stranded} of {self.plan.rows} rows, and "
-                    f"none has joined within fpmdask.recovery: {story}"
+                    f"no worker is left for {self.plan.stranded} of {self.plan.elements} elements "
+                    f"of C, and none has joined within fpmdask.recovery: {story}"
                 )
             case ("found", part, places):
                 self._assign([self.assignments[part]], places)
@@ -184,9 +196,12 @@ class RowsProduct:
             self._wait_for_workers()
         else:
             self.plan.finished(part, assignment.worker)
-            rows = assignment.row1 - assignment.row0
-            self.shares[part] = {"worker": name, "part": part, "units": rows, **answer}
-            self.context.emit("share", worker=name, units=rows, seconds_taken=answer["seconds"])
+            tile = assignment.tile
+            rows = tile.area / self.width  # of full width; whole ones in the layout "rows"
+            units = int(rows) if rows == int(rows) else rows
+            facts = {"worker": name, "part": part, "units": units, "tile": tile.bounds}
+            self.shares[part] = {**facts, **answer}
+            self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
             self._watch()
 
     def _watch(self) -> None:
@@ -212,7 +227,7 @@ class RowsProduct:
         """Where nobody is left, wait as long for a worker (a nanny restarts one) as for chunks."""
         if self.plan.stranded and self.stranded is None:
             patience = self.context.spec["recovery"]
-            self.context.emit("waiting for workers", rows=self.plan.stranded, patience=patience)
+            self.context.emit("waiting for workers", patience=patience)
             self.stranded = asyncio.get_running_loop().call_later(
                 patience, self.context.post, ("stranded",)
             )
@@ -226,13 +241,13 @@ class RowsProduct:
         self.context.emit(
             "re-partitioned",
             reason=why,
-            units={self.context.name(a.worker): a.row1 - a.row0 for a in assignments},
+            tiles=[(self.context.name(a.worker), a.tile.bounds) for a in assignments],
         )
-        self._assign(assignments, holders(self.context.scheduler, self.keys))
+        self._assign(assignments, holders(self.context.scheduler, self.spec.keys))
 
     async def _wait_for_chunks(self) -> dict[Any, list[str]]:
         context = self.context
-        return await wait_for_chunks(context.scheduler, self.keys, context.spec["recovery"])
+        return await wait_for_chunks(context.scheduler, self.spec.keys, context.spec["recovery"])
 
     async def _recover(self, part: int, missing: Sequence[Any]) -> None:
         """Wait until lost chunks are in memory again, then let the share go on."""
@@ -249,10 +264,19 @@ class RowsProduct:
         """Make the parts chunks of one dask array; None when a worker left meanwhile."""
         name = f"fpmdask-matmul-{uuid4().hex}"
         parts = self.plan.parts
-        keys: dict[str, dict[Any, int]] = {}
-        for i, part in enumerate(parts):
-            keys.setdefault(part.worker, {})[(name, i, 0)] = part.part
+        rows, columns = cuts(part.tile for part in parts)
+        keys: dict[str, list[tuple[Any, int, Any]]] = {}
+        for part in parts:
+            tile = part.tile
+            for i in range(rows.index(tile.row0), rows.index(tile.row1)):
+                for j in range(columns.index(tile.column0), columns.index(tile.column1)):
+                    bounds = (rows[i], rows[i + 1], columns[j], columns[j + 1])
+                    keys.setdefault(part.worker, []).append(((name, i, j), part.part, bounds))
         if not await publish(self.context, keys):
             return None
         self.context.report["shares"] = [self.shares[part.part] for part in parts]
-        return {"name": name, "rows": [part.row1 - part.row0 for part in parts]}
+        return {
+            "name": name,
+            "rows": [high - low for low, high in pairwise(rows)],
+            "columns": [high - low for low, high in pairwise(columns)],
+        }

@@ -108,6 +108,19 @@ class MatmulSpec:
         common = np.result_type(*dtypes)
         return cls((m, k, n), common, _ints(a_chunks), _ints(b_chunks), a_name, b_name)
 
+    @property
+    def keys(self) -> list[tuple[str, int, int]]:
+        """The keys of all chunks of A and B."""
+        return [
+            (name, i, j)
+            for name, (rows, columns) in (
+                (self.a_name, self.a_chunks),
+                (self.b_name, self.b_chunks),
+            )
+            for i in range(len(rows))
+            for j in range(len(columns))
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain data: numbers, strings, lists and dictionaries."""
         return {

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpmdask.apps.matmul import distribute
-from fpmdask.apps.matmul.plan import MatmulSpec, RowsPlan, limits, panels, pieces
+from fpmdask.apps.matmul.place import cuts, placed
+from fpmdask.apps.matmul.plan import MatmulSpec, Tile, TilesPlan, limits, panels, pieces
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import ConstantModel
+from fpmdask.partition import proportional
 
 sizes = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any).map(tuple)
 
@@ -105,13 +107,38 @@ def test_rows_are_limited_by_memory():
         limits(spec, [fixed + 2 * row, fixed + 3 * row])
 
 
-def covered(plan):
+def make_shape(shape):
+    height, width = shape
+    chunks = ((height,), (3,)), ((3,), (width,))
+    return MatmulSpec((height, 3, width), np.dtype("f8"), *chunks, "a", "b")
+
+
+def proportional_rows(rows, weights):
+    busy = [max(weight, 1e-9) for weight in weights]
+    return map(int, proportional(rows, busy))
+
+
+def rows_plan(models, distribution, workers, limits=None):
+    """Return the plan of strips one element wide."""
+    tiles, top = {}, 0
+    for worker, rows in zip(workers, distribution, strict=True):
+        tiles[worker] = [Tile(top, 0, top + rows, 1)] if rows else []
+        top += rows
+    return TilesPlan(
+        tiles,
+        models=None if models is None else dict(zip(workers, models, strict=True)),
+        limits=None if limits is None else dict(zip(workers, limits, strict=True)),
+        by_rows=True,
+    )
+
+
+def covered(plan, shape):
     assert plan.done
-    at = 0
+    times = np.zeros(shape, dtype=int)
     for part in plan.parts:
-        assert part.row0 == at < part.row1
-        at = part.row1
-    assert at == plan.rows
+        row0, row1, column0, column1 = part.tile.bounds
+        times[row0:row1, column0:column1] += 1
+    assert (times == 1).all()
 
 
 @pytest.mark.slow
@@ -124,7 +151,7 @@ def covered(plan):
 def test_every_row_is_finished_once_under_losses(distribution, modelled, random):
     workers = [f"w{i}" for i in range(len(distribution))]
     models = [ConstantModel(i + 1.0) for i in range(len(workers))] if modelled else None
-    plan = RowsPlan(sum(distribution), models, distribution, workers)
+    plan = rows_plan(models, distribution, workers)
     started = {a.part: a for a in plan.assign()}
     living, failed = set(workers), set()
     for _ in range(100):
@@ -154,57 +181,57 @@ def test_every_row_is_finished_once_under_losses(distribution, modelled, random)
     for a in plan.assign():
         assert a.worker in living - failed
         plan.finished(a.part, a.worker)
-    covered(plan)
+    covered(plan, (sum(distribution), 1))
     assert {a.worker for a in plan.parts} <= living
 
 
 def test_lost_rows_go_by_the_models_within_the_limits():
     models = [ConstantModel(1.0), ConstantModel(1.0), ConstantModel(3.0)]
-    plan = RowsPlan(50, models, [40, 5, 5], ["a", "b", "c"])
-    assert [(a.worker, a.row1 - a.row0) for a in plan.left("a")] == [("b", 10), ("c", 30)]
-    tight = RowsPlan(50, models, [40, 5, 5], ["a", "b", "c"], limits=[None, None, 15])
-    assert [(a.worker, a.row1 - a.row0) for a in tight.left("a")] == [("b", 30), ("c", 10)]
-    full = RowsPlan(50, models, [40, 5, 5], ["a", "b", "c"], limits=[40, 5, 15])
+    plan = rows_plan(models, [40, 5, 5], ["a", "b", "c"])
+    assert [(a.worker, a.tile.height) for a in plan.left("a")] == [("b", 10), ("c", 30)]
+    tight = rows_plan(models, [40, 5, 5], ["a", "b", "c"], limits=[math.inf, math.inf, 15])
+    assert [(a.worker, a.tile.height) for a in tight.left("a")] == [("b", 30), ("c", 10)]
+    full = rows_plan(models, [40, 5, 5], ["a", "b", "c"], limits=[40, 5, 15])
     with pytest.raises(PartitionError, match="do not fit") as caught:
         full.left("a")
     assert "a left" in caught.value.__notes__[0]
 
 
 def test_finished_parts_of_a_failed_worker_are_kept_until_it_leaves():
-    plan = RowsPlan(12, None, [4, 4, 4], ["a", "b", "c"])
+    plan = rows_plan(None, [4, 4, 4], ["a", "b", "c"])
     plan.finished(0, "a")
     (moved,) = plan.left("c")[:1]
     assert moved.worker == "a"
     again = plan.failed(moved.part, "a")
     assert [a.worker for a in again] == ["b"]
     assert [part.part for part in plan.parts] == [0]
-    assert [(a.row0, a.row1) for a in plan.left("a")] == [(0, 4)]
+    assert [(a.tile.row0, a.tile.row1) for a in plan.left("a")] == [(0, 4)]
     assert plan.left("a") == []
     assert plan.left("stranger") == []
 
 
 def test_rows_that_nobody_is_there_for_wait_for_a_worker_that_joins():
-    plan = RowsPlan(4, None, [2, 2], ["a", "b"])
+    plan = rows_plan(None, [2, 2], ["a", "b"])
     plan.left("a")
     assert plan.left("b") == []
     assert (plan.stranded, plan.done) == (4, False)
     assert "b left" in plan.events[-1]
-    assert [(a.worker, a.row0, a.row1) for a in plan.joined("c")] == [("c", 0, 4)]
+    assert [(a.worker, a.tile.row0, a.tile.row1) for a in plan.joined("c")] == [("c", 0, 4)]
     assert plan.stranded == 0
 
 
 def test_a_worker_that_joins_gets_rows_only_when_the_others_have_no_room():
-    plan = RowsPlan(6, None, [2, 2, 2], ["a", "b", "c"], limits=[6, 3, 2])
+    plan = rows_plan(None, [2, 2, 2], ["a", "b", "c"], limits=[6, 3, 2])
     assert plan.joined("d", limit=4) == []
     assert plan.joined("d") == []
-    assert [(a.worker, a.row1 - a.row0) for a in plan.left("b")] == [("a", 2)]
-    assert sorted((a.worker, a.row1 - a.row0) for a in plan.left("a")) == [("d", 4)]
+    assert [(a.worker, a.tile.height) for a in plan.left("b")] == [("a", 2)]
+    assert sorted((a.worker, a.tile.height) for a in plan.left("a")) == [("d", 4)]
     with pytest.raises(PartitionError, match="do not fit"):
         plan.left("c")
 
 
 def test_stale_events_are_refused_with_both_values():
-    plan = RowsPlan(4, None, [2, 2], ["a", "b"])
+    plan = rows_plan(None, [2, 2], ["a", "b"])
     with pytest.raises(CoordinatorError, match="b reports part 0, which is computed by a"):
         plan.finished(0, "b")
     plan.finished(0, "a")
@@ -214,11 +241,78 @@ def test_stale_events_are_refused_with_both_values():
         plan.finished(9, "a")
 
 
-def test_bad_distributions_are_refused():
-    with pytest.raises(PartitionError, match="sum to 5"):
-        RowsPlan(5, None, [2, 2], ["a", "b"])
-    with pytest.raises(PartitionError, match="must be equal"):
-        RowsPlan(4, None, [2, 2], ["a", "a"])
+def test_plans_of_nothing_are_refused():
+    with pytest.raises(PartitionError, match="at least one element"):
+        TilesPlan({"a": []})
+    with pytest.raises(PartitionError, match="at least one element"):
+        TilesPlan({"a": [Tile(0, 0, 3, 0)]})
+
+
+@given(
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.lists(st.integers(0, 20), min_size=1, max_size=7).filter(any),
+    st.data(),
+)
+def test_any_tiles_cover_the_product_after_any_losses(shape, weights, data):
+    spec = make_shape(shape)
+    workers = [f"w{i}" for i in range(len(weights))]
+    rows = dict(zip(workers, proportional_rows(shape[0], weights), strict=True))
+    layout = data.draw(st.sampled_from(["auto", "rows", "columns"]))
+    placement = placed(spec, layout, rows)
+    taken, tiles = placement.layout, placement.tiles
+    assert taken in ("rows", "columns")
+    plan = TilesPlan(tiles, by_rows=taken == "rows")
+    assert plan.elements == shape[0] * shape[1]
+    living = list(workers)
+    while len(living) > 1 and data.draw(st.booleans()):
+        for part in plan.assign():
+            if data.draw(st.booleans()):
+                plan.finished(part.part, part.worker)
+        gone = data.draw(st.sampled_from(living))
+        living.remove(gone)
+        plan.left(gone)
+    for part in plan.assign():
+        assert part.worker in living
+        plan.finished(part.part, part.worker)
+    covered(plan, shape)
+    downs, rights = cuts(part.tile for part in plan.parts)
+    assert (downs[0], downs[-1], rights[0], rights[-1]) == (0, shape[0], 0, shape[1])
+
+
+def test_columns_move_less_than_rows_and_auto_takes_them():
+    rows = dict(zip("abcdef", (40, 30, 25, 20, 15, 10), strict=True))
+    placement = placed(make_shape((140, 140)), "auto", rows)
+    assert placement.layout == "columns"
+    tiles = placement.tiles
+    sides = [tile.height + tile.width for own in tiles.values() for tile in own]
+    assert sum(sides) < 1.06 * 2 * 140 * sum((n / 140) ** 0.5 for n in rows.values())
+    assert {w: own[0].area / 140 for w, own in tiles.items()} == pytest.approx(rows, rel=0.08)
+    assert placed(make_shape((140, 4)), "auto", rows).layout == "rows"
+
+
+def test_a_slow_worker_gets_less_where_its_bytes_cost_it_time():
+    """What is left of the work after moving is levelled: all times are equal within a row."""
+    n = 1024
+    chunks = ((256,) * 4, (256,) * 4)
+    spec = MatmulSpec((n, n, n), np.dtype("f8"), chunks, chunks, "a", "b")
+    rows, rates = {"x": 512, "y": 384, "z": 128}, {"x": 4e9, "y": 3e9, "z": 1e9}
+    names = list(rows)
+    holders = {key: [names[(key[1] + key[2]) % 3]] for key in spec.keys}
+    for layout in ("rows", "columns"):
+        still = placed(spec, layout, rows)
+        moving = placed(spec, layout, rows, rates=rates, holders=holders)
+        areas = {w: sum(t.area for t in own) for w, own in moving.tiles.items()}
+        assert areas["z"] < 0.9 * sum(t.area for t in still.tiles["z"])
+        assert moving.nbytes < sum(
+            (t.height + t.width) * n * 8 for own in moving.tiles.values() for t in own
+        )
+        least = 2.0 * n**3 / sum(rates.values())
+        assert least < moving.seconds < 2 * least
+    everywhere = dict.fromkeys(spec.keys, names)
+    resting = placed(spec, "auto", rows, rates=rates, holders=everywhere)
+    assert (resting.layout, resting.nbytes) == ("rows", 0)
+    assert {w: own[0].height for w, own in resting.tiles.items()} == rows
+    assert resting.seconds == pytest.approx(2.0 * n**3 / sum(rates.values()))
 
 
 def test_small_products_are_measured_less():

@@ -97,7 +97,13 @@ async def test_chunks_that_are_not_what_their_array_says(c, s, *workers):
     short = plain.map_blocks(lambda b: b[:1], dtype="f8", meta=meta)
     with pytest.raises(PartitionError, match=r"shape \(1, 20\), its dask array says \(20, 20\)"):
         await balancer.matmul(short, plain, max_rounds=1)
-    del plain, hidden, short
+    objects = plain.map_blocks(lambda b: b.astype(object), dtype="f8", meta=meta)
+    with pytest.raises(PartitionError, match="has dtype object"):
+        await balancer.matmul(objects, plain, max_rounds=1)
+    complex_ = plain.map_blocks(lambda b: b * 1j, dtype="f8", meta=meta)
+    with pytest.raises(PartitionError, match="is not complex"):
+        await balancer.matmul(complex_, plain, max_rounds=1)
+    del plain, hidden, short, objects, complex_
     await nothing_left(s)
 
 
@@ -211,6 +217,37 @@ async def test_a_holder_of_inputs_that_closes_costs_no_worker_its_share(c, s, *w
     result = await asyncio.wait_for(run, 30)
     np.testing.assert_array_equal(await c.compute(result), np.full((600, 600), 600.0))
     assert sorted(balancer.report.left_out) == [str(workers[2].name)]
+
+
+@cluster()
+async def test_a_holder_that_comes_back_at_its_address_is_asked_again(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    place = {"workers": [workers[2].address], "allow_other_workers": True}
+    x = c.persist(da.ones((600, 1200), chunks=(100, 100)), **place)
+    await wait(x)
+    started, go_on = threading.Event(), threading.Event()
+    original = share.panel_update
+
+    def slow(*args, **options):
+        original(*args, **options)
+        started.set()
+        go_on.wait(20)
+
+    share.panel_update = slow
+    try:
+        distribution = {str(workers[0].name): 300, str(workers[1].name): 300}
+        run = asyncio.ensure_future(balancer.matmul(x, x.T, distribution=distribution))
+        await asyncio.to_thread(started.wait, 20)
+        port = workers[2].port
+        await workers[2].close(timeout=1)
+        async with Worker(s.address, nthreads=1, name="back", port=port) as back:
+            assert back.address == workers[2].address
+            go_on.set()
+            result = await asyncio.wait_for(run, 30)
+            np.testing.assert_array_equal(await c.compute(result), np.full((600, 600), 1200.0))
+    finally:
+        go_on.set()
+        share.panel_update = original
 
 
 def test_any_synchronous_client_of_a_cluster_multiplies():

@@ -1,38 +1,31 @@
-"""A share's panels: assembled without a copy where that is possible, usable by BLAS always."""
+"""A worker's part of C, and the chunks that it becomes."""
 
 import numpy as np
+import pytest
 
-from fpmdask.apps.matmul.share import _assembled
-from fpmdask.coordinator.worker import RunSpace
-from fpmdask.timing import Scratch
-
-
-def unaligned(values):
-    """Return an equal array that begins at an odd address, like one from the network."""
-    raw = np.empty(values.nbytes + 8, np.uint8)
-    odd = raw[1 - raw.ctypes.data % 2 :][: values.nbytes].view(values.dtype).reshape(values.shape)
-    odd[...] = values
-    assert not odd.flags.aligned
-    return odd
+from fpmdask.apps.matmul.plan import Tile
+from fpmdask.apps.matmul.share import Part
 
 
-def test_one_piece_is_used_where_it_is():
-    space, piece = RunSpace("run", Scratch()), np.ones((3, 4))
-    assert _assembled(space, "b", [(piece, (0, 0))], (3, 4), piece.dtype) is piece
+@pytest.fixture
+def part():
+    left, right = np.arange(12.0).reshape(4, 3), np.arange(8.0).reshape(4, 2)
+    return Part(((Tile(2, 0, 6, 3), left), (Tile(2, 3, 6, 5), right)))
 
 
-def test_a_piece_that_begins_at_any_byte_is_copied_once_to_memory_that_is_kept():
-    space, values = RunSpace("run", Scratch()), np.arange(12.0).reshape(3, 4)
-    placed = [(unaligned(values), (0, 0))]
-    first = _assembled(space, "b", placed, (3, 4), values.dtype)
-    assert first.flags.aligned
-    assert (first == values).all()
-    assert np.shares_memory(first, _assembled(space, "b", placed, (3, 4), values.dtype))
+def test_a_cell_that_is_a_chunk_is_not_copied(part):
+    (_, left), (_, right) = part.cells
+    assert part.chunk((2, 6, 0, 3)) is left
+    assert part.chunk((2, 6, 3, 5)) is right
+    assert part.nbytes == left.nbytes + right.nbytes
 
 
-def test_pieces_are_put_together_and_converted():
-    space, values = RunSpace("run", Scratch()), np.arange(12, dtype="i4").reshape(3, 4)
-    pieces = [(values[:, :1], (0, 0)), (unaligned(values[:, 1:]), (0, 1))]
-    whole = _assembled(space, "a", pieces, (3, 4), np.dtype("f8"))
-    assert whole.dtype == "f8"
-    assert (whole == values).all()
+def test_a_chunk_within_a_cell_has_memory_of_its_own(part):
+    chunk = part.chunk((3, 5, 1, 3))
+    assert chunk.tolist() == [[4.0, 5.0], [7.0, 8.0]]
+    assert chunk.base is None
+
+
+def test_a_chunk_of_another_part_is_refused(part):
+    with pytest.raises(KeyError, match="no cell holds"):
+        part.chunk((0, 2, 0, 3))

@@ -1,0 +1,257 @@
+"""The panels of a share: taken where they are, received while the one before is multiplied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from zlib import crc32
+
+import numpy as np
+
+from fpmdask.apps.matmul.plan import MatmulSpec, pieces
+from fpmdask.coordinator.channel import Channel
+from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
+from fpmdask.errors import PartitionError
+
+# A peer that does not answer for so long is taken for gone.
+PEER_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A piece of a chunk: of which operand, which rows and columns, and where it goes."""
+
+    operand: str
+    key: Any
+    shape: tuple[int, int]  # of the whole chunk
+    source: tuple[int, int, int, int]
+    target: tuple[int, int]
+
+    @property
+    def request(self) -> tuple[Any, tuple[int, int, int, int], tuple[int, int]]:
+        """What its holder is asked."""
+        return self.key, self.source, self.shape
+
+    def inside(self, panel: np.ndarray) -> np.ndarray:
+        """Return its place in a panel."""
+        r0, r1, c0, c1 = self.source
+        row, column = self.target
+        return panel[row : row + r1 - r0, column : column + c1 - c0]
+
+
+class ChunksMissing(Exception):
+    """Chunks that no holder could give; the coordinator finds out where they are now."""
+
+    def __init__(self, keys: Sequence[Any]) -> None:
+        super().__init__(f"{len(keys)} chunks are not where they were")
+        self.keys = list(keys)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A's slice and B's for one range of K, ready for BLAS."""
+
+    a: np.ndarray
+    b: np.ndarray
+    nbytes_received: int
+
+
+class Fetcher:
+    """Gets the panels of one share, one ahead, in a thread.
+
+    Two buffers each for A and B in the worker's scratch take turns: BLAS reads one while the next
+    panel is received into the other.
+    """
+
+    def __init__(
+        self, side: WorkerSide, space: RunSpace, spec: MatmulSpec, order: Mapping[str, Any]
+    ) -> None:
+        self.side, self.space, self.spec, self.order = side, space, spec, order
+        self._thread = ThreadPoolExecutor(1, "fpmdask-fetch")
+        self._open = ExitStack()
+        self._channels: dict[str, Channel] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for channel in list(self._channels.values()):
+            channel.shut()  # a panel that is on the way is not wanted any more
+        self._thread.shutdown()
+        self._open.close()
+
+    def start(self, index: int) -> Future[Panel]:
+        """Begin with panel ``index``; the one before the last one started may be overwritten."""
+        k0, k1 = self.order["panels"][index]
+        row0, row1, column0, column1 = self.order["tile"]
+        spec = self.spec
+        rectangles = {
+            "a": (spec.a_name, spec.a_chunks, (row0, row1, k0, k1)),
+            "b": (spec.b_name, spec.b_chunks, (k0, k1, column0, column1)),
+        }
+        wanted = [
+            Wanted(
+                operand,
+                (name, *piece.block),
+                (chunks[0][piece.block[0]], chunks[1][piece.block[1]]),
+                piece.source,
+                piece.target,
+            )
+            for operand, (name, chunks, rectangle) in rectangles.items()
+            for piece in pieces(*rectangle, chunks)
+        ]
+        shapes = {"a": (row1 - row0, k1 - k0), "b": (k1 - k0, column1 - column0)}
+        return self._thread.submit(self._fetch, index, wanted, shapes)
+
+    def _fetch(
+        self, index: int, wanted: Sequence[Wanted], shapes: Mapping[str, tuple[int, int]]
+    ) -> Panel:
+        here, remote = self._placed(wanted)
+        panels = {o: self._panel(o, index, here, wanted, shape) for o, shape in shapes.items()}
+        asked = {peer: self._asked(peer, items) for peer, items in remote.items()}
+        for item, piece in here:
+            if panels[item.operand] is not piece:
+                self._check_dtype(item, piece.dtype)
+                item.inside(panels[item.operand])[...] = piece
+        nbytes = 0
+        for peer, items in remote.items():
+            nbytes += self._receive(peer, asked[peer], items, panels)
+        return Panel(panels["a"], panels["b"], nbytes)
+
+    def _placed(
+        self, wanted: Sequence[Wanted]
+    ) -> tuple[list[tuple[Wanted, np.ndarray]], dict[str, list[Wanted]]]:
+        """Return what is here, as views, and what which peer is to be asked for."""
+
+        async def look() -> dict[Any, Any]:
+            data: Mapping[Any, Any] = self.side.worker.data
+            return {item.key: data[item.key] for item in wanted if item.key in data}
+
+        chunks = self._on_loop(look())
+        here, remote, missing = [], dict[str, list[Wanted]](), []
+        for item in wanted:
+            r0, r1, c0, c1 = item.source
+            own = self.side.worker.address
+            peers = [peer for peer in self.order["holders"][item.key] if peer != own]
+            if item.key in chunks:
+                chunk = checked_chunk(item.key, chunks[item.key], item.shape)
+                here.append((item, chunk[r0:r1, c0:c1]))
+            elif peers:
+                # spread the load of replicated chunks over their holders, always the same way
+                chosen = peers[crc32(f"{own}{item.key}".encode()) % len(peers)]
+                remote.setdefault(chosen, []).append(item)
+            else:
+                missing.append(item.key)
+        if missing:
+            raise ChunksMissing(missing)
+        return here, remote
+
+    def _panel(
+        self,
+        operand: str,
+        index: int,
+        here: Sequence[tuple[Wanted, np.ndarray]],
+        wanted: Sequence[Wanted],
+        shape: tuple[int, int],
+    ) -> np.ndarray:
+        """Return the memory of a panel: the one local piece that it is, or a buffer.
+
+        What came over the network begins at any byte. BLAS would get a copy of it for every band of
+        rows, on memory touched for the first time: up to a tenth of a small worker's run.
+        """
+        if sum(item.operand == operand for item in wanted) == 1:
+            for item, piece in here:
+                fits = piece.dtype == self.spec.dtype and piece.flags.aligned
+                if item.operand == operand and fits and piece.shape == shape:
+                    return piece
+        label = f"matmul.{operand}{index % 2}"
+        buffer: np.ndarray = self.space.scratch.take(label, shape, self.spec.dtype)
+        return buffer
+
+    def _asked(self, peer: str, items: Sequence[Wanted]) -> Channel | None:
+        """Send a peer the request over its channel; None where there is no way to it."""
+        channel = self._channels.get(peer)
+        if channel is None:
+            address = self.order["channels"].get(peer)
+            if address is None or peer in self.side.unreachable:
+                return None
+            try:
+                if self.space.cancelled.is_set():
+                    raise ChunksMissing([item.key for item in items])  # nobody would shut it
+                opening = self.side.channel(peer, tuple(address))
+                channel = self._channels[peer] = self._open.enter_context(opening)
+            except OSError:  # a firewall, perhaps: Dask's messages may go through
+                self.side.unreachable.add(peer)
+                return None
+        try:
+            channel.ask(self.order["run"], [item.request for item in items])
+        except OSError as error:
+            raise ChunksMissing([item.key for item in items]) from error
+        return channel
+
+    def _receive(
+        self,
+        peer: str,
+        channel: Channel | None,
+        items: Sequence[Wanted],
+        panels: Mapping[str, np.ndarray],
+    ) -> int:
+        """Put what a peer sends in its place; return the bytes."""
+        keys = [item.key for item in items]
+        if channel is None:
+            asking = self.side.ask(peer, PEER_SECONDS, [item.request for item in items])
+            answer = self._on_loop(asking)
+            _check(answer, keys)
+            for item, piece in zip(items, answer["pieces"], strict=True):
+                self._check_dtype(item, piece.dtype)
+                item.inside(panels[item.operand])[...] = piece
+            return sum(piece.nbytes for piece in answer["pieces"])
+        nbytes = 0
+        try:
+            answer = channel.answer()
+            _check(answer, keys)
+            for item, kind in zip(items, answer["dtypes"], strict=True):
+                dtype = np.dtype(kind)
+                self._check_dtype(item, dtype)
+                target = item.inside(panels[item.operand])
+                if target.dtype == dtype:
+                    channel.receive(target)
+                    nbytes += target.nbytes
+                else:
+                    piece = np.empty(target.shape, dtype)
+                    channel.receive(piece)
+                    target[...] = piece
+                    nbytes += piece.nbytes
+        except OSError as error:
+            raise ChunksMissing(keys) from error
+        return nbytes
+
+    def _check_dtype(self, item: Wanted, found: np.dtype[Any]) -> None:
+        if found.kind == "c" and self.spec.dtype.kind != "c":
+            raise PartitionError(
+                f"chunk {item.key} has dtype {found}, its dask array is not complex; give the "
+                "array the right dtype"
+            )
+
+    def _on_loop(self, work: Any) -> Any:
+        loop: Any = self.side.worker.loop
+        return asyncio.run_coroutine_threadsafe(work, loop.asyncio_loop).result()
+
+
+def _check(answer: Mapping[str, Any] | None, keys: Sequence[Any]) -> None:
+    if answer is None:
+        raise ChunksMissing(keys)
+    if "missing" in answer:
+        raise ChunksMissing(answer["missing"])
+    if "unusable" in answer:
+        raise PartitionError(answer["unusable"])

@@ -1,0 +1,353 @@
+"""Who computes which tiles of C, also when workers leave: a state machine without I/O."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.models import Model
+from fpmdask.partition.geometric import geometric
+from fpmdask.partition.proportional import proportional
+
+# Events kept for the story that errors tell.
+_EVENTS = 64
+
+
+@dataclass(frozen=True, order=True)
+class Tile:
+    """Rows ``row0 … row1`` and columns ``column0 … column1`` of a matrix, ends excluded."""
+
+    row0: int
+    column0: int
+    row1: int
+    column1: int
+
+    @property
+    def height(self) -> int:
+        """Rows."""
+        return self.row1 - self.row0
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self.column1 - self.column0
+
+    @property
+    def area(self) -> int:
+        """Elements."""
+        return self.height * self.width
+
+    @property
+    def bounds(self) -> tuple[int, int, int, int]:
+        """Return (row0, row1, column0, column1), as plain data."""
+        return self.row0, self.row1, self.column0, self.column1
+
+    def cut(self, area: int, by_rows: bool) -> "tuple[Tile, Tile | None]":
+        """Return a first part of `area` elements, rounded up to whole lines, and the rest.
+
+        The lines are rows if `by_rows`, otherwise the shorter ones: the parts are no strips.
+        """
+        if by_rows or self.height >= self.width:
+            at = self.row0 + min(self.height, -(-area // self.width))
+            rest = Tile(at, self.column0, self.row1, self.column1)
+            return Tile(self.row0, self.column0, at, self.column1), rest if rest.height else None
+        at = self.column0 + min(self.width, -(-area // self.height))
+        rest = Tile(self.row0, at, self.row1, self.column1)
+        return Tile(self.row0, self.column0, self.row1, at), rest if rest.width else None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A tile of C for one worker; `part` is unique in a run."""
+
+    worker: str
+    tile: Tile
+    part: int
+
+
+class TilesPlan:
+    """Follow the parts of C from assignment to completion.
+
+    Parameters
+    ----------
+    tiles : mapping of str to sequence of Tile
+        Worker (its address) → its tiles, in worker order; together they are C.
+    models : mapping of str to Model, optional
+        Seconds by elements of C; where one is missing, lost tiles go by the areas.
+    limits : mapping of str to float, optional
+        Most elements per worker; no limit where there is none.
+    by_rows : bool, optional
+        Cut lost tiles into rows only.
+
+    Raises
+    ------
+    PartitionError
+        If there is no tile, or a tile is empty.
+
+    Notes
+    -----
+    Tiles of a worker that leaves, finished or not, are shared out anew over the living. A worker
+    that joins is spare, since parts of A and B would have to move to it: it gets tiles only when
+    the others are gone or have no room. Tiles that nobody is there for are stranded until one
+    joins. A lost tile is cut across its longer side, so that a share is met within one line.
+
+    Examples
+    --------
+    >>> plan = TilesPlan({"x": [Tile(0, 0, 6, 3)], "y": [Tile(6, 0, 10, 3)]})
+    >>> first, second = plan.assign()
+    >>> plan.finished(second.part, "y")
+    >>> plan.left("x")
+    [Assignment(worker='y', tile=Tile(row0=0, column0=0, row1=6, column1=3), part=2)]
+    >>> plan.finished(2, "y")
+    >>> plan.done, [part.tile.row1 for part in plan.parts]
+    (True, [6, 10])
+    """
+
+    def __init__(
+        self,
+        tiles: Mapping[str, Sequence[Tile]],
+        *,
+        models: Mapping[str, Model] | None = None,
+        limits: Mapping[str, float] | None = None,
+        by_rows: bool = False,
+    ) -> None:
+        every = [tile for own in tiles.values() for tile in own]
+        if not every or any(tile.height < 1 or tile.width < 1 for tile in every):
+            raise PartitionError(f"{every} found; give tiles of at least one element")
+        self.elements = _area(every)
+        self._by_rows = by_rows
+        self._models = dict(models or {})
+        self._limits = dict(limits or {})
+        self._areas = {worker: _area(own) for worker, own in tiles.items()}
+        self._living = list(tiles)
+        self._spare: list[str] = []
+        self._stranded: list[Tile] = []
+        self._open: dict[int, Assignment] = {}
+        self._finished: dict[int, Assignment] = {}
+        self._events: deque[str] = deque(maxlen=_EVENTS)
+        self._next = 0
+        for worker, own in tiles.items():
+            for tile in own:
+                self._begin(worker, tile)
+
+    def assign(self) -> list[Assignment]:
+        """Return what is assigned and not finished, in the order of parts."""
+        return list(self._open.values())
+
+    def finished(self, part: int, worker: str) -> None:
+        """Take note that `worker` keeps `part` now.
+
+        Raises
+        ------
+        CoordinatorError
+            If the part is not being computed by that worker.
+        """
+        self._check(part, worker)
+        self._finished[part] = self._open.pop(part)
+        self._note(f"{worker} finished part {part}")
+
+    def left(self, worker: str) -> list[Assignment]:
+        """Share out anew all tiles of a worker that is gone with what it held.
+
+        Parameters
+        ----------
+        worker : str
+            One that has no part in the run changes nothing.
+
+        Returns
+        -------
+        list of Assignment
+            What is to be started now; nothing where the tiles are `stranded`.
+
+        Raises
+        ------
+        PartitionError
+            If the tiles do not fit into the limits of the living.
+        """
+        return self._without(worker, "left", (self._open, self._finished))
+
+    def joined(
+        self, worker: str, model: Model | None = None, limit: float | None = None
+    ) -> list[Assignment]:
+        """Take note of a worker that may be needed; it gets the stranded tiles.
+
+        Returns
+        -------
+        list of Assignment
+            What is to be started now.
+
+        Raises
+        ------
+        PartitionError
+            If the stranded tiles do not fit into its limit.
+        """
+        if worker in self._living or worker in self._spare:
+            return []
+        if model is not None:
+            self._models[worker] = model
+        if limit is not None:
+            self._limits[worker] = limit
+        self._areas.setdefault(worker, 0)
+        self._spare.append(worker)
+        self._note(f"{worker} joined")
+        return self._share_out([])
+
+    def failed(self, part: int, worker: str) -> list[Assignment]:
+        """Share out anew what a worker has not finished, and give it no more.
+
+        Parts that it finished stay where they are.
+
+        Returns
+        -------
+        list of Assignment
+            What is to be started now.
+
+        Raises
+        ------
+        CoordinatorError
+            If the part is not being computed by that worker.
+        PartitionError
+            If the tiles do not fit into the limits of the living.
+        """
+        self._check(part, worker)
+        return self._without(worker, f"failed at part {part}", (self._open,))
+
+    def owns(self, part: int, worker: str) -> bool:
+        """Tell whether `worker` is computing `part`."""
+        return part in self._open and self._open[part].worker == worker
+
+    @property
+    def done(self) -> bool:
+        """Whether every element is finished."""
+        return not self._open and not self._stranded
+
+    @property
+    def stranded(self) -> int:
+        """Elements that no worker is there for."""
+        return _area(self._stranded)
+
+    @property
+    def parts(self) -> tuple[Assignment, ...]:
+        """The finished parts by row and column: once done, they cover C."""
+        return tuple(sorted(self._finished.values(), key=lambda part: part.tile))
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """What happened, the last events only."""
+        return tuple(self._events)
+
+    def _check(self, part: int, worker: str) -> None:
+        if self.owns(part, worker):
+            return
+        if part in self._open:
+            state = f"is computed by {self._open[part].worker}"
+        elif part in self._finished:
+            state = f"was finished by {self._finished[part].worker}"
+        else:
+            state = f"is unknown or was shared out anew (parts so far: {self._next})"
+        raise CoordinatorError(f"stale event: {worker} reports part {part}, which {state}")
+
+    def _without(
+        self, worker: str, what: str, held: Sequence[dict[int, Assignment]]
+    ) -> list[Assignment]:
+        lost = []
+        for workers in (self._living, self._spare):
+            if worker in workers:
+                workers.remove(worker)
+        for parts in held:
+            for part in [part for part, a in parts.items() if a.worker == worker]:
+                lost.append(parts.pop(part).tile)
+        self._note(f"{worker} {what}, {_area(lost)} elements to share out anew")
+        return self._share_out(lost)
+
+    def _share_out(self, lost: Sequence[Tile]) -> list[Assignment]:
+        """Hand out what was lost now or is stranded; it is stranded where nobody is left."""
+        waiting = merged([*self._stranded, *lost])
+        if not waiting:
+            return []
+        self._stranded = waiting
+        if not self._living:
+            self._living, self._spare = self._spare, []
+        if not self._living:
+            return []
+        try:
+            shares = self._shared(_area(waiting))
+        except PartitionError:
+            if not self._spare:
+                raise
+            self._living, self._spare = self._living + self._spare, []
+            shares = self._shared(_area(waiting))
+        self._stranded = []
+        return self._hand_out(waiting, shares)
+
+    def _shared(self, elements: int) -> dict[str, int]:
+        """Return how many of lost elements each living worker gets."""
+        room = {worker: self._limits.get(worker, float("inf")) for worker in self._living}
+        for parts in (self._open, self._finished):
+            for a in parts.values():
+                if a.worker in room:
+                    room[a.worker] = max(0.0, room[a.worker] - a.tile.area)
+        try:
+            return self._by_speed(elements, room)
+        except PartitionError as error:
+            error.add_note(f"the run so far: {'; '.join(self._events)}")
+            raise
+
+    def _by_speed(self, elements: int, room: Mapping[str, float]) -> dict[str, int]:
+        models = [self._models[worker] for worker in room if worker in self._models]
+        if len(models) == len(room):
+            shares = geometric(elements, models, list(room.values()))
+        else:
+            # A worker that began with nothing is the slowest we know of, but its speed is not 0.
+            least = min((n for n in self._areas.values() if n > 0), default=1)
+            speeds = [self._areas[worker] or least for worker in room]
+            shares = proportional(elements, speeds, list(room.values()))
+        return dict(zip(room, map(int, shares), strict=True))
+
+    def _hand_out(self, tiles: Sequence[Tile], shares: Mapping[str, int]) -> list[Assignment]:
+        """Cut the tiles, in order, into the shares; one part per piece."""
+        made = []
+        waiting = deque(tiles)
+        getting = [worker for worker, share in shares.items() if share]
+        for worker in getting:
+            left = shares[worker]
+            while waiting and (left > 0 or worker == getting[-1]):
+                last = worker == getting[-1]  # whole lines: it may get less or more
+                tile, rest = waiting.popleft().cut(self.elements if last else left, self._by_rows)
+                made.append(self._begin(worker, tile))
+                left -= tile.area
+                if rest is not None:
+                    waiting.appendleft(rest)
+        return made
+
+    def _begin(self, worker: str, tile: Tile) -> Assignment:
+        made = self._open[self._next] = Assignment(worker, tile, self._next)
+        self._next += 1
+        rows, columns = f"{tile.row0} … {tile.row1}", f"{tile.column0} … {tile.column1}"
+        self._note(f"part {made.part}: rows {rows}, columns {columns} to {worker}")
+        return made
+
+    def _note(self, event: str) -> None:
+        self._events.append(event)
+
+
+def merged(tiles: Sequence[Tile]) -> list[Tile]:
+    """Return tiles that cover the same, neighbours in a column joined.
+
+    Examples
+    --------
+    >>> merged([Tile(4, 0, 6, 2), Tile(0, 0, 4, 2), Tile(0, 2, 6, 3)])
+    [Tile(row0=0, column0=0, row1=6, column1=2), Tile(row0=0, column0=2, row1=6, column1=3)]
+    """
+    joined: list[Tile] = []
+    for tile in sorted(tiles, key=lambda t: (t.column0, t.column1, t.row0)):
+        above = joined[-1] if joined else None
+        if above is not None and above.bounds[1:] == (tile.row0, tile.column0, tile.column1):
+            joined[-1] = Tile(above.row0, above.column0, tile.row1, tile.column1)
+        else:
+            joined.append(tile)
+    return joined
+
+
+def _area(tiles: Sequence[Tile]) -> int:
+    return sum(tile.area for tile in tiles)

@@ -1,0 +1,223 @@
+"""Pieces of arrays from worker to worker, straight into the memory that they are for.
+
+A Dask message is put into new memory, from which it is copied: that costs a throttled worker more
+than the network does. Here rows of a chunk go from the owner's memory to the socket and from the
+socket to their place, without a copy and without the GIL::
+
+    Channel.ask(run, wanted) ──▶ request ──▶ Channels: cut(run, wanted)
+    Channel.answer()         ◀── header  ◀── {"dtypes": […]} or why not
+    Channel.receive(target)  ◀── rows    ◀── …, once per piece
+
+Requests and headers are msgpack behind their length. Connections use the worker's own TLS context
+where the cluster has one; a request must name a run that the coordinator has prepared here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+# A peer that neither takes nor sends a byte for so long is taken for gone.
+SILENT_SECONDS = 120
+CONNECT_SECONDS = 5.0
+# Buffers of one system call (IOV_MAX is 1024).
+VECTOR = 1000
+# Requests are lists of keys; anything longer is not one. Memory is taken as their bytes come.
+MOST_REQUEST_NBYTES = 64 << 20
+STEP_NBYTES = 1 << 16
+_LENGTH = struct.Struct("!I")
+
+Cut = Callable[[str, Sequence[Any]], tuple[Mapping[str, Any], Sequence[np.ndarray]]]
+
+
+class Channel:
+    """One connection to the `Channels` of another worker; for one thread at a time.
+
+    Raises
+    ------
+    OSError
+        From every method, when the peer is gone, silent or does not understand.
+    """
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None = None) -> None:
+        plain = socket.create_connection(address, CONNECT_SECONDS)
+        self._socket = _prepared(plain, True)
+        if context is not None:
+            self._socket = context.wrap_socket(plain)
+
+    def ask(self, run: str, wanted: Sequence[Any]) -> None:
+        """Send a request: pieces of chunks as for `WorkerSide.pieces`."""
+        _send_message(self._socket, {"run": run, "wanted": list(wanted)})
+
+    def answer(self) -> dict[str, Any]:
+        """Return the header of the answer: ``dtypes`` of the pieces, or why there are none."""
+        return _receive_message(self._socket)
+
+    def receive(self, target: np.ndarray) -> None:
+        """Fill ``target``, two-dimensional with contiguous rows, with the next piece."""
+        _receive(self._socket, target)
+
+    def shut(self) -> None:
+        """Make the thread that waits for this channel return; from any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.shut()
+        self._socket.close()
+
+
+class Channels:
+    """The owner's end: listens, and serves every connection in a thread of its own.
+
+    Parameters
+    ----------
+    host
+        Where to listen; any free port.
+    cut
+        (run, wanted) → header and pieces, two-dimensional with contiguous rows; called in threads.
+    context
+        For TLS.
+    """
+
+    def __init__(self, host: str, cut: Cut, context: ssl.SSLContext | None = None) -> None:
+        self._cut = cut
+        self._context = context
+        self._listening = socket.create_server((host, 0))
+        self._listening.setblocking(False)
+        self.address: tuple[str, int] = self._listening.getsockname()[:2]
+        self._connections: dict[threading.Thread, socket.socket] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._listening, self._accept)
+
+    async def close(self) -> None:
+        """Close all connections and wait for their threads."""
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        for connection in list(self._connections.values()):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._connections):
+            await asyncio.to_thread(thread.join)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it went away again
+            plain, _ = self._listening.accept()
+            thread = threading.Thread(
+                target=self._serve, args=(plain,), name="fpmdask-channel", daemon=True
+            )
+            self._connections[thread] = plain
+            thread.start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        thread = threading.current_thread()
+        # whatever goes wrong with one connection is told by its end
+        with contextlib.suppress(Exception), plain:
+            plain.settimeout(CONNECT_SECONDS)
+            # the next request may come late: only what is begun must go on
+            connection = _prepared(plain, False)
+            if self._context is not None:
+                connection = self._context.wrap_socket(plain, server_side=True)
+            self._connections[thread] = connection
+            with connection:
+                while True:
+                    request = _receive_message(connection)
+                    header, pieces = self._cut(request["run"], request["wanted"])
+                    _send_message(connection, header)
+                    for piece in pieces:
+                        _send(connection, piece)
+        self._connections.pop(thread, None)
+
+
+def _prepared(connection: socket.socket, waits: bool) -> socket.socket:
+    """Make a connection block in the kernel, for `SILENT_SECONDS` at most where that is wanted."""
+    connection.settimeout(None)
+    patience = struct.pack("ll", SILENT_SECONDS, 0)
+    if waits:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices a machine that died
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _send_message(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    packed: bytes = msgpack.packb(message)
+    connection.sendall(_LENGTH.pack(len(packed)) + packed)
+
+
+def _receive_message(connection: socket.socket) -> dict[str, Any]:
+    length = bytearray(_LENGTH.size)
+    _fill(connection, [memoryview(length)])
+    (nbytes,) = _LENGTH.unpack(length)
+    if nbytes > MOST_REQUEST_NBYTES:
+        raise OSError(f"a message of {nbytes} bytes announced; at most {MOST_REQUEST_NBYTES}")
+    packed = bytearray()
+    while len(packed) < nbytes:
+        part = bytearray(min(STEP_NBYTES, nbytes - len(packed)))
+        _fill(connection, [memoryview(part)])
+        packed += part
+    message = msgpack.unpackb(packed, use_list=False, strict_map_key=False)
+    if not isinstance(message, dict):
+        raise OSError(f"found {type(message).__name__} for a message")
+    return message
+
+
+def _rows(array: np.ndarray) -> list[memoryview]:
+    """Return the memory of an array as bytes, one view per row where these are apart."""
+    if not array.size:
+        return []
+    raw: Any = array.view(np.uint8)
+    if raw.flags.c_contiguous:
+        return [memoryview(raw.reshape(-1))]
+    return [memoryview(row) for row in raw]
+
+
+def _send(connection: socket.socket, piece: np.ndarray) -> None:
+    waiting = _rows(piece)
+    if isinstance(connection, ssl.SSLSocket):
+        for row in waiting:
+            connection.sendall(row)
+        return
+    at = 0
+    while at < len(waiting):
+        sent = connection.sendmsg(waiting[at : at + VECTOR])
+        at = _advance(waiting, at, sent)
+
+
+def _receive(connection: socket.socket, target: np.ndarray) -> None:
+    _fill(connection, _rows(target))
+
+
+def _fill(connection: socket.socket, waiting: list[memoryview]) -> None:
+    """Receive into views, in order, until they are full."""
+    at = 0
+    while at < len(waiting):
+        if isinstance(connection, ssl.SSLSocket):
+            got = connection.recv_into(waiting[at])
+        else:
+            views = waiting[at : at + VECTOR]
+            got, _, _, _ = connection.recvmsg_into(views, 0, socket.MSG_WAITALL)
+        if not got:
+            raise ConnectionError("the peer has closed the connection")
+        at = _advance(waiting, at, got)
+
+
+def _advance(waiting: list[memoryview], at: int, done: int) -> int:
+    """Return the first view that is not done; one that is begun is cut."""
+    while at < len(waiting) and done >= waiting[at].nbytes:
+        done -= waiting[at].nbytes
+        at += 1
+    if done:
+        waiting[at] = waiting[at][done:]
+    return at

@@ -1,0 +1,138 @@
+"""Channels between workers: what is sent is what is received, where it is wanted."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+from distributed import Security
+
+from fpmdask.coordinator.channel import VECTOR, Channel, Channels
+
+CHUNK = np.arange(5000.0 * 6).reshape(5000, 6)
+
+
+def cut(run, wanted):
+    """Serve pieces of CHUNK as (row0, row1, column0, column1, dtype)."""
+    if run != "run":
+        return {"missing": [list(key) for key in wanted]}, []
+    pieces = [CHUNK[r0:r1, c0:c1].astype(kind, copy=False) for r0, r1, c0, c1, kind in wanted]
+    return {"dtypes": [piece.dtype.str for piece in pieces]}, pieces
+
+
+def contexts(encrypted):
+    if not encrypted:
+        return None, None
+    security = Security.temporary()
+    listen = security.get_listen_args("worker")["ssl_context"]
+    return listen, security.get_connection_args("worker")["ssl_context"]
+
+
+def with_channel(use, encrypted=False, cutter=cut):
+    """Return what ``use`` returns for a channel, called in a thread while the owner serves."""
+    listen, connect = contexts(encrypted)
+
+    async def main():
+        channels = Channels("127.0.0.1", cutter, listen)
+        try:
+            channel = await asyncio.to_thread(Channel, channels.address, connect)
+            try:
+                return await asyncio.to_thread(use, channel)
+            finally:
+                channel.close()
+        finally:
+            await channels.close()
+            assert not [t for t in threading.enumerate() if t.name == "fpmdask-channel"]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_pieces_land_in_strided_memory_of_any_dtype(encrypted):
+    wanted = [
+        (0, 5000, 0, 6, "f8"),  # contiguous
+        (3, 2 * VECTOR + 50, 2, 5, "f8"),  # more rows than one system call takes
+        (7, 8, 0, 1, "c16"),
+        (0, 5000, 1, 2, ">f4"),
+        (9, 9, 0, 6, "f8"),  # nothing
+        (10, 20, 0, 6, "bool"),
+    ]
+
+    def use(channel):
+        channel.ask("run", wanted)
+        dtypes = channel.answer()["dtypes"]
+        found = []
+        for (r0, r1, c0, c1, _), dtype in zip(wanted, dtypes, strict=True):
+            panel = np.zeros((r1 - r0 + 2, c1 - c0 + 3), dtype)
+            target = panel[1:-1, 1:-2]
+            channel.receive(target)
+            assert not panel[[0, -1]].any()
+            assert not panel[:, [0, -2, -1]].any()
+            found.append(target)
+        return found
+
+    for (r0, r1, c0, c1, kind), piece in zip(wanted, with_channel(use, encrypted), strict=True):
+        np.testing.assert_array_equal(piece, CHUNK[r0:r1, c0:c1].astype(kind))
+
+
+def test_several_requests_are_answered_in_order():
+    def use(channel):
+        for row in range(3):
+            channel.ask("run", [(row, row + 1, 0, 6, "f8")])
+        rows = []
+        for _ in range(3):
+            channel.answer()
+            rows.append(np.empty((1, 6)))
+            channel.receive(rows[-1])
+        return np.concatenate(rows)
+
+    np.testing.assert_array_equal(with_channel(use), CHUNK[:3])
+
+
+def test_an_answer_may_be_that_there_is_nothing():
+    def use(channel):
+        channel.ask("another run", [(0, 1, 0, 1, "f8")])
+        return channel.answer()
+
+    assert with_channel(use) == {"missing": ((0, 1, 0, 1, "f8"),)}
+
+
+def test_an_owner_that_fails_is_an_error_at_once():
+    def broken(run, wanted):
+        raise OSError("no memory")
+
+    def use(channel):
+        channel.ask("run", [])
+        with pytest.raises(OSError, match="closed"):
+            channel.answer()
+
+    with_channel(use, cutter=broken)
+
+
+def test_a_channel_that_waits_can_be_shut_from_another_thread():
+    asked, done = threading.Event(), threading.Event()
+
+    def silent(run, wanted):
+        asked.set()
+        done.wait(20)
+        return {}, []
+
+    def use(channel):
+        threading.Timer(0, lambda: (asked.wait(20), channel.shut())).start()
+        channel.ask("run", [])
+        try:
+            with pytest.raises(OSError, match="closed"):
+                channel.answer()
+        finally:
+            done.set()
+
+    with_channel(use, cutter=silent)
+
+
+def test_nonsense_ends_the_connection_and_not_the_owner():
+    def use(channel):
+        channel._socket.sendall(b"\xff" * 64)
+        with pytest.raises(OSError, match=r"closed|reset"):
+            channel.answer()
+
+    with_channel(use)
