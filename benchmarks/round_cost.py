@@ -21,7 +21,8 @@ import fpmdask
 
 def rounds(workers: int, processes: bool, repeat: int) -> list[float]:
     """Return the overhead of each round, seconds."""
-    # 256 workers in one process read /proc 512 times a second otherwise: their load, not ours
+    # 256 workers in one process read /proc 512 times a second otherwise, and look at their threads
+    # 25,600 times for Dask's statistical profiler: their load, not ours
     quiet = {
         "distributed.admin.system-monitor.interval": "60s",
         "distributed.worker.profile.enabled": False,

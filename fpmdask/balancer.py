@@ -253,7 +253,8 @@ class Balancer:
         """
         from fpmdask.apps.matmul import arrays
 
-        spec = arrays.check(a, b, layout)
+        layout = arrays.check_layout(layout)
+        spec = arrays.check(a, b)
         measuring = arguments.measuring(epsilon, max_rounds, timing, None)
         if timing is None:
             measuring["policy"] = None  # follows from the size of the product
@@ -273,7 +274,6 @@ class Balancer:
     async def _matmul(self, a: Any, b: Any, request: dict[str, Any]) -> da.Array:
         from fpmdask.apps.matmul import arrays
 
-        await self._ready()
         return await arrays.multiply(self.client, a, b, request, self._follow)
 
     # ---- life
@@ -320,14 +320,14 @@ class Balancer:
             raise CoordinatorError(
                 f"the client is {self.client.status}; connect a new distributed.Client and balancer"
             )
-        return self.client.sync(function, *args)
+        return self.client.sync(self._installed_run, function, *args)
 
-    async def _ready(self) -> None:
+    async def _installed_run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         if not self._installed:  # made with an asynchronous client, and not awaited
             await self._install()
+        return await function(*args)
 
     async def _follow(self, app: str, spec: dict[str, Any]) -> tuple[Any, Report]:
-        await self._ready()
         value, raw = await proxy.follow(self.client, app, spec, self.progress)
         self.report = build(raw, app)
         return value, self.report

@@ -28,17 +28,22 @@ from fpmdask.errors import ChunksLostError, PartitionError
 BLOCK_NBYTES = 64 << 20
 
 
-def check(a: Any, b: Any, layout: str) -> MatmulSpec:
+def check_layout(layout: Any) -> str:
+    """Return the name of a layout, refusing an unknown one."""
+    if layout not in LAYOUTS:
+        raise PartitionError(f"layout = {layout!r}; give one of {', '.join(map(repr, LAYOUTS))}")
+    return str(layout)
+
+
+def check(a: Any, b: Any) -> MatmulSpec:
     """Return what is to be multiplied, or say why it cannot be.
 
     Raises
     ------
     PartitionError
         For anything but two non-empty two-dimensional numeric arrays of matching shapes and known
-        chunks, and an unknown layout.
+        chunks.
     """
-    if layout not in LAYOUTS:
-        raise PartitionError(f"layout = {layout!r}; give one of {', '.join(map(repr, LAYOUTS))}")
     for name, x in (("A", a), ("B", b)):
         if not isinstance(x, da.Array | np.ndarray):
             raise PartitionError(
@@ -128,7 +133,7 @@ async def multiply(
     await proxy.check(client, "matmul", request)
     try:
         a, b = await in_memory(client, a), await in_memory(client, b)
-        request["product"] = check(a, b, request["layout"]).to_json()
+        request["product"] = check(a, b).to_json()
         value, _ = await follow("matmul", request)
         return collect(client, a, b, value)
     except BaseException as error:
@@ -182,7 +187,7 @@ def collect(client: Client, a: da.Array, b: da.Array, value: Mapping[str, Any]) 
     The keys are in memory already, so that persisting computes nothing: it gives the client its
     futures and the scheduler the tasks for the case that a worker is lost.
     """
-    spec = check(a, b, "rows")
+    spec = check(a, b)
     name, heights, widths = value["name"], tuple(value["rows"]), tuple(value["columns"])
     graph: dict[Any, Task] = {}
     rows, columns = ([0, *accumulate(sizes)] for sizes in (heights, widths))

@@ -121,6 +121,23 @@ def pieces(row0: int, row1: int, column0: int, column1: int, chunks: Chunks) -> 
     )
 
 
+def needed_keys(spec: MatmulSpec, tile: Tile) -> list[tuple[str, int, int]]:
+    """Return the keys of the chunks of A and B that a tile of C is made from.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> halves = ((2, 2), (4,))
+    >>> spec = MatmulSpec((4, 4, 4), np.dtype("f8"), halves, halves, "a", "b")
+    >>> needed_keys(spec, Tile(0, 0, 2, 4))
+    [('a', 0, 0), ('b', 0, 0), ('b', 1, 0)]
+    """
+    inner = spec.shape[1]
+    of_a = pieces(tile.row0, tile.row1, 0, inner, spec.a_chunks)
+    of_b = pieces(0, inner, tile.column0, tile.column1, spec.b_chunks)
+    return [(spec.a_name, *p.block) for p in of_a] + [(spec.b_name, *p.block) for p in of_b]
+
+
 def _along(low: int, high: int, sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
     """Return (chunk, from, to, offset in the interval) of the chunks that an interval meets."""
     ends = list(accumulate(sizes))

@@ -9,10 +9,20 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
+from distributed.utils import offload
+
 from fpmdask.apps.matmul.distribute import check as check
 from fpmdask.apps.matmul.distribute import find_distribution, row_bounds, timed_depth
 from fpmdask.apps.matmul.place import by_elements, cuts, operations, placed
-from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, Tile, TilesPlan, panels, rows_within
+from fpmdask.apps.matmul.plan import (
+    Assignment,
+    MatmulSpec,
+    Tile,
+    TilesPlan,
+    needed_keys,
+    panels,
+    rows_within,
+)
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
@@ -40,7 +50,8 @@ async def run(context: RunContext) -> dict[str, Any]:
         for worker, seconds in context.report["result"]["seconds"].items()
         if seconds > 0 and distribution[worker]
     }
-    placement = placed(
+    placement = await offload(  # many workers or chunks would hold the event loop
+        placed,
         spec,
         context.spec["layout"],
         distribution,
@@ -125,14 +136,17 @@ class Product:
             self.assignments[assignment.part] = assignment
             # Everybody starts with another panel, so that not all ask the same owner at once.
             turn = self.turn[assignment.worker] * len(self.panels) // len(self.turn)
+            needed = {key: holders[key] for key in needed_keys(self.spec, assignment.tile)}
+            peers = {peer for places in needed.values() for peer in places}
+            channels = self.context.channels
             payload = {
                 "part": assignment.part,
                 "tile": assignment.tile.bounds,
                 "cuts": self.cuts,
                 "product": self.spec.to_json(),
                 "panels": [*self.panels[turn:], *self.panels[:turn]],
-                "holders": holders,
-                "channels": self.context.channels,
+                "holders": needed,
+                "channels": {peer: channels[peer] for peer in peers if peer in channels},
             }
             # It uses all threads of its worker, and the buffers of the one scratch.
             slots = self.context.coordinator.slots

@@ -59,7 +59,6 @@ class Progress:
     part: Part
     panels_done: int = 0
     compute_seconds: float = 0.0
-    cpu_seconds: float = 0.0  # of the computing thread, all that BLAS takes with one thread
     wait_seconds: float = 0.0
     nbytes_received: int = 0
 
@@ -101,7 +100,6 @@ def _multiply(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Ma
     return {
         "seconds": time.perf_counter() - began,
         "compute_seconds": progress.compute_seconds,
-        "compute_cpu_seconds": progress.cpu_seconds,
         "wait_seconds": progress.wait_seconds,
         "nbytes_received": progress.nbytes_received,
         "nbytes": int(progress.part.nbytes),
@@ -133,7 +131,7 @@ def _update(
     side: WorkerSide, progress: Progress, tile: Sequence[int], a: np.ndarray, b: np.ndarray
 ) -> None:
     """C += A_panel · B_panel; the first panel overwrites."""
-    began, cpu = time.perf_counter(), time.thread_time()
+    began = time.perf_counter()
     beta = 1.0 if progress.panels_done else 0.0
     row0, _, column0, _ = tile
     for at, cell in progress.part.cells:
@@ -142,4 +140,3 @@ def _update(
         panel_update(left, right, cell, beta=beta, threads=side.worker.state.nthreads)
     progress.panels_done += 1
     progress.compute_seconds += time.perf_counter() - began
-    progress.cpu_seconds += time.thread_time() - cpu

@@ -3,11 +3,14 @@
 import asyncio
 import gc
 import threading
+import time
+from contextlib import contextmanager
 
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Worker, wait
+from distributed.core import Status
 
 import fpmdask
 from fpmdask.apps.matmul import share
@@ -21,6 +24,24 @@ def counted(block):
     """A chunk that says that it was computed."""
     COMPUTED.append(block.shape[0])
     return block
+
+
+@contextmanager
+def paused_updates():
+    """Make every panel update say that it has been made, and wait until it may end."""
+    original, started, go_on = share.panel_update, threading.Event(), threading.Event()
+
+    def paused(*args, **options):
+        original(*args, **options)
+        started.set()
+        go_on.wait(20)
+
+    share.panel_update = paused
+    try:
+        yield started, go_on
+    finally:
+        go_on.set()
+        share.panel_update = original
 
 
 def lazy():
@@ -131,21 +152,13 @@ async def test_an_error_holds_no_input_on_the_cluster(c, s, *workers):
 
 @cluster(nthreads=[("127.0.0.1", 1)])
 async def test_a_worker_that_joins_takes_over_when_the_last_one_leaves(c, s, a):
-    joined, started, go_on = asyncio.Event(), threading.Event(), threading.Event()
+    joined = asyncio.Event()
     balancer = await fpmdask.Balancer(
         c, progress=lambda event: joined.set() if event["event"] == "joined" else None
     )
     x = c.persist(da.ones((400, 200), chunks=(100, 100)))
     await wait(x)
-    original = share.panel_update
-
-    def slow(*args, **options):
-        original(*args, **options)
-        started.set()
-        go_on.wait(20)
-
-    share.panel_update = slow
-    try:
+    with paused_updates() as (started, go_on):
         distribution = {str(a.name): 400}
         run = asyncio.ensure_future(balancer.matmul(x, x.T, distribution=distribution))
         await asyncio.to_thread(started.wait, 20)
@@ -157,29 +170,18 @@ async def test_a_worker_that_joins_takes_over_when_the_last_one_leaves(c, s, a):
             result = await run
             np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))
             assert {part["worker"] for part in balancer.report.shares} == {"late"}
-    finally:
-        go_on.set()
-        share.panel_update = original
 
 
 @cluster(nthreads=[("127.0.0.1", 1)])
 async def test_a_worker_that_joins_after_the_last_one_left_takes_over(c, s, a):
-    started, go_on, waiting = threading.Event(), threading.Event(), asyncio.Event()
+    waiting = asyncio.Event()
     balancer = await fpmdask.Balancer(
         c,
         progress=lambda event: waiting.set() if event["event"] == "waiting for workers" else None,
     )
     x = c.persist(da.ones((400, 200), chunks=(100, 100)))
     await wait(x)
-    original = share.panel_update
-
-    def slow(*args, **options):
-        original(*args, **options)
-        started.set()
-        go_on.wait(20)
-
-    share.panel_update = slow
-    try:
+    with paused_updates() as (started, go_on):
         run = asyncio.ensure_future(balancer.matmul(x, x.T, distribution={str(a.name): 400}))
         await asyncio.to_thread(started.wait, 20)
         closing = asyncio.ensure_future(a.close(timeout=1))
@@ -189,30 +191,39 @@ async def test_a_worker_that_joins_after_the_last_one_left_takes_over(c, s, a):
         async with Worker(s.address, nthreads=1, name="late"):
             result = await asyncio.wait_for(run, 30)
             np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))
-    finally:
-        go_on.set()
-        share.panel_update = original
 
 
+@pytest.mark.parametrize("channels", [True, False])
 @cluster()
-async def test_a_holder_of_inputs_that_closes_costs_no_worker_its_share(c, s, *workers):
-    """Its peers, which ask it for pieces, get no answer or one that says nothing."""
+async def test_a_holder_of_inputs_that_closes_costs_no_worker_its_share(c, s, *workers, channels):
+    """Its peers ask it for pieces and hear nothing, by a channel or by Dask's messages."""
     balancer = await fpmdask.Balancer(c)
+    side = workers[2].plugins["fpmdask"].side
+    asked = threading.Event()
+
+    def silent_channel(run, wanted):
+        asked.set()
+        while workers[2].status == Status.running:
+            time.sleep(0.01)
+        raise ConnectionError("closing")
+
+    async def silent(wanted):
+        asked.set()
+        await asyncio.Event().wait()
+
+    if channels:
+        side.channels._cut = silent_channel
+    else:
+        await side.channels.close()
+        side.channels = None
+        workers[2].handlers["fpmdask_pieces"] = silent
     place = {"workers": [workers[2].address], "allow_other_workers": True}
     x = c.persist(da.ones((600, 600), chunks=(100, 100)), **place)
     await wait(x)
     distribution = {str(w.name): 200 for w in workers}
     run = asyncio.ensure_future(balancer.matmul(x, x, distribution=distribution))
-    side = workers[2].plugins["fpmdask"].side
-
-    async def silent(wanted):
-        await asyncio.Event().wait()
-
-    workers[2].handlers["fpmdask_pieces"] = silent
-    for _ in range(200):
-        if side.spaces:
-            break
-        await asyncio.sleep(0.01)
+    await asyncio.to_thread(asked.wait, 20)
+    assert asked.is_set()
     await workers[2].close(timeout=1)
     result = await asyncio.wait_for(run, 30)
     np.testing.assert_array_equal(await c.compute(result), np.full((600, 600), 600.0))
@@ -225,16 +236,7 @@ async def test_a_holder_that_comes_back_at_its_address_is_asked_again(c, s, *wor
     place = {"workers": [workers[2].address], "allow_other_workers": True}
     x = c.persist(da.ones((600, 1200), chunks=(100, 100)), **place)
     await wait(x)
-    started, go_on = threading.Event(), threading.Event()
-    original = share.panel_update
-
-    def slow(*args, **options):
-        original(*args, **options)
-        started.set()
-        go_on.wait(20)
-
-    share.panel_update = slow
-    try:
+    with paused_updates() as (started, go_on):
         distribution = {str(workers[0].name): 300, str(workers[1].name): 300}
         run = asyncio.ensure_future(balancer.matmul(x, x.T, distribution=distribution))
         await asyncio.to_thread(started.wait, 20)
@@ -245,9 +247,6 @@ async def test_a_holder_that_comes_back_at_its_address_is_asked_again(c, s, *wor
             go_on.set()
             result = await asyncio.wait_for(run, 30)
             np.testing.assert_array_equal(await c.compute(result), np.full((600, 600), 1200.0))
-    finally:
-        go_on.set()
-        share.panel_update = original
 
 
 def test_any_synchronous_client_of_a_cluster_multiplies():
