@@ -1,10 +1,13 @@
-"""`Balancer.matmul` against `A @ B` of dask.array, from persisted uniform chunks, on the lab.
+"""`Balancer.matmul` against `A @ B` of dask.array, from persisted uniform chunks, on a lab.
 
-    python benchmarks/matmul_against_dask.py [--sizes 4096,8192] [--repeats 1] [--layout auto]
+    python benchmarks/matmul_against_dask.py [--cases 4096 8192 8192f4 16384x2048x8192]
+        [--lab hcl6] [--repeats 5] [--layout auto]
 
-Both multiply the same inputs in turns, in five chunkings; every product is checked on sampled rows.
-*Ideal* is the work over the speeds that the workers show, all at once, after each of our products.
-Resident memory right after it and bytes moved are beside the seconds. JSON and a table.
+A case is n, or rows of A x its columns x columns of B, and f4 for float32. Both multiply the same
+inputs in turns, in five chunkings; every product is checked on sampled rows. *Ours* measures the
+workers, *known* goes by what the product before has taught. *Ideal* is the work over the speeds
+that the workers show, all at once, after each of our products. CPU-seconds, the largest resident
+memory of a worker while it runs and the bytes received are beside the seconds. JSON and a table.
 """
 
 from __future__ import annotations
@@ -12,79 +15,142 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 from dfpa_matmul_parts import data
-from dfpa_matmul_parts.bench import Bench, bench, panel, table
-from dfpa_matmul_parts.chunks import Chunks, chunkings
+from dfpa_matmul_parts.bench import Bench, bench, table
+from dfpa_matmul_parts.chunks import Chunks
 from distributed import wait
 
 from fpmdask.timing import TimingPolicy
 
 DEEP = 512
 POLICY = TimingPolicy(min_repetitions=1, min_seconds=2.0, budget_seconds=3.0, warmup=0)
-KINDS = ("dask", "first", "known")  # ours without models, and with those of the first
+KINDS = ("dask", "ours", "known")
+SIDES = (512, 1024, 2048, 4096)
+SLABS = 12
+SAMPLE_SECONDS = 0.1
 
 
-def with_slabs(n: int) -> dict[str, tuple[Chunks, Chunks]]:
-    """Return the four chunkings of `chunkings` and one of 4096, where that is not the whole."""
-    made = chunkings(n, quick=False)
-    if n > 4096:
-        axis = (4096,) * (n // 4096)
-        made["4096"] = ((axis, axis), (axis, axis))
-    return made
+@dataclass(frozen=True)
+class Case:
+    """Rows of A, columns of A, columns of B, and the dtype."""
+
+    shape: tuple[int, int, int]
+    dtype: str
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """Read what the command line says."""
+        text, dtype = (text[:-2], "f4") if text.endswith("f4") else (text, "f8")
+        sizes = tuple(map(int, text.split("x")))
+        m, k, n = sizes * 3 if len(sizes) == 1 else sizes
+        return cls((m, k, n), dtype)
+
+    def __str__(self) -> str:
+        return f"{' x '.join(map(str, self.shape))}, {self.dtype}"
+
+    def chunkings(self) -> dict[str, tuple[Chunks, Chunks]]:
+        """Return chunks of A and B by label: squares, and slabs of A beside a whole B."""
+        m, k, n = self.shape
+
+        def cut(length: int, side: int) -> tuple[int, ...]:
+            return tuple(min(side, length - at) for at in range(0, length, side))
+
+        made = {
+            str(side): ((cut(m, side), cut(k, side)), (cut(k, side), cut(n, side)))
+            for side in SIDES
+            if side < max(self.shape)
+        }
+        made["rows"] = ((cut(m, -(-m // SLABS)), (k,)), ((k,), (n,)))
+        return made
 
 
-def cpu_seconds() -> float:
-    """Return what this worker process has used."""
-    return time.process_time()
+def usage(dask_worker: Any) -> tuple[float, int]:
+    """Return CPU-seconds that this worker process has used, and bytes that it has received."""
+    received = sum(transfer["total"] for transfer in dask_worker.transfer_incoming_log)
+    return time.process_time(), received
 
 
-def resident_nbytes() -> int:
-    """Return the resident memory of this worker process now."""
-    return int(psutil.Process().memory_info().rss)
+@contextmanager
+def peak_of(pids: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Sample the resident memory of processes for as long as the body runs."""
+    processes = {name: psutil.Process(pid) for name, pid in pids.items()}
+    peak = dict.fromkeys(pids, 0)
+    done = threading.Event()
+
+    def sample() -> None:
+        while not done.wait(SAMPLE_SECONDS):
+            for name, process in processes.items():
+                peak[name] = max(peak[name], process.memory_info().rss)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
 
 
-def ideal(made: Bench, n: int, units: dict[str, int]) -> float:
+def ideal(made: Bench, case: Case, units: dict[str, int]) -> float:
     """Return the seconds of a product at the speeds that all workers show at once."""
-    took = made.measure(units, panel(n, DEEP), POLICY)
-    return n / sum(units[name] * DEEP / n / seconds for name, seconds in took.items() if seconds)
+    m, k, n = case.shape
+    depth = min(k, DEEP)
+    kernel = ("matmul.panel", {"width": n, "depth": depth, "dtype": case.dtype})
+    took = made.measure(units, kernel, POLICY)
+    return k * m / sum(units[name] * depth / seconds for name, seconds in took.items() if seconds)
 
 
-def turn(made: Bench, n: int, label: str, inputs: tuple[Chunks, Chunks], layout: str) -> Any:
+def turn(made: Bench, case: Case, label: str, inputs: tuple[Chunks, Chunks], layout: str) -> Any:
     """Multiply one pair of inputs by Dask and by us, without and with models."""
-    a, b = (data.chunked(made.client, name, c) for name, c in zip("ab", inputs, strict=True))
-    depth = made.fresh_depth(n, n)
+    a, b = (
+        data.chunked(made.client, name, chunks, case.dtype)
+        for name, chunks in zip("ab", inputs, strict=True)
+    )
+    _, k, n = case.shape
+    depth = made.fresh_depth(n, k)
+    pids = {worker.name: made.lab.worker_pid(worker.name) for worker in made.lab.workers}
     found: dict[str, Any] = {"chunks": label}
     for kind in KINDS:
         data.warm_memory()
-        before = made.client.run(cpu_seconds)
-        began = time.perf_counter()
-        if kind == "dask":
-            c = (a @ b).persist()
-            wait(c)
-        else:
-            c = made.balancer.matmul(a, b, layout=layout, depth=depth)
-        wall = time.perf_counter() - began
-        after = made.client.run(cpu_seconds)
+        before = made.client.run(usage)
+        with peak_of(pids) as peak:
+            began = time.perf_counter()
+            if kind == "dask":
+                c = (a @ b).persist()
+                wait(c)
+            else:
+                given = depth if kind == "ours" else None
+                c = made.balancer.matmul(a, b, layout=layout, depth=given)
+            wall = time.perf_counter() - began
+        after = made.client.run(usage)
         found[kind] = {
             "seconds": wall,
-            "cpu_seconds": sum(after[w] - before[w] for w in after),
-            "resident_nbytes": made.client.run(resident_nbytes),
-            "error": data.check(c),
+            "cpu_seconds": sum(after[w][0] - before[w][0] for w in after),
+            "bytes_moved": sum(after[w][1] - before[w][1] for w in after),
+            "peak_nbytes": dict(peak),
+            "error": data.check(c, k),
         }
         if kind != "dask":
             report = made.balancer.report
             assert report is not None
             units = dict(zip(report.workers, map(int, report.distribution), strict=True))
             found[kind] |= {
-                "ideal_seconds": ideal(made, n, units),
+                "ideal_seconds": ideal(made, case, units),
                 "phases": dict(report.phases),
+                "reason": report.reason,
+                "layout": dict(report.layout),
                 "bytes_moved": report.bytes_moved,
                 "shares": [dict(share) for share in report.shares],
+                "helps": [dict(help) for help in report.helps],
             }
         del c
     return found
@@ -93,79 +159,89 @@ def turn(made: Bench, n: int, label: str, inputs: tuple[Chunks, Chunks], layout:
 def summary(turns: list[Any]) -> dict[str, Any]:
     """Return medians per chunking and the ratios of the best."""
 
-    def middle(label: str, kind: str, key: str = "seconds") -> float:
-        return statistics.median(t[kind][key] for t in turns if t["chunks"] == label)
+    def middle(label: str, kind: str, get: Any) -> float:
+        return float(statistics.median(get(t[kind]) for t in turns if t["chunks"] == label))
 
     labels = list(dict.fromkeys(t["chunks"] for t in turns))
-    best = {kind: min(middle(label, kind) for label in labels) for kind in KINDS}
+    medians = {
+        label: {kind: middle(label, kind, lambda t: t["seconds"]) for kind in KINDS}
+        for label in labels
+    }
+    best = {kind: min(medians[label][kind] for label in labels) for kind in KINDS}
     return {
-        "medians": {label: {kind: middle(label, kind) for kind in KINDS} for label in labels},
+        "medians": medians,
         "best": best,
-        "best_dask_over_best_first": best["dask"] / best["first"],
+        "best_dask_over_best_ours": best["dask"] / best["ours"],
         "best_dask_over_best_known": best["dask"] / best["known"],
-        "efficiency": {
+        "ideal_seconds": statistics.median(t[k]["ideal_seconds"] for t in turns for k in KINDS[1:]),
+        "gigabytes_moved": {
+            label: {kind: middle(label, kind, lambda t: t["bytes_moved"] / 1e9) for kind in KINDS}
+            for label in labels
+        },
+        "cpu_seconds": {
+            label: {kind: middle(label, kind, lambda t: t["cpu_seconds"]) for kind in KINDS}
+            for label in labels
+        },
+        "peak_gigabytes": {
             label: {
-                kind: statistics.median(
-                    t[kind]["ideal_seconds"] / t[kind]["seconds"]
-                    for t in turns
-                    if t["chunks"] == label
-                )
-                for kind in KINDS[1:]
+                kind: middle(label, kind, lambda t: sum(t["peak_nbytes"].values()) / 1e9)
+                for kind in KINDS
             }
             for label in labels
         },
     }
 
 
-def show(n: int, found: dict[str, Any], turns: list[Any]) -> None:
+def show(title: str, found: dict[str, Any], repeats: int) -> None:
     rows = []
     for label, medians in found["medians"].items():
-        ours = [t["first"] for t in turns if t["chunks"] == label]
-        cpu = [statistics.median(t[k]["cpu_seconds"] for t in turns if t["chunks"] == label)
-               for k in ("dask", "first")]  # fmt: skip
         rows.append(
             [
                 label,
                 *(medians[kind] for kind in KINDS),
-                *(found["efficiency"][label][kind] for kind in KINDS[1:]),
-                ours[0]["bytes_moved"] / 1e9,
-                *cpu,
+                *(found["ideal_seconds"] / medians[kind] for kind in KINDS),
+                *(found["gigabytes_moved"][label][kind] for kind in KINDS[:2]),
+                *(found["cpu_seconds"][label][kind] for kind in KINDS[:2]),
+                *(found["peak_gigabytes"][label][kind] for kind in KINDS[:2]),
             ]
         )
     table(
-        f"n = {n}, float64, hcl6: seconds (medians of {len(turns) // len(rows)})",
-        ["chunks", "dask s", "ours s", "models known s", "ours / ideal", "known / ideal",
-         "moved GB", "dask CPU s", "ours CPU s"],
+        f"{title}: seconds (medians of {repeats})",
+        ["chunks", "dask s", "ours s", "known s", "dask / ideal", "ours", "known",
+         "dask GB", "ours GB", "dask CPU s", "ours CPU s", "dask peak GB", "ours peak GB"],
         rows,
     )  # fmt: skip
     print(
-        f"  best of dask over best of ours: {found['best_dask_over_best_first']:.2f}, "
-        f"with models {found['best_dask_over_best_known']:.2f}",
+        f"  ideal {found['ideal_seconds']:.3g} s; best of dask over best of ours: "
+        f"{found['best_dask_over_best_ours']:.2f}, known {found['best_dask_over_best_known']:.2f}",
         flush=True,
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default="4096,8192")
+    parser.add_argument("--cases", nargs="+", default=["4096", "8192"], type=Case.parse)
+    parser.add_argument("--chunks", nargs="+", help="only these of the five chunkings")
+    parser.add_argument("--lab", default="hcl6")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--layout", default="auto")
     parser.add_argument(
         "--out", type=Path, default=Path("benchmarks/results/matmul_against_dask.json")
     )
     options = parser.parse_args()
-    results: dict[str, Any] = {"layout": options.layout}
-    with bench("hcl6") as made:
-        for n in map(int, options.sizes.split(",")):
-            turns = [
-                turn(made, n, label, inputs, options.layout)
-                for _ in range(options.repeats)
-                for label, inputs in with_slabs(n).items()
-            ]
-            results[str(n)] = {"turns": turns, **summary(turns)}
-            show(n, results[str(n)], turns)
+    results: dict[str, Any] = {"layout": options.layout, "lab": options.lab}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=1, default=str))
+    with bench(options.lab) as made:
+        for case in options.cases:
+            turns = [
+                turn(made, case, label, inputs, options.layout)
+                for _ in range(options.repeats)
+                for label, inputs in case.chunkings().items()
+                if options.chunks is None or label in options.chunks
+            ]
+            results[str(case)] = {"turns": turns, **summary(turns)}
+            show(f"{case}, {options.lab}", results[str(case)], options.repeats)
+            options.out.write_text(json.dumps(results, indent=1, default=str))
 
 
 if __name__ == "__main__":

@@ -286,6 +286,12 @@ class RunContext:
         for answer, tag in zip(answers, tags, strict=True):
             answer.add_done_callback(partial(self._post_answer, tag))
 
+    def tell(self, address: str, to: str, note: Any) -> None:
+        """Tell a step on a worker something, without waiting; it listens to the name ``to``."""
+        if address in self._prepared & self.scheduler.workers.keys():
+            message = {"op": "fpmdask-tell", "run": self.run, "to": to, "note": note}
+            self.scheduler.worker_send(address, message)
+
     def _post_answer(self, tag: Any, done: asyncio.Future[Answer]) -> None:
         if not done.cancelled():
             self.post(("answer", tag, done.result()))

@@ -25,6 +25,8 @@ from fpmdask.errors import CoordinatorError
 if TYPE_CHECKING:
     from distributed import Scheduler
 
+    from fpmdask.coordinator.links import Link
+
 logger = logging.getLogger(__name__)
 
 App = Callable[[RunContext], Awaitable[dict[str, Any]]]
@@ -88,6 +90,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.leases = Leases()
         self.library = ModelLibrary()
         self.identities: dict[str, WorkerIdentity] = {}
+        self.links: dict[WorkerIdentity, Link] = {}
         self.runs: dict[str, RunContext] = {}
         self._results: dict[str, dict[str, Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -104,6 +107,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             fpmdask_cancel=self.cancel,
         )
         scheduler.stream_handlers["fpmdask-answer"] = self._answer
+        scheduler.stream_handlers["fpmdask-news"] = self._news
 
     async def hello(self, version: str) -> dict[str, Any]:
         """Greet a client: check its version, and be ready for runs when this returns."""
@@ -265,6 +269,11 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     def _answer(self, worker: str, run: str, ticket: int, **answer: Any) -> None:
         self.tickets.answer(worker, ticket, answer)
+
+    def _news(self, worker: str, run: str, **news: Any) -> None:
+        context = self.runs.get(run)
+        if context is not None and worker in context.workers:
+            context.post(("news", worker, news))
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Tell the runs; never wait here for the worker itself."""

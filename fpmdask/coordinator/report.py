@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -64,6 +64,13 @@ class Report:
     shares : tuple of dict
         Per finished part: worker, units, seconds computing and waiting, bytes received; empty for
         `Balancer.partition`.
+    helps : tuple of dict
+        What workers that were done took over from parts of others: as for `shares`, and `helps`,
+        the name of the part's worker.
+    layout : dict
+        ``name`` of the layout of a product and ``why`` it was taken; empty for others.
+    links : dict
+        Worker name → seconds per byte that it receives and sends, where that was measured.
     predicted_seconds : float or None
         The makespan of the shares that the measurement predicts, without waiting for data.
     left_out : dict
@@ -86,6 +93,9 @@ class Report:
     reason: str
     phases: Mapping[str, float]
     shares: tuple[Mapping[str, Any], ...]
+    helps: tuple[Mapping[str, Any], ...]
+    layout: Mapping[str, str]
+    links: Mapping[str, Sequence[float]]
     predicted_seconds: float | None
     left_out: Mapping[str, str]
     models: Mapping[str, PiecewiseLinearModel]
@@ -94,7 +104,7 @@ class Report:
     @property
     def bytes_moved(self) -> int:
         """Bytes that workers received from other workers in the run's computation."""
-        return sum(int(share.get("nbytes_received", 0)) for share in self.shares)
+        return sum(int(share.get("nbytes_received", 0)) for share in (*self.shares, *self.helps))
 
     @property
     def measured_seconds(self) -> float | None:
@@ -139,7 +149,14 @@ class Report:
                 f"version {VERSION}: use the fpmdask that wrote it"
             )
         fields = {k: v for k, v in _decode(data).items() if k in cls.__dataclass_fields__}
-        fields.setdefault("proposal", fields.get("distribution"))  # older logs lack it
+        # older logs lack these
+        fields = {
+            "proposal": fields.get("distribution"),
+            "helps": (),
+            "layout": {},
+            "links": {},
+            **fields,
+        }
         missing = cls.__dataclass_fields__.keys() - fields.keys()
         if missing:
             raise CoordinatorError(
@@ -150,7 +167,7 @@ class Report:
             fields[name] = np.array(fields[name], dtype=np.int64)
         fields["rounds"] = tuple(RoundReport(**record) for record in fields["rounds"])
         fields["models"] = {name: from_json(model) for name, model in fields["models"].items()}
-        for name in ("workers", "addresses", "seconds", "shares"):
+        for name in ("workers", "addresses", "seconds", "shares", "helps"):
             fields[name] = tuple(fields[name])
         return cls(**fields)
 
@@ -186,7 +203,7 @@ class Report:
     def table(self) -> list[tuple[str, int, float, float | None]]:
         """Return (worker, units, kernel seconds, seconds of its share) rows."""
         spent: dict[str, float] = {}
-        for share in self.shares:
+        for share in (*self.shares, *self.helps):
             spent[share["worker"]] = spent.get(share["worker"], 0.0) + share["seconds"]
         return [
             (name, int(units), seconds, spent.get(name))
@@ -212,9 +229,10 @@ class Report:
             f"<li>{escape(name)}: {escape(why)}</li>" for name, why in self.left_out.items()
         )
         balance = "" if self.imbalance is None else f", imbalance {self.imbalance:.3f}"
+        laid = ", ".join(escape(f"{key}: {value}") for key, value in self.layout.items())
         return (
             f"<b>{escape(self.run)}</b>: {escape(self.reason)} after {len(self.rounds)} rounds"
-            f"{balance}<br>{phases}<table>{head}{rows}</table>"
+            f"{balance}<br>{laid}<br>{phases}<table>{head}{rows}</table>"
             + (f"left out:<ul>{out}</ul>" if out else "")
         )
 
@@ -270,6 +288,9 @@ def build(raw: Mapping[str, Any], app: str) -> Report:
         reason=result.get("reason", "given"),
         phases=raw["phases"],
         shares=tuple(raw.get("shares", ())),
+        helps=tuple(raw.get("helps", ())),
+        layout=raw.get("layout", {}),
+        links=raw.get("links", {}),
         predicted_seconds=raw.get("predicted_seconds"),
         left_out=raw["left_out"],
         models={

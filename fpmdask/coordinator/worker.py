@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +42,10 @@ from fpmdask.timing import (
 # first time can cost more than the measurement that needs it.
 SCRATCH_SECONDS = 10.0
 
+# Enough for a link's rate to show; 0.1 s at 100 Mbit/s.
+PROBE_NBYTES = 1 << 20
+PROBE = "fpmdask-probe"
+
 # Cutting more than this many bytes of pieces leaves the event loop for a thread.
 OFFLOAD_NBYTES = 1 << 20
 
@@ -61,6 +67,27 @@ class RunSpace:
     kernel: Kernel | None = None
     parts: dict[int, Part] = field(default_factory=dict)
     partial: dict[int, Any] = field(default_factory=dict)
+    offered: dict[Any, np.ndarray] = field(default_factory=dict)  # to other workers, beside chunks
+    _notes: dict[str, queue.SimpleQueue[Any]] = field(default_factory=dict)
+
+    def notes(self, to: str) -> queue.SimpleQueue[Any]:
+        """Return what the coordinator tells a step, by the name that step listens to.
+
+        None among them says that the run is over.
+        """
+        notes = self._notes.setdefault(to, queue.SimpleQueue())
+        if self.cancelled.is_set():
+            notes.put(None)
+        return notes
+
+    def cancel(self) -> None:
+        """Make the steps of the run stop at their next check, and keep nothing for it."""
+        self.cancelled.set()
+        for notes in list(self._notes.values()):
+            notes.put(None)
+        self.parts.clear()
+        self.partial.clear()
+        self.offered.clear()
 
 
 class WorkerSide(WorkerPlugin):
@@ -99,18 +126,20 @@ class WorkerSide(WorkerPlugin):
         worker.handlers.update(
             fpmdask_prepare=self.prepare,
             fpmdask_pieces=self.pieces,
+            fpmdask_probe=self.probe,
             fpmdask_publish=self.publish,
         )
         worker.stream_handlers["fpmdask-forget"] = self.forget
         worker.stream_handlers["fpmdask-gone"] = self.gone
         worker.stream_handlers["fpmdask-back"] = self.back
+        worker.stream_handlers["fpmdask-tell"] = self.tell
         await worker.set_resources(fpm=self.slots)
 
     async def teardown(self, worker: Worker) -> None:
         """Take the handlers back and drop what runs left."""
-        for handler in ("prepare", "pieces", "publish"):
+        for handler in ("prepare", "pieces", "probe", "publish"):
             worker.handlers.pop(f"fpmdask_{handler}", None)
-        for message in ("forget", "gone", "back"):
+        for message in ("forget", "gone", "back", "tell"):
             worker.stream_handlers.pop(f"fpmdask-{message}", None)
         for run in list(self.spaces):
             self.forget(run)
@@ -131,6 +160,7 @@ class WorkerSide(WorkerPlugin):
         }
         self._keep_scratch()
         space = self.spaces.setdefault(run, RunSpace(run, self.scratch))
+        space.offered[PROBE] = np.zeros((1, PROBE_NBYTES), np.uint8)
         if kernel is not None:
             try:
                 space.kernel = await offload(self._open, space, kernel)
@@ -145,9 +175,7 @@ class WorkerSide(WorkerPlugin):
         space = self.spaces.pop(run, None)
         if space is None:
             return
-        space.cancelled.set()
-        space.parts.clear()
-        space.partial.clear()
+        space.cancel()
         if not self.spaces:
             for peer in {*self._asked, *self._open_channels}:
                 self._stop_asking(peer)
@@ -158,8 +186,34 @@ class WorkerSide(WorkerPlugin):
             loop = asyncio.get_running_loop()
             self._forgetting = loop.call_later(SCRATCH_SECONDS, self._drop_scratch)
 
+    async def probe(self, run: str, peer: str, channel: tuple[str, int]) -> float | None:
+        """Return the seconds per byte that come from another worker, None where none come."""
+
+        def receive() -> float | None:
+            target = np.empty((1, PROBE_NBYTES), np.uint8)
+            try:
+                with self.channel(peer, (channel[0], channel[1])) as opened:
+                    for columns in (1, PROBE_NBYTES):  # the first opens the way
+                        began = time.perf_counter()
+                        wanted = (PROBE, (0, 1, 0, columns), target.shape)
+                        opened.ask(run, [wanted])
+                        if "dtypes" not in opened.answer():
+                            return None
+                        opened.receive(target[:, :columns])
+            except OSError:
+                return None
+            return (time.perf_counter() - began) / PROBE_NBYTES
+
+        return await offload(receive)
+
+    def tell(self, run: str, to: str, note: Any) -> None:
+        """Pass on what the coordinator tells a step of ``run``."""
+        space = self.spaces.get(run)
+        if space is not None:
+            space.notes(to).put(note)
+
     async def pieces(
-        self, wanted: Sequence[tuple[Any, Sequence[int], Sequence[int]]]
+        self, run: str, wanted: Sequence[tuple[Any, Sequence[int], Sequence[int]]]
     ) -> dict[str, Any]:
         """Return slices of two-dimensional chunks that this worker holds.
 
@@ -167,7 +221,7 @@ class WorkerSide(WorkerPlugin):
         chunk); the answer is either ``pieces`` in that order, or ``missing``, the keys that are not
         here, or ``unusable``, why a chunk is not what its array says.
         """
-        refusal, cut = self._cut(wanted)
+        refusal, cut = self._cut(run, wanted)
         if refusal:
             return refusal
 
@@ -178,14 +232,19 @@ class WorkerSide(WorkerPlugin):
         arrays = await offload(contiguous) if large else contiguous()
         return {"pieces": [to_serialize(array) for array in arrays]}
 
-    def _cut(self, wanted: Sequence[Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def _cut(self, run: str, wanted: Sequence[Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Return why there are no pieces, or views of the chunks; on the event loop."""
+        space = self.spaces.get(run)  # none where it only holds chunks
         data: Mapping[Any, Any] = self.worker.data
-        missing = [key for key, _, _ in wanted if key not in data]
+        offered = {} if space is None else space.offered
+        missing = [key for key, _, _ in wanted if key not in offered and key not in data]
         if missing:
             return {"missing": missing}, []
         try:
-            blocks = [(checked_chunk(key, data[key], shape), at) for key, at, shape in wanted]
+            blocks = [
+                (checked_chunk(key, offered[key] if key in offered else data[key], shape), at)
+                for key, at, shape in wanted
+            ]
         except PartitionError as error:
             return {"unusable": str(error)}, []
         return {}, [block[r0:r1, c0:c1] for block, (r0, r1, c0, c1) in blocks]
@@ -210,7 +269,7 @@ class WorkerSide(WorkerPlugin):
         async def cut() -> tuple[dict[str, Any], list[np.ndarray]]:
             if run not in self.spaces:
                 return {"missing": [key for key, _, _ in wanted]}, []
-            return self._cut(wanted)
+            return self._cut(run, wanted)
 
         loop: Any = self.worker.loop
         refusal, pieces = asyncio.run_coroutine_threadsafe(cut(), loop.asyncio_loop).result()
@@ -243,11 +302,13 @@ class WorkerSide(WorkerPlugin):
             self._open_channels[peer].discard(opened)
             opened.close()
 
-    async def ask(self, peer: str, seconds: float, wanted: Sequence[Any]) -> dict[str, Any] | None:
+    async def ask(
+        self, peer: str, seconds: float, run: str, wanted: Sequence[Any]
+    ) -> dict[str, Any] | None:
         """Return what `pieces` of another worker answers, None where it is gone or closing."""
         if peer in self._gone:
             return None
-        asking = asyncio.ensure_future(self.worker.rpc(peer).fpmdask_pieces(wanted=wanted))
+        asking = asyncio.ensure_future(self.worker.rpc(peer).fpmdask_pieces(run=run, wanted=wanted))
         self._asked.setdefault(peer, set()).add(asking)
         try:
             done, _ = await asyncio.wait([asking], timeout=seconds)

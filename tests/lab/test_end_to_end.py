@@ -117,3 +117,29 @@ def test_a_stopped_worker_is_given_up_and_its_rows_move(lab):
     finally:
         if stopped:
             os.kill(stopped[0], signal.SIGCONT)
+
+
+SLOW_LINK = DEFINITION.replace('name = "middle"', 'name = "middle"\nrate = "100 Mbit"')
+
+
+def test_a_worker_behind_a_slow_link_gets_less(lab, tmp_path):
+    """Its share is what arrives in time: far less than its speed alone would give it."""
+    path = tmp_path / "slow-link.toml"
+    path.write_text(SLOW_LINK)
+    shares = {}
+    with fpmdask.Lab.from_toml(str(path)) as slow:
+        for which in (lab, slow):
+            with Client(which.scheduler_address) as client:
+                balancer = fpmdask.Balancer(client)
+                a, b = (
+                    client.persist(da.ones((2400, 2400), chunks=600, dtype="f8")) for _ in range(2)
+                )
+                wait([a, b])
+                c = balancer.matmul(a, b)
+                assert (c[::100, ::100].compute() == 2400).all()
+                report = balancer.report
+                units = {share["worker"]: share["units"] for share in report.shares}
+                shares[which] = units.get("middle", 0)
+        link = report.links["middle"]
+        assert min(link) > 5 * max(report.links["fast"])
+    assert shares[slow] < 0.7 * shares[lab]

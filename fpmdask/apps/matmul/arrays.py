@@ -35,6 +35,19 @@ def check_layout(layout: Any) -> str:
     return str(layout)
 
 
+def as_matrices(a: Any, b: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Return A and B with vectors as one row (A) or one column (B), and the index that undoes it.
+
+    As `numpy.matmul` has it; what is no array is left for `check` to refuse.
+    """
+    index: list[Any] = [slice(None), slice(None)]
+    if getattr(a, "ndim", 2) == 1:
+        a, index[0] = a[np.newaxis, :], 0
+    if getattr(b, "ndim", 2) == 1:
+        b, index[1] = b[:, np.newaxis], 0
+    return a, b, tuple(index)
+
+
 def check(a: Any, b: Any) -> MatmulSpec:
     """Return what is to be multiplied, or say why it cannot be.
 
@@ -58,8 +71,8 @@ def check(a: Any, b: Any) -> MatmulSpec:
             )
         if x.ndim != 2:
             raise PartitionError(
-                f"{name} has {x.ndim} dimensions, 2 are needed; reshape a vector to (-1, 1) or "
-                "(1, -1)"
+                f"{name} has {x.ndim} dimensions, 1 or 2 are needed; reshape it, or multiply its "
+                "matrices one by one"
             )
         if any(math.isnan(size) for size in x.shape):
             raise PartitionError(
@@ -127,15 +140,25 @@ Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
 
 
 async def multiply(
-    client: Client, a: Any, b: Any, request: dict[str, Any], follow: Follow
+    client: Client,
+    a: Any,
+    b: Any,
+    index: tuple[Any, ...],
+    request: dict[str, Any],
+    follow: Follow,
 ) -> da.Array:
-    """Return C = A·B; ``follow`` runs ``request`` as the app "matmul" on the coordinator."""
+    """Return C[index] of C = A·B; ``follow`` runs ``request`` as the app "matmul"."""
     await proxy.check(client, "matmul", request)
     try:
         a, b = await in_memory(client, a), await in_memory(client, b)
         request["product"] = check(a, b).to_json()
         value, _ = await follow("matmul", request)
-        return collect(client, a, b, value)
+        c = collect(client, a, b, value)
+        if 0 not in index:
+            return c
+        vector: da.Array = client.persist(c[index])
+        await finished(client, vector)
+        return vector
     except BaseException as error:
         # the frames of an exception would hold A and B on the workers for as long as it lives
         traceback.clear_frames(error.__traceback__)
@@ -148,6 +171,18 @@ async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
     if isinstance(x, np.ndarray):
         return await _scattered(client, x)
     persisted: da.Array = client.persist(x)
+    await finished(client, persisted)
+    return persisted
+
+
+async def finished(client: Client, persisted: da.Array) -> None:
+    """Wait until all chunks are in memory.
+
+    Raises
+    ------
+    ChunksLostError
+        If a chunk is gone and cannot be made again.
+    """
     futures = futures_of(persisted)
     try:
         with client.as_current():  # `wait` takes the default client, which may be another one
@@ -161,7 +196,6 @@ async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
     for future in futures:
         if future.status == "error":
             await future  # raises what the chunk's task raised
-    return persisted
 
 
 async def _scattered(client: Client, x: np.ndarray) -> da.Array:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fpmdask.apps.matmul.kernel import panel_depth
+from fpmdask.apps.matmul.learned import known_rows
 from fpmdask.apps.matmul.plan import MatmulSpec, limits, panels, rows_within
 from fpmdask.coordinator.chunks import free_nbytes
 from fpmdask.coordinator.context import RunContext
@@ -79,6 +80,15 @@ async def find_distribution(
     if given is not None:
         context.set_result(given, dict.fromkeys(given, 0.0), None, "given", given)
         return given
+
+    if context.spec["known"]:
+        learned = known_rows(context, spec, bounds)
+        if learned is not None:
+            shares, per_column = learned
+            depth = timed_depth(context, spec)
+            seconds = {worker: depth * spent for worker, spent in per_column.items()}
+            context.set_result(shares, seconds, None, "known", shares)
+            return dict(shares)
 
     def limit_of(address: str) -> float:
         if address in bounds:

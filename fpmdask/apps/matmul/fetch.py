@@ -13,7 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
-from fpmdask.apps.matmul.plan import MatmulSpec, pieces
+from fpmdask.apps.matmul.plan import MatmulSpec, Tile, pieces
 from fpmdask.coordinator.channel import Channel
 from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
 from fpmdask.errors import PartitionError
@@ -54,11 +54,18 @@ class ChunksMissing(Exception):
 
 @dataclass(frozen=True)
 class Panel:
-    """A's slice and B's for one range of K, ready for BLAS."""
+    """A's rows and B's columns of a tile of C for one range of K, ready for BLAS."""
 
+    tile: Tile
     a: np.ndarray
     b: np.ndarray
     nbytes_received: int
+
+    def of(self, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
+        """Return what of A and B a tile within the panel's one needs."""
+        rows = slice(tile.row0 - self.tile.row0, tile.row1 - self.tile.row0)
+        columns = slice(tile.column0 - self.tile.column0, tile.column1 - self.tile.column0)
+        return self.a[rows], self.b[:, columns]
 
 
 class Fetcher:
@@ -90,14 +97,13 @@ class Fetcher:
         self._thread.shutdown()
         self._open.close()
 
-    def start(self, index: int) -> Future[Panel]:
+    def start(self, index: int, tile: Tile) -> Future[Panel]:
         """Begin with panel ``index``; the one before the last one started may be overwritten."""
         k0, k1 = self.order["panels"][index]
-        row0, row1, column0, column1 = self.order["tile"]
         spec = self.spec
         rectangles = {
-            "a": (spec.a_name, spec.a_chunks, (row0, row1, k0, k1)),
-            "b": (spec.b_name, spec.b_chunks, (k0, k1, column0, column1)),
+            "a": (spec.a_name, spec.a_chunks, (tile.row0, tile.row1, k0, k1)),
+            "b": (spec.b_name, spec.b_chunks, (k0, k1, tile.column0, tile.column1)),
         }
         wanted = [
             Wanted(
@@ -110,12 +116,28 @@ class Fetcher:
             for operand, (name, chunks, rectangle) in rectangles.items()
             for piece in pieces(*rectangle, chunks)
         ]
-        shapes = {"a": (row1 - row0, k1 - k0), "b": (k1 - k0, column1 - column0)}
-        return self._thread.submit(self._fetch, index, wanted, shapes)
+        return self._thread.submit(self._fetch, index, wanted, tile, k1 - k0)
 
-    def _fetch(
-        self, index: int, wanted: Sequence[Wanted], shapes: Mapping[str, tuple[int, int]]
-    ) -> Panel:
+    def take(self, key: Any, tile: Tile, peer: str, address: tuple[str, int] | None) -> np.ndarray:
+        """Return what a worker has offered under ``key`` for a tile of C, in a panel's buffer.
+
+        Only while no panel is wanted.
+
+        Raises
+        ------
+        ChunksMissing
+            If the peer is gone.
+        """
+        shape = (tile.height, tile.width)
+        item = Wanted("c", key, shape, (0, tile.height, 0, tile.width), (0, 0))
+        if address is not None:
+            self.order["channels"].setdefault(peer, address)
+        taken: np.ndarray = self.space.scratch.take("matmul.a0", shape, self.spec.dtype)
+        self._receive(peer, self._asked(peer, [item]), [item], {"c": taken})
+        return taken
+
+    def _fetch(self, index: int, wanted: Sequence[Wanted], tile: Tile, depth: int) -> Panel:
+        shapes = {"a": (tile.height, depth), "b": (depth, tile.width)}
         here, remote = self._placed(wanted)
         panels = {o: self._panel(o, index, here, wanted, shape) for o, shape in shapes.items()}
         asked = {peer: self._asked(peer, items) for peer, items in remote.items()}
@@ -126,7 +148,7 @@ class Fetcher:
         nbytes = 0
         for peer, items in remote.items():
             nbytes += self._receive(peer, asked[peer], items, panels)
-        return Panel(panels["a"], panels["b"], nbytes)
+        return Panel(tile, panels["a"], panels["b"], nbytes)
 
     def _placed(
         self, wanted: Sequence[Wanted]
@@ -209,7 +231,8 @@ class Fetcher:
         """Put what a peer sends in its place; return the bytes."""
         keys = [item.key for item in items]
         if channel is None:
-            asking = self.side.ask(peer, PEER_SECONDS, [item.request for item in items])
+            wanted = [item.request for item in items]
+            asking = self.side.ask(peer, PEER_SECONDS, self.order["run"], wanted)
             answer = self._on_loop(asking)
             _check(answer, keys)
             for item, piece in zip(items, answer["pieces"], strict=True):

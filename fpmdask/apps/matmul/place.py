@@ -21,10 +21,12 @@ LAYOUTS = ("auto", "rows", "columns")
 # GB, measured on both ends, at 50 Gflop/s. It comes out of the same quota as the multiplication.
 OPERATIONS_PER_BYTE = 15.0
 # The layout decides what is moved, that decides the areas, and these the layout.
-_ROUNDS = 3
+_ROUNDS = 6
 _GAIN = 0.99
 
 Holders = Mapping[Any, Sequence[str]]
+# Worker -> seconds per byte that it receives and sends.
+Links = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,22 @@ class Placement:
         That all workers together receive.
     seconds : float
         Expected of the slowest worker, moving included; NaN where no speed is known.
+    moving : dict of str to float
+        Worker -> seconds that it is expected to spend on receiving and sending.
+    why : str
+        What decided.
     """
 
     layout: str
     tiles: dict[str, list[Tile]]
     nbytes: int
     seconds: float
+    moving: dict[str, float]
+    why: str = "asked for"
+
+    def __str__(self) -> str:
+        expected = "" if math.isnan(self.seconds) else f"{self.seconds:.3g} s, "
+        return f"{self.layout} ({expected}{self.nbytes / 1e6:.4g} MB to move)"
 
 
 def placed(
@@ -57,6 +69,8 @@ def placed(
     bounds: Mapping[str, float] | None = None,
     rates: Mapping[str, float] | None = None,
     holders: Holders | None = None,
+    links: Links | None = None,
+    in_order: bool = False,
 ) -> Placement:
     """Return the layout whose slowest worker is expected to finish first.
 
@@ -74,6 +88,10 @@ def placed(
         Worker -> operations per second; without them the areas are those of `rows`.
     holders : mapping, optional
         Key of a chunk of A or B -> workers that hold it.
+    links : mapping, optional
+        Worker -> seconds per byte that it receives and sends, whatever its CPU does meanwhile.
+    in_order : bool, optional
+        Keep the order of `rows` from top to bottom, whatever the workers hold.
 
     Returns
     -------
@@ -84,14 +102,22 @@ def placed(
     Notes
     -----
     A worker's time is that of its part of C plus that of the bytes of A and B which it receives and
-    sends, both out of its own CPU. The areas that make all times equal follow from the bytes of the
-    layout, and the layout from the areas; three turns settle it. O(p² + chunk rows · p).
+    sends, both out of its own CPU; or that of its link, which is hidden behind the multiplication
+    unless it takes longer. The areas that make all times equal follow from the bytes of the layout,
+    and the layout from the areas; the best of six turns is taken. With a rectangle's area its bytes
+    grow as the square root. O(p² + chunk rows · p).
+
+    Parts are ordered, where that moves less, by where the rows of A that their workers hold are in
+    the middle, and columns of parts by the columns of B: what an earlier product left in place is
+    not moved.
     """
     busy = {worker: share for worker, share in rows.items() if share}
     limits = np.array([(bounds or {}).get(worker, math.inf) for worker in busy])
     held = _held(spec, list(busy), holders or {})
     strips, rectangles = (
-        _settled(spec, kind, busy, limits, held, rates) if layout in ("auto", kind) else None
+        _settled(spec, kind, busy, limits, held, rates, links, in_order)
+        if layout in ("auto", kind)
+        else None
         for kind in ("rows", "columns")
     )
     found = _faster(strips, rectangles)
@@ -104,8 +130,11 @@ def _faster(strips: Placement | None, rectangles: Placement | None) -> Placement
         assert found is not None
         return found
     if math.isnan(strips.seconds):
-        return rectangles if rectangles.nbytes < strips.nbytes else strips
-    return rectangles if rectangles.seconds < _GAIN * strips.seconds else strips
+        found = rectangles if rectangles.nbytes < strips.nbytes else strips
+    else:
+        found = rectangles if rectangles.seconds < _GAIN * strips.seconds else strips
+    other = strips if found is rectangles else rectangles
+    return replace(found, why=f"{found} against {other}")
 
 
 def _settled(
@@ -115,38 +144,82 @@ def _settled(
     limits: FloatArray,
     held: tuple[FloatArray, FloatArray],
     rates: Mapping[str, float] | None,
+    links: Links | None,
+    in_order: bool,
 ) -> Placement:
     names = list(rows)
     speeds = np.array([(rates or {}).get(name, math.nan) for name in names])
+    receiving, sending = np.array([(links or {}).get(name, (0.0, 0.0)) for name in names]).T
     per_row = operations(spec, 1) / speeds
-    for turn in range(_ROUNDS):
+    best: Placement | None = None
+    for _ in range(_ROUNDS):
         tiles = _tiles(spec, layout, rows, limits)
         received, sent = _moved(spec, list(tiles.values()), held)
+        if not in_order:
+            nearer = _nearer(spec, tiles, held)
+            instead = _moved(spec, list(nearer.values()), held)
+            if instead[0].sum() < received.sum():
+                tiles, (received, sent) = nearer, instead
         moving = (received + sent) * OPERATIONS_PER_BYTE / speeds
         shares = np.array(list(rows.values()), dtype=np.float64)
-        seconds = float((shares * per_row + moving)[shares > 0].max())
-        if math.isnan(seconds) or turn == _ROUNDS - 1 or not moving.any():
+        arriving = received * receiving
+        times = np.maximum(np.maximum(shares * per_row + moving, arriving), sent * sending)
+        seconds = float(times.max())
+        if best is None or seconds < best.seconds:
+            spent = dict(zip(names, np.nan_to_num(moving).tolist(), strict=True))
+            best = Placement(layout, tiles, int(received.sum()), seconds, spent)
+        if math.isnan(seconds) or not moving.any():
             break
-        rows = dict(zip(names, _levelled(spec.shape[0], per_row, moving, limits), strict=True))
-    return Placement(layout, tiles, int(received.sum()), seconds)
+        levelled = _levelled(spec.shape[0], shares, per_row, moving, arriving, limits)
+        if levelled == list(rows.values()):
+            break
+        rows = dict(zip(names, levelled, strict=True))
+    assert best is not None
+    return best
 
 
 def operations(spec: MatmulSpec, rows: int) -> float:
     """Return the operations of so many rows of C of full width."""
-    return (8.0 if spec.dtype.kind == "c" else 2.0) * rows * spec.shape[1] * spec.shape[2]
+    return _per_product(spec) * rows * spec.shape[1] * spec.shape[2]
 
 
-def _levelled(rows: int, per_row: FloatArray, moving: FloatArray, limits: FloatArray) -> list[int]:
-    """Return the rows with which all finish together: ``rows_i · per_row_i + moving_i = T``."""
-    low, high = 0.0, float((moving + rows * per_row).max())
+def work_per_byte(spec: MatmulSpec) -> float:
+    """Return the products of two elements that a worker could make instead of moving a byte."""
+    return OPERATIONS_PER_BYTE / _per_product(spec)
+
+
+def _per_product(spec: MatmulSpec) -> float:
+    return 8.0 if spec.dtype.kind == "c" else 2.0
+
+
+def _levelled(
+    rows: int,
+    shares: FloatArray,
+    per_row: FloatArray,
+    moving: FloatArray,
+    arriving: FloatArray,
+    limits: FloatArray,
+) -> list[int]:
+    """Return the rows with which all finish together at some T.
+
+    That is ``rows_i · per_row_i + moving_i = T``, or less where the bytes do not arrive by T.
+    """
+
+    def within(level: float) -> FloatArray:
+        by_speed = (level - moving) / per_row
+        with np.errstate(divide="ignore", invalid="ignore"):
+            by_link = np.where(arriving > 0, shares * (level / arriving) ** 2, math.inf)
+        clipped: FloatArray = np.clip(np.minimum(by_speed, by_link), 0.0, limits)
+        return clipped
+
+    low, high = 0.0, float((moving + rows * per_row + arriving).max())
     for _ in range(60):
         middle = (low + high) / 2
-        shares = np.clip((middle - moving) / per_row, 0.0, limits)
-        low, high = (middle, high) if shares.sum() < rows else (low, middle)
-    shares = np.clip((high - moving) / per_row, 0.0, limits)
-    busy = shares > 0
-    made = np.zeros(shares.size, dtype=np.int64)
-    made[busy] = proportional(rows, shares[busy], limits[busy])
+        low, high = (middle, high) if within(middle).sum() < rows else (low, middle)
+    found = within(high)
+    busy = found > 0
+    made = np.zeros(found.size, dtype=np.int64)
+    made[busy] = proportional(rows, found[busy], limits[busy])
     return [int(n) for n in made]
 
 
@@ -168,6 +241,63 @@ def _tiles(
         if r.area:
             tiles[worker] = [Tile(r.top, r.left, r.top + r.height, r.left + r.width)]
     return tiles
+
+
+def _nearer(
+    spec: MatmulSpec, tiles: Mapping[str, Sequence[Tile]], held: tuple[FloatArray, FloatArray]
+) -> dict[str, list[Tile]]:
+    """Return the tiles, each column and the columns themselves in the order of what is held."""
+    rows, columns = (
+        dict(zip(tiles, _centres(nbytes, chunks[axis]).tolist(), strict=True))
+        for axis, (nbytes, chunks) in enumerate(
+            zip(held, (spec.a_chunks, spec.b_chunks), strict=True)
+        )
+    )
+    upright = _stacked(tiles, rows, columns, 0)
+    if upright is not None:
+        return upright
+    return _stacked(tiles, columns, rows, 1) or {w: list(own) for w, own in tiles.items()}
+
+
+def _stacked(
+    tiles: Mapping[str, Sequence[Tile]],
+    along: Mapping[str, float],
+    across: Mapping[str, float],
+    axis: int,
+) -> dict[str, list[Tile]] | None:
+    """Return the tiles in columns (axis 0) or rows (1) of which each is in order.
+
+    None where they do not lie in such.
+    """
+    groups: dict[int, list[str]] = {}
+    for worker, own in tiles.items():
+        if own:
+            groups.setdefault((own[0].column0, own[0].row0)[axis], []).append(worker)
+    made: dict[str, list[Tile]] = {worker: [] for worker in tiles}
+    left, lengths = 0, set()
+    for group in sorted(groups.values(), key=lambda g: sum(across[w] for w in g) / len(g)):
+        top = 0
+        sides = {worker: (tiles[worker][0].height, tiles[worker][0].width) for worker in group}
+        for worker in sorted(group, key=along.__getitem__):
+            length, width = sides[worker][axis], sides[worker][1 - axis]
+            bounds = (top, left, top + length, left + width)
+            made[worker] = [Tile(*bounds) if axis == 0 else Tile(*bounds[1::-1], *bounds[:1:-1])]
+            top += length
+        if len({side[1 - axis] for side in sides.values()}) > 1:
+            return None
+        lengths.add(top)
+        left += width
+    return made if len(lengths) == 1 else None
+
+
+def _centres(nbytes: FloatArray, sizes: Sequence[int]) -> FloatArray:
+    """Return where the lines that each worker holds are in the middle; the middle for none."""
+    lines = np.array(sizes, dtype=np.float64)
+    middles = np.cumsum(lines) - lines / 2
+    weights = nbytes * lines[:, np.newaxis]
+    total = weights.sum(axis=0)
+    centres = (weights * middles[:, np.newaxis]).sum(axis=0) / np.maximum(total, 1.0)
+    return np.asarray(np.where(total > 0, centres, lines.sum() / 2))
 
 
 def _held(

@@ -220,6 +220,6 @@ def limits(
         raise PartitionError(
             f"{rows} rows of C do not fit: the workers have memory for {sum(most):.0f} "
             f"({max(free, default=0.0):.0f} bytes free at most; panels of B take {fixed}, a row "
-            f"{per_row}); add workers or memory, or free what they hold"
+            f"{per_row}); add workers or memory, free what they hold, or give out=, a Zarr array"
         )
     return most

@@ -13,11 +13,19 @@ from distributed.utils import offload
 
 from fpmdask.apps.matmul.distribute import check as check
 from fpmdask.apps.matmul.distribute import find_distribution, row_bounds, timed_depth
-from fpmdask.apps.matmul.place import by_elements, cuts, operations, placed
+from fpmdask.apps.matmul.helping import Helping
+from fpmdask.apps.matmul.learned import learn
+from fpmdask.apps.matmul.place import (
+    Placement,
+    by_elements,
+    cuts,
+    operations,
+    placed,
+    work_per_byte,
+)
 from fpmdask.apps.matmul.plan import (
     Assignment,
     MatmulSpec,
-    Tile,
     TilesPlan,
     needed_keys,
     panels,
@@ -26,10 +34,13 @@ from fpmdask.apps.matmul.plan import (
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
+from fpmdask.coordinator.links import measured_links
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
 
 LOOK_AGAIN_SECONDS = 0.2
+# Links are measured for inputs of at least so much.
+PROBED_NBYTES = 16 << 20
 # A share that takes so many times as long as all others together is given to others.
 OVERDUE = 10.0
 
@@ -41,6 +52,7 @@ async def run(context: RunContext) -> dict[str, Any]:
     depth = timed_depth(context, spec)
     parameters = {"width": spec.shape[2], "depth": depth, "dtype": spec.dtype.str}
     await context.acquire({"name": "matmul.panel", "parameters": parameters})
+    links = await measured_links(context) if spec.nbytes >= PROBED_NBYTES else {}
     prepared = time.perf_counter()
     bounds = row_bounds(context, spec, list(context.workers))
     distribution = await find_distribution(context, spec, bounds)
@@ -58,11 +70,19 @@ async def run(context: RunContext) -> dict[str, Any]:
         bounds=bounds,
         rates=rates if len(rates) == sum(map(bool, distribution.values())) else None,
         holders=holders(context.scheduler, spec.keys),
+        links={worker: (link.receiving, link.sending) for worker, link in links.items()},
+        in_order=context.spec["distribution"] is not None,
     )
     if rates:
         context.report["predicted_seconds"] = placement.seconds
-    product = Product(context, spec, placement.layout, placement.tiles, bounds)
+    if links:
+        context.report["links"] = {
+            context.name(worker): [link.receiving, link.sending] for worker, link in links.items()
+        }
+    context.report["layout"] = {"name": placement.layout, "why": placement.why}
+    product = Product(context, spec, placement, bounds)
     value = await product.multiply()
+    learn(context, spec, product.shares.values(), placement.moving)
     context.report["phases"] = {
         "prepare": prepared - began,
         "measure": measured - prepared,
@@ -78,12 +98,12 @@ class Product:
         self,
         context: RunContext,
         spec: MatmulSpec,
-        layout: str,
-        tiles: Mapping[str, Sequence[Tile]],
+        placement: Placement,
         bounds: Mapping[str, float],
     ) -> None:
         self.context = context
         self.spec = spec
+        tiles = placement.tiles
         self.panels = panels(spec)
         self.width = spec.shape[2]
         self.turn = {worker: n for n, worker in enumerate(tiles)}
@@ -96,8 +116,9 @@ class Product:
                 worker: bounds[worker] * self.width if worker in bounds else self._limit_of(worker)
                 for worker in tiles
             },
-            by_rows=layout == "rows",
+            by_rows=placement.layout == "rows",
         )
+        self.helping = Helping(context, spec, work_per_byte(spec))
         self.began = time.monotonic()
         self.overdue: asyncio.TimerHandle | None = None
         self.stranded: asyncio.TimerHandle | None = None
@@ -133,9 +154,8 @@ class Product:
     def _assign(self, assignments: Sequence[Assignment], holders: dict[Any, list[str]]) -> None:
         orders = []
         for assignment in assignments:
-            self.assignments[assignment.part] = assignment
-            # Everybody starts with another panel, so that not all ask the same owner at once.
-            turn = self.turn[assignment.worker] * len(self.panels) // len(self.turn)
+            if assignment.part not in self.assignments:  # otherwise it goes on where it was
+                self._begin(assignment)
             needed = {key: holders[key] for key in needed_keys(self.spec, assignment.tile)}
             peers = {peer for places in needed.values() for peer in places}
             channels = self.context.channels
@@ -144,7 +164,7 @@ class Product:
                 "tile": assignment.tile.bounds,
                 "cuts": self.cuts,
                 "product": self.spec.to_json(),
-                "panels": [*self.panels[turn:], *self.panels[:turn]],
+                "panels": self.helping.panels[assignment.part],
                 "holders": needed,
                 "channels": {peer: channels[peer] for peer in peers if peer in channels},
             }
@@ -153,9 +173,22 @@ class Product:
             orders.append(Order(assignment.worker, multiply_share, payload, slots))
         self.context.dispatch(orders, [assignment.part for assignment in assignments])
 
+    def _begin(self, assignment: Assignment) -> None:
+        self.assignments[assignment.part] = assignment
+        # Everybody starts with another panel, so that not all ask the same owner at once.
+        turn = self.turn[assignment.worker] * len(self.panels) // len(self.turn)
+        panels = [*self.panels[turn:], *self.panels[:turn]]
+        room = self.plan.room(assignment.worker)
+        self.helping.began(assignment, panels, room)
+
     async def _next_event(self) -> None:
         match await self.context.next_event():
+            case ("news", _, news):
+                self.helping.news(news)
+            case ("answer", ("help", number), answer):
+                self.helping.answered(number, answer)
             case ("left", worker):
+                self.helping.left(worker)
                 self._reassign(self.plan.left(worker), f"{self.context.name(worker)} left")
                 self._wait_for_workers()
             case ("joined", worker) if worker in self.context.workers:
@@ -195,6 +228,7 @@ class Product:
             error = answer["error"]
             reason = f"{error['type']}: {error['message']}"
             self.context.leave_out(assignment.worker, reason)
+            self.helping.left(assignment.worker)
             try:
                 moved = self.plan.failed(part, assignment.worker)
             except PartitionError as full:
@@ -206,10 +240,12 @@ class Product:
         elif "cancelled" in answer:
             # its worker is closing, and the scheduler does not know yet
             self.context.leave_out(assignment.worker, CLOSING)
+            self.helping.left(assignment.worker)
             self._reassign(self.plan.left(assignment.worker), f"{name} {CLOSING}")
             self._wait_for_workers()
         else:
             self.plan.finished(part, assignment.worker)
+            self.helping.finished(part)
             tile = assignment.tile
             rows = tile.area / self.width  # of full width; whole ones in the layout "rows"
             units = int(rows) if rows == int(rows) else rows
@@ -231,9 +267,13 @@ class Product:
 
     def _give_up_on_silent(self, seconds: float) -> None:
         """Move the shares of workers whose call does not return; it cannot be cancelled."""
+        if self.helping.give_up():  # it may be a helper that the others wait for
+            self._watch()
+            return
         for worker in {assignment.worker for assignment in self.plan.assign()}:
             reason = f"its share was not finished {seconds:g} s after the last other one"
             self.context.give_up_on(worker, reason)
+            self.helping.left(worker)
             self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
         self._wait_for_workers()
 
@@ -289,6 +329,7 @@ class Product:
         if not await publish(self.context, keys):
             return None
         self.context.report["shares"] = [self.shares[part.part] for part in parts]
+        self.context.report["helps"] = list(self.helping.done.values())
         return {
             "name": name,
             "rows": [high - low for low, high in pairwise(rows)],

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from queue import Empty
 from typing import Any
 
 import numpy as np
 
-from fpmdask.apps.matmul.fetch import ChunksMissing, Fetcher
+from fpmdask.apps.matmul.fetch import ChunksMissing, Fetcher, Panel
 from fpmdask.apps.matmul.kernel import NAME, panel_update
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
+from fpmdask.apps.matmul.tail import without
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide
-from fpmdask.errors import PartitionError
+from fpmdask.errors import PartitionError, RunCancelledError
+
+# The coordinator hears how far a share is no more often than this.
+NEWS_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,18 @@ class Part:
         """Bytes of all cells."""
         return sum(cell.nbytes for _, cell in self.cells)
 
+    def within(self, tile: Tile) -> list[tuple[Tile, np.ndarray]]:
+        """Return the pieces of cells that lie in a tile, as views."""
+        found = []
+        for at, cell in self.cells:
+            row0, row1 = max(at.row0, tile.row0), min(at.row1, tile.row1)
+            column0, column1 = max(at.column0, tile.column0), min(at.column1, tile.column1)
+            if row0 < row1 and column0 < column1:
+                rows = slice(row0 - at.row0, row1 - at.row0)
+                columns = slice(column0 - at.column0, column1 - at.column0)
+                found.append((Tile(row0, column0, row1, column1), cell[rows, columns]))
+        return found
+
     def chunk(self, bounds: Sequence[int]) -> np.ndarray:
         """Return the elements ``(row0, row1, column0, column1)`` of C, which lie in one cell.
 
@@ -53,90 +70,249 @@ class Part:
 
 
 @dataclass
+class Given:
+    """Lines of a part that another worker multiplies by the panels from `first` on.
+
+    `result` says where the sum is: a worker and its channel, ``()`` where there is none and the
+    panels are multiplied here after all, None as long as the coordinator has not told.
+    """
+
+    number: int
+    tile: Tile
+    first: int
+    result: tuple[Any, ...] | None = None
+
+
+@dataclass
 class Progress:
-    """A share that is not finished: C so far and how many panels are in it."""
+    """A share that is not finished: C so far, and what has become of it."""
 
     part: Part
+    tile: Tile  # of it what is computed here
     panels_done: int = 0
+    offered: list[Given] = field(default_factory=list)  # not released yet
+    given: list[Given] = field(default_factory=list)  # released, and not in C yet
+    work: int = 0  # multiplications
     compute_seconds: float = 0.0
     wait_seconds: float = 0.0
     nbytes_received: int = 0
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the report says of it."""
+        return {
+            "work": self.work,
+            "compute_seconds": self.compute_seconds,
+            "wait_seconds": self.wait_seconds,
+            "nbytes_received": self.nbytes_received,
+            "nbytes": int(self.part.nbytes),
+        }
+
 
 def multiply_share(order: Mapping[str, Any]) -> None:
     """Task: compute the tile ``order["tile"]`` of C and keep it as part ``order["part"]``."""
-    step(order, lambda side, space: _multiply(side, space, order))
+    step(order, lambda side, space: _answer(_multiplied, side, space, order))
 
 
-def _multiply(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
-    spec = MatmulSpec.from_json(order["product"])
-    part = order["part"]
-    progress = space.partial.get(part)
-    if progress is None:
-        progress = space.partial[part] = Progress(_allocated(space, spec, order))
-    panels = order["panels"]
+def help_share(order: Mapping[str, Any]) -> None:
+    """Task: multiply ``order["tile"]`` by ``order["panels"]`` for another worker's part.
+
+    The sum is offered under `offer` for as long as the run lasts.
+    """
+    step(order, lambda side, space: _answer(_helped, side, space, order))
+
+
+def offer(number: int) -> tuple[str, int]:
+    """Return the key of a help's sum."""
+    return "fpmdask-help", number
+
+
+def _answer(
+    work: Any, side: WorkerSide, space: RunSpace, order: Mapping[str, Any]
+) -> Mapping[str, Any]:
     began = time.perf_counter()
-    with side.blas_threads(), Fetcher(side, space, spec, order) as fetcher:
-        ahead = fetcher.start(progress.panels_done)
-        while progress.panels_done < len(panels):
+    try:
+        spec = MatmulSpec.from_json(order["product"])
+        with side.blas_threads(), Fetcher(side, space, spec, order) as fetcher:
+            progress = work(_Update(side, space, order, fetcher))
+    except ChunksMissing as missing:
+        return {"missing": missing.keys}
+    except PartitionError as unusable:
+        return {"unusable": str(unusable)}
+    return {"seconds": time.perf_counter() - began, **progress.facts()}
+
+
+def _multiplied(update: _Update) -> Progress:
+    """Finish a part, with what others do of it, and keep it."""
+    space, order = update.space, update.order
+    name = order["part"]
+    progress = space.partial.get(name)
+    if progress is None:
+        progress = space.partial[name] = Progress(update.allocated(), Tile.of(order["tile"]))
+    heard = _Notes(update, progress)
+    update.panels(progress, heard.give, heard.reached)
+    heard.reached(len(order["panels"]))
+    while progress.given:
+        heard.merge(progress.given[0])
+        del progress.given[0]
+    space.parts[name] = progress.part
+    space.partial.pop(name, None)  # the run may be over just now
+    return progress
+
+
+def _helped(update: _Update) -> Progress:
+    """Sum up for another part, and offer the sum."""
+    tile, number = Tile.of(update.order["tile"]), update.order["help"]
+    memory = np.empty((tile.height, tile.width), update.spec.dtype)
+    progress = Progress(Part(((tile, memory),)), tile)
+    notes = update.space.notes(f"help {number}")
+    update.panels(progress, lambda index: _stop_if(not notes.empty()), lambda index: None)
+    update.space.offered[offer(number)] = memory
+    return progress
+
+
+class _Update:
+    """Multiplies panels into parts."""
+
+    def __init__(
+        self, side: WorkerSide, space: RunSpace, order: Mapping[str, Any], fetcher: Fetcher
+    ) -> None:
+        self.side, self.space, self.order, self.fetcher = side, space, order, fetcher
+        self.spec = fetcher.spec
+        self.channels: Mapping[str, tuple[str, int]] = order["channels"]
+
+    def panels(self, progress: Progress, give: Any, reached: Any) -> None:
+        """Update ``progress.tile``, which ``give`` may make smaller, with the panels left."""
+        count = len(self.order["panels"])
+        ahead = None
+        if progress.panels_done < count:
+            ahead = self.fetcher.start(progress.panels_done, progress.tile)
+        while ahead is not None:
+            reached(progress.panels_done)
+            waiting = time.perf_counter()
+            panel = ahead.result()
+            progress.wait_seconds += time.perf_counter() - waiting
+            give(progress.panels_done)
+            # Only now the next one: so never more than two panels are here.
+            following = progress.panels_done + 1
+            ahead = self.fetcher.start(following, progress.tile) if following < count else None
+            self.add(progress, panel, progress.tile, beta=1.0 if progress.panels_done else 0.0)
+            progress.panels_done = following
+
+    def add(self, progress: Progress, panel: Panel, tile: Tile, beta: float) -> None:
+        """C += A_panel · B_panel in a tile; with ``beta`` 0 overwriting."""
+        _stop_if(self.space.cancelled.is_set())
+        began = time.perf_counter()
+        for at, cell in progress.part.within(tile):
+            a, b = panel.of(at)
+            panel_update(a, b, cell, beta=beta, threads=self.side.worker.state.nthreads)
+        progress.compute_seconds += time.perf_counter() - began
+        progress.work += tile.area * panel.a.shape[1]
+        progress.nbytes_received += panel.nbytes_received
+
+    def allocated(self) -> Part:
+        """Return the memory of a share, cut where the chunks of C will be.
+
+        One cell takes the memory that the timed kernel has touched already; the rest of that is
+        given back.
+        """
+        whole, scratch = Tile.of(self.order["tile"]), self.space.scratch
+        rows, columns = (
+            [low, *(cut for cut in cuts if low < cut < high), high]
+            for (low, high), cuts in zip(
+                ((whole.row0, whole.row1), (whole.column0, whole.column1)),
+                self.order["cuts"],
+                strict=True,
+            )
+        )
+        tiles = [Tile(r0, c0, r1, c1) for r0, r1 in pairwise(rows) for c0, c1 in pairwise(columns)]
+        largest = max(tiles, key=lambda tile: tile.area)
+        shape, dtype = (largest.height, largest.width), self.spec.dtype
+        touched = scratch.hand_over(f"{NAME}.c", shape, dtype)
+        scratch.clear()
+        return Part(
+            tuple(
+                (t, touched if t is largest else np.empty((t.height, t.width), dtype))
+                for t in tiles
+            )
+        )
+
+
+class _Notes:
+    """What the coordinator tells a share while it is computed, and hears from it."""
+
+    def __init__(self, update: _Update, progress: Progress) -> None:
+        self.update, self.progress = update, progress
+        self.part = update.order["part"]
+        self.notes = update.space.notes(f"part {self.part}")
+        self.told = -NEWS_SECONDS
+
+    def reached(self, index: int) -> None:
+        """Tell the coordinator that panel ``index`` is begun."""
+        now = time.perf_counter()
+        if now - self.told >= NEWS_SECONDS or index == len(self.update.order["panels"]):
+            self.told = now
+            self._say(reached=index)
+
+    def give(self, index: int) -> None:
+        """Release the lines that others multiply from panel ``index`` on."""
+        while True:
+            try:
+                self._hear(self.notes.get_nowait())
+            except Empty:
+                break
+        progress = self.progress
+        for given in [given for given in progress.offered if given.first <= index]:
+            progress.offered.remove(given)
+            kept = without(progress.tile, given.tile)
+            if kept is None or given.first < index:
+                self._say(refused=given.number)
+            else:
+                progress.tile = kept
+                progress.given.append(given)
+
+    def merge(self, given: Given) -> None:
+        """Add what another worker has summed up, or multiply here where it is gone."""
+        while given.result is None:
+            self._hear(self.notes.get())
+        update, progress = self.update, self.progress
+        if given.result:
             waiting = time.perf_counter()
             try:
-                panel = ahead.result()
-            except ChunksMissing as missing:
-                return {"missing": missing.keys}
-            except PartitionError as unusable:
-                return {"unusable": str(unusable)}
+                found = update.fetcher.take(offer(given.number), given.tile, *given.result)
+            except ChunksMissing:
+                given.result = ()
+            else:
+                for at, cell in progress.part.within(given.tile):
+                    rows = slice(at.row0 - given.tile.row0, at.row1 - given.tile.row0)
+                    columns = slice(
+                        at.column0 - given.tile.column0, at.column1 - given.tile.column0
+                    )
+                    np.add(cell, found[rows, columns], out=cell)
+                progress.nbytes_received += found.nbytes
             progress.wait_seconds += time.perf_counter() - waiting
-            progress.nbytes_received += panel.nbytes_received
-            # Only now the next one: so never more than two panels are here.
-            if progress.panels_done + 1 < len(panels):
-                ahead = fetcher.start(progress.panels_done + 1)
-            _update(side, progress, order["tile"], panel.a, panel.b)
-            del panel
-            if space.cancelled.is_set():
-                return {"cancelled": True}
-    space.parts[part] = progress.part
-    space.partial.pop(part, None)  # the run may be over just now
-    return {
-        "seconds": time.perf_counter() - began,
-        "compute_seconds": progress.compute_seconds,
-        "wait_seconds": progress.wait_seconds,
-        "nbytes_received": progress.nbytes_received,
-        "nbytes": int(progress.part.nbytes),
-    }
+        if not given.result:
+            while given.first < len(update.order["panels"]):
+                panel = update.fetcher.start(given.first, given.tile).result()
+                update.add(progress, panel, given.tile, beta=1.0)
+                given.first += 1
+
+    def _hear(self, note: Mapping[str, Any] | None) -> None:
+        _stop_if(note is None)
+        assert note is not None
+        if "give" in note:
+            given = Given(note["give"], Tile.of(note["tile"]), note["first"])
+            self.progress.offered.append(given)
+            return
+        for given in [*self.progress.offered, *self.progress.given]:
+            if given.number == note["take"]:
+                given.result = tuple(note["from"])
+
+    def _say(self, **news: int) -> None:
+        worker = self.update.side.worker
+        message = {"op": "fpmdask-news", "run": self.update.order["run"], "part": self.part, **news}
+        worker.loop.add_callback(worker.batched_send, message)
 
 
-def _allocated(space: RunSpace, spec: MatmulSpec, order: Mapping[str, Any]) -> Part:
-    """Return the memory of a share, cut where the chunks of C will be.
-
-    One cell takes the memory that the timed kernel has touched already; the rest of that is given
-    back.
-    """
-    row0, row1, column0, column1 = order["tile"]
-    rows = [row0, *(cut for cut in order["cuts"][0] if row0 < cut < row1), row1]
-    columns = [column0, *(cut for cut in order["cuts"][1] if column0 < cut < column1), column1]
-    tiles = [Tile(r0, c0, r1, c1) for r0, r1 in pairwise(rows) for c0, c1 in pairwise(columns)]
-    largest = max(tiles, key=lambda tile: tile.area)
-    touched = space.scratch.hand_over(f"{NAME}.c", (largest.height, largest.width), spec.dtype)
-    space.scratch.clear()
-    return Part(
-        tuple(
-            (t, touched if t is largest else np.empty((t.height, t.width), spec.dtype))
-            for t in tiles
-        )
-    )
-
-
-def _update(
-    side: WorkerSide, progress: Progress, tile: Sequence[int], a: np.ndarray, b: np.ndarray
-) -> None:
-    """C += A_panel · B_panel; the first panel overwrites."""
-    began = time.perf_counter()
-    beta = 1.0 if progress.panels_done else 0.0
-    row0, _, column0, _ = tile
-    for at, cell in progress.part.cells:
-        left = a[at.row0 - row0 : at.row1 - row0]
-        right = b[:, at.column0 - column0 : at.column1 - column0]
-        panel_update(left, right, cell, beta=beta, threads=side.worker.state.nthreads)
-    progress.panels_done += 1
-    progress.compute_seconds += time.perf_counter() - began
+def _stop_if(cancelled: bool) -> None:
+    if cancelled:
+        raise RunCancelledError("this share is not wanted any more")

@@ -121,6 +121,12 @@ class MatmulSpec:
             for j in range(len(columns))
         ]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of A and B in the dtype of C."""
+        m, k, n = self.shape
+        return (m + n) * k * self.dtype.itemsize
+
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain data: numbers, strings, lists and dictionaries."""
         return {

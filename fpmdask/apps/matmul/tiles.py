@@ -22,6 +22,12 @@ class Tile:
     row1: int
     column1: int
 
+    @classmethod
+    def of(cls, bounds: Sequence[int]) -> "Tile":
+        """Return the tile of these `bounds`."""
+        row0, row1, column0, column1 = bounds
+        return cls(row0, column0, row1, column1)
+
     @property
     def height(self) -> int:
         """Rows."""
@@ -212,6 +218,12 @@ class TilesPlan:
         self._check(part, worker)
         return self._without(worker, f"failed at part {part}", (self._open,))
 
+    def room(self, worker: str) -> float:
+        """Return how many elements a worker may get beside those that it has."""
+        most = self._limits.get(worker, float("inf"))
+        held = (*self._open.values(), *self._finished.values())
+        return max(0.0, most - sum(a.tile.area for a in held if a.worker == worker))
+
     def owns(self, part: int, worker: str) -> bool:
         """Tell whether `worker` is computing `part`."""
         return part in self._open and self._open[part].worker == worker
@@ -282,11 +294,7 @@ class TilesPlan:
 
     def _shared(self, elements: int) -> dict[str, int]:
         """Return how many of lost elements each living worker gets."""
-        room = {worker: self._limits.get(worker, float("inf")) for worker in self._living}
-        for parts in (self._open, self._finished):
-            for a in parts.values():
-                if a.worker in room:
-                    room[a.worker] = max(0.0, room[a.worker] - a.tile.area)
+        room = {worker: self.room(worker) for worker in self._living}
         try:
             return self._by_speed(elements, room)
         except PartitionError as error:

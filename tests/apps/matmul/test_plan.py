@@ -315,6 +315,55 @@ def test_a_slow_worker_gets_less_where_its_bytes_cost_it_time():
     assert resting.seconds == pytest.approx(2.0 * n**3 / sum(rates.values()))
 
 
+@pytest.mark.parametrize("layout", ["columns", "auto"])
+def test_a_worker_behind_a_slow_link_gets_what_arrives_in_time(layout):
+    n = 8192
+    axis = (1024,) * 8
+    spec = MatmulSpec((n, n, n), np.dtype("f8"), (axis, axis), (axis, axis), "a", "b")
+    rows = dict(zip("uvwxyz", (2341, 1755, 1463, 1170, 878, 585), strict=True))
+    rates = {worker: share * 2e7 for worker, share in rows.items()}
+    names = list(rows)
+    holders = {key: [names[(3 * key[1] + key[2]) % 6]] for key in spec.keys}
+    links = dict.fromkeys(names, (1e-9, 1e-9)) | {"v": (8e-8, 1e-9), "y": (8e-8, 1e-9)}
+    options = {"rates": rates, "holders": holders}
+    same = placed(spec, layout, rows, **options)
+    found = placed(spec, layout, rows, **options, links=links)
+    areas, before = (
+        {worker: sum(tile.area for tile in own) for worker, own in p.tiles.items()}
+        for p in (found, same)
+    )
+    assert sum(areas.values()) == n * n
+    assert areas["v"] < 0.6 * before["v"]
+    assert areas["u"] > before["u"]
+    for worker in "vy":
+        sides = sum(tile.height + tile.width for tile in found.tiles[worker])
+        arriving = sides * n * 8 * 8e-8  # if it held none of it
+        assert arriving < 1.35 * found.seconds
+    unbalanced = placed(spec, layout, rows, holders=holders, in_order=True)
+    most = max(sum(t.height + t.width for t in unbalanced.tiles[w]) * n * 8 * 8e-8 for w in "vy")
+    assert found.seconds < most
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_what_an_earlier_product_left_in_place_is_not_moved(layout):
+    """A lies as rows or rectangles of the same shares, in another order of the workers."""
+    n = 240
+    rows = {"z": 40, "x": 120, "y": 80}
+    tops = {"x": (0, 120), "y": (120, 200), "z": (200, 240)}
+    a_chunks, b_chunks = ((120, 80, 40), (n,)), ((n,), (n,))
+    spec = MatmulSpec((n, n, n), np.dtype("f8"), a_chunks, b_chunks, "a", "b")
+    holders = {("a", line, 0): [worker] for line, worker in enumerate(tops)}
+    holders[("b", 0, 0)] = list(rows)
+    found = placed(spec, layout, rows, holders=holders)
+    given = placed(spec, layout, rows, holders=holders, in_order=True)
+    assert found.nbytes <= given.nbytes
+    if layout == "rows":
+        assert found.nbytes == 0
+        assert {w: (own[0].row0, own[0].row1) for w, own in found.tiles.items()} == tops
+        assert [own[0].row0 for own in given.tiles.values()] == [0, 40, 160]
+    assert sum(tile.area for own in found.tiles.values() for tile in own) == n * n
+
+
 def test_small_products_are_measured_less():
     assert distribute.least_gain((8192, 8192, 8192), 6) == distribute.LEAST_GAIN
     gains = [distribute.least_gain((n, n, n), 6) for n in (4096, 2048, 1024)]

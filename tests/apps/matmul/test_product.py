@@ -83,6 +83,21 @@ async def test_any_chunks_dtypes_and_shapes_equal_numpy(c, s, *workers):
 
 
 @cluster()
+async def test_vectors_multiply_as_in_numpy(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a, v, w = random((60, 50), "f8"), random(50, "f8", 1), random(60, "f8", 2)
+    lazy = {id(x): da.from_array(x, chunks=17) for x in (a, v, w)}
+    for left, right in [(a, v), (w, a), (v, v)]:
+        result = await balancer.matmul(lazy[id(left)], lazy[id(right)], max_rounds=1)
+        assert result.shape == (left @ right).shape
+        np.testing.assert_allclose(await c.compute(result), left @ right)
+        again = await balancer.matmul(left, right, max_rounds=1)
+        np.testing.assert_allclose(await c.compute(again), left @ right)
+        del result, again
+    await nothing_left(s)
+
+
+@cluster()
 async def test_mixed_dtypes_and_orders_follow_numpy(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     a, b = random((30, 20), "f4"), np.asfortranarray(random((20, 10), "f8"))
@@ -270,7 +285,8 @@ async def test_bad_matrices_are_refused_at_once(c, s, *workers):
     unknown = unknown[unknown > 3][:, None]
     for a, b, message in [
         (ok, np.ones((3, 4)), "columns of A must be the rows of B"),
-        (ok, np.ones(4), "B has 1 dimensions"),
+        (ok, np.ones((4, 4, 4)), "B has 3 dimensions"),
+        (ok, np.ones(3), "the columns of A must be the rows of B"),
         (ok.astype(object), ok, "dtype object"),
         (ok, np.full((4, 4), "x"), "numeric dtype"),
         (np.ones((0, 4)), ok, "empty"),

@@ -207,7 +207,7 @@ async def test_a_holder_of_inputs_that_closes_costs_no_worker_its_share(c, s, *w
             time.sleep(0.01)
         raise ConnectionError("closing")
 
-    async def silent(wanted):
+    async def silent(run, wanted):
         asked.set()
         await asyncio.Event().wait()
 

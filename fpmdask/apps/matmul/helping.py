@@ -1,0 +1,144 @@
+"""The shell around `Tail`: hears how far shares are, and has idle workers help the last ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, needed_keys
+from fpmdask.apps.matmul.share import help_share
+from fpmdask.apps.matmul.tail import Help, Tail
+from fpmdask.coordinator.chunks import holders
+from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.tickets import Order
+from fpmdask.errors import CoordinatorError
+
+# Unless a worker has just finished, the tail is looked at no more often than this.
+LOOK_SECONDS = 0.05
+
+Panels = Sequence[tuple[int, int]]
+
+
+class Helping:
+    """Moves work from the workers that are last to those that have none left.
+
+    Parameters
+    ----------
+    context
+        The run.
+    spec
+        The product.
+    work_per_byte
+        As for `Tail`.
+    """
+
+    def __init__(self, context: RunContext, spec: MatmulSpec, work_per_byte: float) -> None:
+        self.context, self.spec = context, spec
+        self.tail = Tail(spec.dtype.itemsize, work_per_byte)
+        self.panels: dict[int, Panels] = {}
+        self.done: dict[int, dict[str, Any]] = {}
+        self._looked = 0.0
+
+    def began(self, assignment: Assignment, panels: Panels, room: float) -> None:
+        """Take note of a part that is computed from these panels, in this order."""
+        part = assignment.part
+        self.panels[part] = panels
+        depths = [k1 - k0 for k0, k1 in panels]
+        self.tail.began(part, assignment.worker, assignment.tile, depths, room)
+
+    def news(self, news: Mapping[str, Any]) -> None:
+        """Take note of what a share tells of itself."""
+        if "refused" in news:
+            self.done.pop(news["refused"], None)
+            help = self.tail.refused(news["refused"])
+            if help is not None:
+                self._drop(help)
+        else:
+            self.tail.reached(news["part"], news["reached"], time.monotonic())
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._look()
+
+    def finished(self, part: int) -> None:
+        """Take note that a part is complete."""
+        for help in self.tail.ended(part, time.monotonic()):
+            self._drop(help)
+        self._look()
+
+    def left(self, worker: str) -> None:
+        """Take note that a worker is gone, or gets no more work."""
+        for help in self.tail.left(worker):
+            if worker == help.helper:
+                self._take(help, None)
+            else:
+                self._drop(help)
+
+    def answered(self, number: int, answer: Mapping[str, Any]) -> None:
+        """Take note that a help has ended: its sum is there, or the giver has to multiply."""
+        help = self.tail.help_ended(number)
+        if help is None:
+            return  # nobody waits for it any more
+        if "seconds" not in answer:
+            self.left(help.helper)  # it gets no more of these
+            self._take(help, None)
+            return
+        self._take(help, help.helper)
+        name = self.context.name
+        area = help.tile.area / self.spec.shape[2]
+        facts = {"worker": name(help.helper), "helps": name(help.giver), "part": help.part}
+        self.done[number] = {**facts, "units": area, "tile": help.tile.bounds, **answer}
+        self._look()
+
+    def give_up(self) -> bool:
+        """Have the givers multiply what helpers have not finished; tell whether there is any."""
+        helpers = {help.helper for help in self.tail.open_helps}
+        for helper in helpers:
+            self.left(helper)
+        return bool(helpers)
+
+    def _look(self) -> None:
+        if not self.context.spec["rebalance"]:
+            return
+        now = self._looked = time.monotonic()
+        for help in self.tail.helps(now):
+            self._start(help)
+
+    def _start(self, help: Help) -> None:
+        try:
+            places = holders(self.context.scheduler, needed_keys(self.spec, help.tile))
+        except CoordinatorError:  # the giver will find out
+            places = {}
+        if not all(places.values()) or not places:
+            self.tail.refused(help.number)
+            return
+        context, channels = self.context, self.context.channels
+        peers = {peer for holding in places.values() for peer in holding}
+        panels = list(self.panels[help.part][help.first :])
+        payload = {
+            "help": help.number,
+            "tile": help.tile.bounds,
+            "product": self.spec.to_json(),
+            "panels": panels,
+            "holders": places,
+            "channels": {peer: channels[peer] for peer in peers if peer in channels},
+        }
+        give = {"give": help.number, "tile": help.tile.bounds, "first": help.first}
+        context.tell(help.giver, f"part {help.part}", give)
+        order = Order(help.helper, help_share, payload, context.coordinator.slots)
+        context.dispatch([order], [("help", help.number)])
+        context.emit(
+            "help",
+            worker=context.name(help.helper),
+            helps=context.name(help.giver),
+            tile=help.tile.bounds,
+            panels=len(panels),
+        )
+
+    def _take(self, help: Help, peer: str | None) -> None:
+        """Tell the giver where the sum is, () for nowhere."""
+        where = () if peer is None else (peer, self.context.channels.get(peer))
+        note = {"take": help.number, "from": where}
+        self.context.tell(help.giver, f"part {help.part}", note)
+
+    def _drop(self, help: Help) -> None:
+        self.context.tell(help.helper, f"help {help.number}", {"drop": True})

@@ -1,0 +1,109 @@
+"""What products teach about the workers: seconds of a share, by its size, for any later product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.identity import KernelId, canonical
+from fpmdask.models import PiecewiseLinearModel
+from fpmdask.partition import geometric
+
+NAME = "matmul.share"
+# Shares that took less say more about noise than about their worker.
+LEAST_SECONDS = 0.2
+# Sizes this close together are measured as one.
+SAME = 1.1
+# Shares from half of the smallest size known to a fourth above the largest are covered.
+BELOW, ABOVE = 0.5, 1.25
+
+
+def learn(
+    context: RunContext,
+    spec: MatmulSpec,
+    shares: Iterable[Mapping[str, Any]],
+    moving: Mapping[str, float],
+) -> None:
+    """Put what the shares of a finished product took into the workers' models.
+
+    Parameters
+    ----------
+    context
+        The run.
+    spec
+        The product.
+    shares
+        Facts of `fpmdask.apps.matmul.share`, one mapping per part.
+    moving
+        Worker address -> seconds of its moving, which the multiplications had to share the CPU
+        with; they are subtracted, down to half of what was measured.
+
+    Notes
+    -----
+    A unit is an element of C, the seconds are those per column of A: a model serves products of
+    any shape. It is that of the worker's own part: C, and what a column of A and a row of B cost.
+    """
+    inner = spec.shape[1]
+    addresses = {context.name(address): address for address in context.workers}
+    for share in shares:
+        address = addresses.get(share["worker"])
+        taken = share["compute_seconds"]
+        if address is None or taken < LEAST_SECONDS:
+            continue
+        units = share["work"] / inner
+        seconds = max(taken / 2, taken - moving.get(address, 0.0)) / inner
+        kernel, identity = _kernel(context, spec, address), context.workers[address]
+        library = context.coordinator.library
+        known = library.find(kernel, identity)
+        own = known[0] if known is not None and known[1] else None
+        library.store(kernel, identity, _with(own, units, seconds))
+
+
+def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:
+    """Return (rows of full width, seconds of one column of A) per worker by what was learned.
+
+    None where a worker is not known since its start, or would get a share of a size that none of
+    its products has come near to.
+    """
+    models = {}
+    for address, identity in context.workers.items():
+        found = context.coordinator.library.find(_kernel(context, spec, address), identity)
+        if found is None or not found[1] or address not in bounds:
+            return None
+        models[address] = found[0]
+    rows, _, width = spec.shape
+    by_rows = [_scaled(model, width) for model in models.values()]
+    shares = geometric(rows, by_rows, [bounds[address] for address in models])
+    for share, model in zip(shares, models.values(), strict=True):
+        units, _ = model.points
+        if share and not BELOW * units[0] <= share * width <= ABOVE * units[-1]:
+            return None
+    distribution = {a: int(share) for a, share in zip(models, shares, strict=True)}
+    seconds = {
+        address: float(models[address].time(share * width)) if share else 0.0
+        for address, share in distribution.items()
+    }
+    return distribution, seconds
+
+
+def _kernel(context: RunContext, spec: MatmulSpec, address: str) -> KernelId:
+    implementation = context.kernel_ids[address].implementation
+    return KernelId(NAME, implementation, canonical({"dtype": spec.dtype.name}))
+
+
+def _with(model: PiecewiseLinearModel | None, units: float, seconds: float) -> PiecewiseLinearModel:
+    """Return a model that knows one more share; sizes nearly the same keep one point."""
+    if model is None:
+        return PiecewiseLinearModel.from_points([units], [seconds])
+    near = min(model.points[0], key=lambda known: abs(known - units))
+    if near / SAME <= units <= near * SAME:
+        return model.with_point(float(near), seconds * float(near) / units)
+    return model.with_point(units, seconds)
+
+
+def _scaled(model: PiecewiseLinearModel, width: int) -> PiecewiseLinearModel:
+    """Return a model of elements as one of rows of so many elements."""
+    units, seconds = model.points
+    return PiecewiseLinearModel.from_points(units / width, seconds)

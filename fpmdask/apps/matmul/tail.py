@@ -1,0 +1,281 @@
+"""Who takes work off whom when some have finished their parts of C before others: pure decisions.
+
+::
+
+        panels of K ──▶ i        first                 m
+                        ┌─────────┬────────────────────┐
+        rows of the     │ giver   │ giver              │
+        giver's part    │         ├────────────────────┤
+        of C            │         │ helper             │ lines
+                        └─────────┴────────────────────┘
+
+The helper multiplies the released lines by the panels that are left, and its sum is added to the
+giver's part in the end: C's chunks stay as they were laid out, and a helper that is lost costs no
+more than its own work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fpmdask.apps.matmul.tiles import Tile
+
+# A helper's task has to be sent and to begin, and its result to be fetched.
+OVERHEAD_SECONDS = 0.15
+# Help must make the last worker finish so much earlier.
+GAIN_SECONDS = 0.2
+# A giver that begins its next panel sooner than this cannot be told in time.
+LEAD_SECONDS = 0.15
+
+
+@dataclass(frozen=True)
+class Help:
+    """`helper` is to multiply `tile`, which `giver` releases from panel `first` of its part on."""
+
+    number: int
+    helper: str
+    giver: str
+    part: int
+    tile: Tile
+    first: int
+
+
+@dataclass
+class _Part:
+    worker: str
+    whole: Tile
+    depths: Sequence[int]
+    index: int | None = None  # of the panel in work
+    since: float = 0.0
+    released: list[Help] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tile: Tile | None = self.whole  # None while it is open what the giver keeps
+
+    @property
+    def area(self) -> int:
+        return (self.tile or self.whole).area
+
+    def settle(self) -> None:
+        """Find what is kept when a help is refused: the giver refuses those after it, too."""
+        self.tile = self.whole
+        for help in self.released:
+            self.tile = None if self.tile is None else without(self.tile, help.tile)
+
+    def work(self, first: int, last: int | None = None) -> float:
+        """Return multiplications of the panels `first … last`."""
+        return float(self.area * sum(self.depths[first:last]))
+
+
+@dataclass
+class Tail:
+    """Follow how far the parts are; find the worker that is last, and take work off it.
+
+    Parameters
+    ----------
+    itemsize : int
+        Bytes of an element.
+    work_per_byte : float
+        Multiplications that a worker could do in the time that a received or sent byte costs it.
+
+    Notes
+    -----
+    Work is counted in multiplications, time in seconds on the caller's clock. A worker's rate is
+    that of its last panel, so that a change in mid-run shows; where the panel in work takes longer
+    than that, the longer time counts. All together could finish after ``T = Σ rate·left / Σ rate``
+    seconds, with `OVERHEAD_SECONDS` left for a worker that has nothing to do. Such a worker takes
+    from the one that is expected last as many lines as it can finish by then, or as that one has
+    too many, whichever is less, and only where the last one finishes at least `GAIN_SECONDS`
+    earlier. O(workers) per question.
+
+    Examples
+    --------
+    >>> tail = Tail(itemsize=8, work_per_byte=0.0)
+    >>> tail.began(0, "fast", Tile(0, 0, 100, 100), [10] * 10)
+    >>> tail.began(1, "slow", Tile(100, 0, 200, 100), [10] * 10)
+    >>> for second in range(11):
+    ...     tail.reached(0, second, second)
+    ...     tail.reached(1, second // 2, second)
+    >>> tail.ended(0, 10.0)
+    []
+    >>> [help] = tail.helps(10.0)
+    >>> help.helper, help.giver, help.tile, help.first
+    ('fast', 'slow', Tile(row0=118, column0=0, row1=200, column1=100), 6)
+    """
+
+    itemsize: int
+    work_per_byte: float
+    _parts: dict[int, _Part] = field(default_factory=dict)
+    _rates: dict[str, float] = field(default_factory=dict)
+    _helps: dict[int, tuple[Help, float]] = field(default_factory=dict)  # until when, expected
+    _room: dict[str, float] = field(default_factory=dict)
+    _made: int = 0
+
+    def began(
+        self, part: int, worker: str, tile: Tile, depths: Sequence[int], room: float = float("inf")
+    ) -> None:
+        """Take note of a part that `worker` is to compute, with panels of these depths.
+
+        `room` is how many elements more than its parts the worker may hold.
+        """
+        self._parts[part] = _Part(worker, tile, depths)
+        self._room[worker] = room
+
+    def reached(self, part: int, index: int, now: float) -> None:
+        """Take note that a part's panel `index` is in work since `now`."""
+        state = self._parts.get(part)
+        if state is None or (state.index is not None and index <= state.index):
+            return
+        if state.index is not None and now > state.since:
+            self._rates[state.worker] = state.work(state.index, index) / (now - state.since)
+        state.index, state.since = index, now
+
+    def ended(self, part: int, now: float) -> list[Help]:
+        """Take note that a part is finished; return the helps that nobody waits for any more."""
+        state = self._parts.get(part)
+        if state is not None:
+            self.reached(part, len(state.depths), now)
+            del self._parts[part]
+        void = [help for help, _ in self._helps.values() if help.part == part]
+        for help in void:
+            del self._helps[help.number]
+        return void
+
+    def help_ended(self, number: int) -> Help | None:
+        """Take note that a help is finished or void; return it, None where it is not known."""
+        return self._helps.pop(number, (None, 0.0))[0]
+
+    @property
+    def open_helps(self) -> list[Help]:
+        """The helps that have not ended."""
+        return [help for help, _ in self._helps.values()]
+
+    def refused(self, number: int) -> Help | None:
+        """Take note that the giver was beyond the first panel already, and keeps the lines."""
+        help = self.help_ended(number)
+        if help is not None and help.part in self._parts:
+            state = self._parts[help.part]
+            state.released.remove(help)
+            state.settle()
+        return help
+
+    def left(self, worker: str) -> list[Help]:
+        """Take note that a worker is gone; return the helps that it gave or got."""
+        for part in [part for part, state in self._parts.items() if state.worker == worker]:
+            del self._parts[part]
+        self._rates.pop(worker, None)
+        void = [help for help, _ in self._helps.values() if worker in (help.helper, help.giver)]
+        for help in void:
+            del self._helps[help.number]
+        return void
+
+    def helps(self, now: float) -> list[Help]:
+        """Return what those who have nothing to do are to take over now."""
+        made = []
+        busy = {state.worker for state in self._parts.values()}
+        busy |= {help.helper for help, _ in self._helps.values()}
+        for worker in sorted(self._rates.keys() - busy, key=lambda w: (-self._rates[w], w)):
+            help = self._help_by(worker, now)
+            if help is not None:
+                made.append(help)
+        return made
+
+    def _help_by(self, helper: str, now: float) -> Help | None:
+        left = dict.fromkeys(self._rates, 0.0)
+        taken = {state.worker for state in self._parts.values()}
+        taken |= {help.helper for help, _ in self._helps.values()}
+        for state in self._parts.values():
+            if state.worker not in self._rates:
+                return None  # too early to tell
+            left[state.worker] += self._seconds_left(state, now)
+        for help, until in self._helps.values():
+            if help.helper in left:
+                left[help.helper] += max(0.0, until - now)
+        for worker in left.keys() - taken:
+            left[worker] = OVERHEAD_SECONDS  # before it can do anything
+        level = sum(self._rates[w] * s for w, s in left.items()) / sum(self._rates.values())
+        giving = [
+            (left[state.worker], part)
+            for part, state in self._parts.items()
+            if state.index is not None and state.tile is not None
+        ]
+        if not giving:
+            return None
+        latest, part = max(giving)
+        state = self._parts[part]
+        assert state.tile is not None
+        first = self._first(state, now)
+        depth = sum(state.depths[first:])
+        if not depth:
+            return None
+        by_rows = state.tile.height >= state.tile.width
+        lines, across = state.tile.height, state.tile.width
+        if not by_rows:
+            lines, across = across, lines
+        per_element = depth + 2 * self.itemsize * self.work_per_byte  # its sum goes to the giver
+        moving = self.itemsize * self.work_per_byte * depth  # of each line of A and B
+        rate = self._rates[helper]
+        can = rate * (level - OVERHEAD_SECONDS) - across * moving
+        can_lines = can / (across * per_element + moving)
+        spare = self._rate(state, now) * (latest - level) / (across * depth)
+        count = int(min(can_lines, spare, lines - 1, self._room[helper] / across))
+        if count < 1:
+            return None
+        seconds = (count * (across * per_element + moving) + across * moving) / rate
+        after = latest - count * across * depth / self._rate(state, now)
+        if latest - max(after, seconds + OVERHEAD_SECONDS) < GAIN_SECONDS:
+            return None
+        help = Help(
+            self._made, helper, state.worker, part, _last(state.tile, count, by_rows), first
+        )
+        self._made += 1
+        state.released.append(help)
+        state.settle()
+        self._helps[help.number] = help, now + OVERHEAD_SECONDS + seconds
+        return help
+
+    def _rate(self, state: _Part, now: float) -> float:
+        rate = self._rates[state.worker]
+        if state.index is None or state.index >= len(state.depths) or now <= state.since:
+            return rate
+        return min(rate, state.work(state.index, state.index + 1) / (now - state.since))
+
+    def _seconds_left(self, state: _Part, now: float) -> float:
+        rate = self._rate(state, now)
+        if state.index is None:
+            return state.work(0) / rate
+        return max(0.0, state.since + state.work(state.index) / rate - now)
+
+    def _first(self, state: _Part, now: float) -> int:
+        """Return the first panel that the giver can be told of in time."""
+        assert state.index is not None
+        index = state.index + 1
+        begins = state.since + state.work(state.index, index) / self._rate(state, now)
+        while index < len(state.depths) and begins < now + LEAD_SECONDS:
+            begins += state.work(index, index + 1) / self._rate(state, now)
+            index += 1
+        return index
+
+
+def _last(tile: Tile, lines: int, by_rows: bool) -> Tile:
+    """Return the last rows or columns of a tile."""
+    if by_rows:
+        return Tile(tile.row1 - lines, tile.column0, tile.row1, tile.column1)
+    return Tile(tile.row0, tile.column1 - lines, tile.row1, tile.column1)
+
+
+def without(tile: Tile, released: Tile) -> Tile | None:
+    """Return what is left of a tile without its last rows or columns, None if they are not these.
+
+    Examples
+    --------
+    >>> without(Tile(0, 0, 9, 4), Tile(7, 0, 9, 4))
+    Tile(row0=0, column0=0, row1=7, column1=4)
+    >>> without(Tile(0, 0, 9, 4), Tile(6, 0, 7, 4)) is None
+    True
+    """
+    row0, row1, column0, column1 = tile.bounds
+    if released.bounds == (released.row0, row1, column0, column1) and row0 < released.row0:
+        return Tile(row0, column0, released.row0, column1)
+    if released.bounds == (row0, row1, released.column0, column1) and column0 < released.column0:
+        return Tile(row0, column0, row1, released.column0)
+    return None

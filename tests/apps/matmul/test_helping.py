@@ -1,0 +1,177 @@
+"""Workers that are done help those that are last: right results whatever happens meanwhile."""
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import get_worker, wait
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.matmul import distribute, kernel, place, plan, share, tail
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+SLOW = "2"
+EVEN = {"0": 100, "1": 100, SLOW: 100}
+
+
+def cluster(**options):
+    nthreads = [("127.0.0.1", 1)] * 3
+    return gen_cluster(client=True, nthreads=nthreads, config=CONFIG, timeout=60, **options)
+
+
+@pytest.fixture(autouse=True)
+def many_panels(monkeypatch):
+    brief = replace(distribute.TIMING, min_seconds=0.002, budget_seconds=0.004)
+    monkeypatch.setattr(distribute, "TIMING", brief)
+    monkeypatch.setattr(plan, "PANEL_DEPTH", 20)
+    # updates that sleep are a thousand times as slow as real ones: bytes cost next to nothing
+    monkeypatch.setattr(place, "OPERATIONS_PER_BYTE", 0.01)
+
+
+@contextmanager
+def updates(seconds, hook=lambda name: None):
+    """Let panel updates take so many seconds per worker name; `hook` is called before each."""
+    original = share.panel_update
+
+    def slow(*args, **options):
+        name = str(get_worker().name)
+        hook(name)
+        time.sleep(seconds[name] * args[2].size / 30_000)
+        original(*args, **options)
+
+    share.panel_update = kernel.panel_update = slow
+    try:
+        yield
+    finally:
+        share.panel_update = kernel.panel_update = original
+
+
+SECONDS = {"0": 0.02, "1": 0.02, SLOW: 0.12}
+
+
+async def inputs(c, rows=300, dtype="f8"):
+    values = np.random.default_rng(0).integers(-9, 9, (rows, 400)).astype(dtype)
+    x = c.persist(da.from_array(values, chunks=(50, 40)))
+    await wait(x)
+    return x, values @ values.T
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c8", "i4", "bool"])
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@cluster()
+async def test_the_last_worker_is_helped_and_c_lies_as_laid_out(c, s, *workers, layout, dtype):
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c, dtype=dtype)
+    options = {"layout": layout, "distribution": EVEN}
+    alone = await balancer.matmul(x, x.T, **options)
+    assert balancer.report.helps == ()
+    with updates(SECONDS):
+        helped = await balancer.matmul(x, x.T, **options, rebalance=True)
+    report = balancer.report
+    assert {help["helps"] for help in report.helps} == {SLOW}
+    assert {help["worker"] for help in report.helps} <= {"0", "1"}
+    work = sum(part["work"] for part in (*report.shares, *report.helps))
+    assert work == 300 * 300 * 400
+    np.testing.assert_array_equal(await c.compute(helped), expected)
+    assert helped.chunks == alone.chunks
+    assert sum(part["units"] for part in report.shares) == pytest.approx(300)
+
+
+@cluster()
+async def test_sums_travel_in_dask_messages_where_there_are_no_channels(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for worker in workers:
+        side = worker.plugins["fpmdask"].side
+        await side.channels.close()
+        side.channels = None
+    x, expected = await inputs(c)
+    with updates(SECONDS):
+        result = await balancer.matmul(x, x.T, distribution=EVEN, rebalance=True)
+    assert balancer.report.helps
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
+@pytest.mark.parametrize("who", ["helper", "giver"])
+@cluster()
+async def test_a_helper_or_giver_that_leaves_loses_nothing(c, s, *workers, who):
+    named = {str(worker.name): worker for worker in workers}
+    gone = asyncio.Event()
+    victims = []
+
+    def progress(event):
+        if event["event"] == "help" and not victims:
+            victims.append(event["worker"] if who == "helper" else event["helps"])
+            gone.set()
+
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    x, expected = await inputs(c)
+    with updates({**SECONDS, SLOW: 0.3}):
+        run = asyncio.ensure_future(
+            balancer.matmul(x, x.T, distribution=EVEN, layout="rows", rebalance=True)
+        )
+        await asyncio.wait_for(gone.wait(), 20)
+        await named[victims[0]].close(timeout=1)
+        result = await asyncio.wait_for(run, 30)
+    np.testing.assert_array_equal(await c.compute(result), expected)
+    assert list(balancer.report.left_out) == victims
+
+
+@cluster()
+async def test_a_help_that_fails_is_done_by_its_giver(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c)
+    helping = threading.Event()
+
+    def fails(name):
+        if helping.is_set() and name != SLOW:
+            raise RuntimeError("no")
+
+    def progress(event):
+        if event["event"] == "help":
+            helping.set()
+
+    balancer.progress = progress
+    with updates(SECONDS, fails):
+        result = await balancer.matmul(x, x.T, distribution=EVEN, rebalance=True)
+    assert helping.is_set()
+    assert balancer.report.helps == ()
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
+@cluster()
+async def test_a_giver_that_is_told_too_late_keeps_its_lines(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(tail.Tail, "_first", lambda self, state, now: 1)
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c)
+    with updates(SECONDS):
+        result = await balancer.matmul(x, x.T, distribution=EVEN, rebalance=True)
+    assert balancer.report.helps == ()
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
+@cluster()
+async def test_the_second_product_needs_no_measurement(c, s, *workers):
+    """Also of other sizes, unless their shares are much larger or smaller."""
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c)
+    with updates(SECONDS):
+        await balancer.matmul(x, x.T)
+        assert balancer.report.reason != "known"
+        result = await balancer.matmul(x, x.T)
+        assert (balancer.report.reason, balancer.report.rounds) == ("known", ())
+        shares = dict(zip(balancer.report.workers, balancer.report, strict=True))
+        assert shares[SLOW] < shares["0"]
+        np.testing.assert_array_equal(await c.compute(result), expected)
+        other = await balancer.matmul(x[:280], x.T)
+        assert balancer.report.reason == "known"
+        np.testing.assert_array_equal(await c.compute(other), expected[:280])
+        await balancer.matmul(x[:20], x[:20].T)
+        assert balancer.report.reason != "known"
+        await balancer.matmul(x, x.T, epsilon=0.2)
+        assert balancer.report.reason != "known"

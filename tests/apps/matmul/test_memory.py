@@ -1,0 +1,59 @@
+"""What a product adds to a worker's memory, on processes with Dask's memory manager on."""
+
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+import fpmdask
+from fpmdask.apps.matmul.arrays import check
+from fpmdask.apps.matmul.plan import panels
+
+# Python's objects, messages, what malloc keeps: nothing that grows with the matrices.
+SLACK = 24 << 20
+N = 3000
+
+
+def status(name):
+    """Return a field of this process's memory in bytes."""
+    line = next(s for s in Path("/proc/self/status").read_text().splitlines() if s.startswith(name))
+    return int(line.split()[1]) << 10
+
+
+def reset():
+    """Let the peak begin anew; return what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
+
+
+def peak():
+    return status("VmHWM")
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no peak to be read here")
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_a_worker_holds_its_inputs_its_part_of_c_and_two_panels(layout):
+    options = {"n_workers": 3, "threads_per_worker": 1, "memory_limit": "2GiB"}
+    with (
+        LocalCluster(processes=True, dashboard_address=":0", **options) as local,
+        Client(local) as client,
+        fpmdask.Balancer(client) as balancer,
+    ):
+        a, b = (client.persist(da.random.random((N, N), chunks=500)) for _ in range(2))
+        wait([a, b])
+        small = np.ones((600, 600))
+        balancer.matmul(small, small)  # BLAS takes buffers of its own at its first call
+        before = client.run(reset)
+        c = balancer.matmul(a, b, layout=layout)
+        after = client.run(peak)
+        report = balancer.report
+        depth = max(k1 - k0 for k0, k1 in panels(check(a, b)))
+        addresses = dict(zip(report.workers, report.addresses, strict=True))
+        for share in report.shares:
+            row0, row1, column0, column1 = share["tile"]
+            two_panels = 2 * depth * (row1 - row0 + column1 - column0) * 8
+            grown = after[addresses[share["worker"]]] - before[addresses[share["worker"]]]
+            assert grown <= share["nbytes"] + two_panels + SLACK
+        assert c.nbytes == N * N * 8

@@ -1,0 +1,168 @@
+"""Products written to Zarr: larger than the memory, resumable, refused at once where bad."""
+
+import asyncio
+import gc
+from dataclasses import replace
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.matmul import distribute, stored
+from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.errors import PartitionError
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+
+
+def cluster(**options):
+    nthreads = [("127.0.0.1", 1)] * 2
+    settings = {"client": True, "nthreads": nthreads, "config": CONFIG, "timeout": 60}
+    # Zarr keeps threads of its own
+    return gen_cluster(**settings, clean_kwargs={"threads": False}, **options)
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch):
+    brief = replace(distribute.TIMING, min_seconds=0.002, budget_seconds=0.004)
+    monkeypatch.setattr(distribute, "TIMING", brief)
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """Memory for tiles of a few units only."""
+
+    async def few(client, names):
+        return 2 * 20_000.0
+
+    monkeypatch.setattr(stored, "free_nbytes", few)
+
+
+def on_disk(path, values, chunks):
+    made = zarr.create_array(str(path), shape=values.shape, chunks=chunks, dtype=values.dtype)
+    made[:] = values
+    return made
+
+
+def matrices(tmp_path):
+    random = np.random.default_rng(0)
+    a, b = random.integers(-9, 9, (50, 30)) * 1.0, random.integers(-9, 9, (30, 40)) * 1.0
+    lazy = [da.from_zarr(on_disk(tmp_path / name, x, (16, 16))) for name, x in (("a", a), ("b", b))]
+    return lazy[0], lazy[1], a @ b
+
+
+async def nothing_left(scheduler):
+    gc.collect()
+    for _ in range(200):
+        if not scheduler.tasks:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(dict(scheduler.tasks))
+
+
+@pytest.mark.parametrize("chunks", [(16, 16), (7, 40), (50, 40), (1, 1)])
+@cluster()
+async def test_the_stored_product_equals_numpy(c, s, *workers, tmp_path, small_memory, chunks):
+    a, b, expected = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=chunks, dtype="f8")
+    balancer = await fpmdask.Balancer(c)
+    if chunks == (50, 40):
+        with pytest.raises(PartitionError, match=r"out writes as one.*smaller chunks"):
+            await balancer.matmul(a, b, out=out)
+        return
+    result = await balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[:], expected)
+    np.testing.assert_array_equal(await c.compute(result), expected)
+    assert stored.MARK not in out.attrs
+    del result
+    await nothing_left(s)
+
+
+@cluster()
+async def test_shards_are_written_whole(c, s, *workers, tmp_path, small_memory):
+    a, b, expected = matrices(tmp_path)
+    out = zarr.create_array(
+        str(tmp_path / "c"), shape=(50, 40), chunks=(5, 5), shards=(20, 10), dtype="f8"
+    )
+    balancer = await fpmdask.Balancer(c)
+    await balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[:], expected)
+
+
+@cluster()
+async def test_the_same_call_goes_on_after_a_failure(
+    c, s, *workers, tmp_path, small_memory, monkeypatch
+):
+    """A disk that is full at the third tile: two are kept, and nothing is left on the cluster."""
+    a, b, expected = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    balancer = await fpmdask.Balancer(c)
+    write, written = stored._write, []
+
+    async def full(client, tile, target, row, column):
+        if len(written) == 2:
+            raise OSError(28, "No space left on device")
+        written.append((row, column))
+        await write(client, tile, target, row, column)
+
+    monkeypatch.setattr(stored, "_write", full)
+    with pytest.raises(OSError, match="No space left"):
+        await balancer.matmul(a, b, out=out)
+    await nothing_left(s)
+    assert [tuple(corner) for corner in out.attrs[stored.MARK]["done"]] == written
+
+    async def counted(client, tile, target, row, column):
+        assert (row, column) not in written
+        written.append((row, column))
+        await write(client, tile, target, row, column)
+
+    monkeypatch.setattr(stored, "_write", counted)
+    again = zarr.open_array(str(tmp_path / "c"), mode="r+")
+    await balancer.matmul(a, b, out=again)
+    np.testing.assert_array_equal(out[:], expected)
+    assert len(set(written)) == len(written) > 2
+
+
+@cluster()
+async def test_tiles_of_another_product_do_not_count(c, s, *workers, tmp_path, small_memory):
+    a, b, expected = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    done = stored.Finished(out, ["another"], (10, 10))
+    done.add((0, 0))
+    balancer = await fpmdask.Balancer(c)
+    await balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[:], expected)
+
+
+@cluster()
+async def test_an_out_that_cannot_be_is_refused_at_once(c, s, *workers, tmp_path):
+    a, b, _ = matrices(tmp_path)
+    path = str(tmp_path / "c")
+    zarr.create_array(path, shape=(50, 40), chunks=(10, 10), dtype="f8")
+    balancer = await fpmdask.Balancer(c)
+    for out, message in [
+        (np.zeros((50, 40)), "out is a ndarray; give a zarr.Array"),
+        (path, "out is a str; give a zarr.Array"),
+        (zarr.zeros((40, 50), dtype="f8"), r"shape \(40, 50\); C has \(50, 40\)"),
+        (zarr.zeros((50, 40), dtype="f4"), "dtype float32; C has float64"),
+        (zarr.open_array(path, mode="r"), "read-only"),
+    ]:
+        with pytest.raises(PartitionError, match=message):
+            balancer.matmul(a, b, out=out)
+    out = zarr.open_array(path, mode="r+")
+    with pytest.raises(PartitionError, match="out needs two matrices"):
+        balancer.matmul(a, b[:, 0], out=out)
+    with pytest.raises(PartitionError, match="no distribution"):
+        balancer.matmul(a, b, out=out, distribution={"0": 50})
+    assert not s.plugins["fpmdask"].runs
+
+
+def test_columns_are_halved_before_rows():
+    spec = MatmulSpec((64, 8, 64), np.dtype("f8"), ((64,), (8,)), ((8,), (64,)), "a", "b")
+    shapes = [stored.tile_shape(spec, (10, 20), nbytes) for nbytes in (1e6, 48e3, 30e3, 9e3)]
+    assert shapes == [(64, 64), (64, 40), (64, 20), (20, 20)]
+    with pytest.raises(PartitionError, match="10 × 20 elements"):
+        stored.tile_shape(spec, (10, 20), 1000)

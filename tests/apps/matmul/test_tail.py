@@ -1,0 +1,198 @@
+"""Who helps whom, in simulated time: every panel meets every element of C once, and all end."""
+
+import heapq
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpmdask.apps.matmul.tail import OVERHEAD_SECONDS, Tail, without
+from fpmdask.apps.matmul.tiles import Tile
+
+
+class Simulation:
+    """Workers with speeds that may change, as `share` and `helping` would drive a `Tail`."""
+
+    def __init__(self, tiles, speeds, depths, *, changes=(), delay=0.02, helping=True):
+        self.tail = Tail(itemsize=8, work_per_byte=0.0)
+        self.tiles, self.speeds, self.depths = tiles, dict(speeds), depths
+        self.delay, self.helping = delay, helping
+        height = max(tile.row1 for tile in tiles.values())
+        width = max(tile.column1 for tile in tiles.values())
+        self.met = np.zeros((len(depths), height, width), dtype=int)
+        self.events, self.count, self.now = [], 0, 0.0
+        self.active, self.offered, self.given = dict(tiles), {}, {}
+        self.index, self.sums, self.ended = dict.fromkeys(tiles, 0), set(), {}
+        self.refused, self.gave = 0, []
+        for when, worker, speed in changes:
+            self.at(when, self.change, worker, speed)
+        for part, worker in enumerate(tiles):
+            self.tail.began(part, worker, tiles[worker], depths)
+            self.offered[worker], self.given[worker] = [], []
+            self.panel(worker)
+        self.part = {worker: part for part, worker in enumerate(tiles)}
+        while self.events:
+            self.now, _, call, args = heapq.heappop(self.events)
+            call(*args)
+
+    def at(self, when, call, *args):
+        heapq.heappush(self.events, (when, self.count, call, args))
+        self.count += 1
+
+    def change(self, worker, speed):
+        self.speeds[worker] = speed
+
+    def panel(self, worker):
+        index = self.index[worker]
+        for help in [help for help in self.offered[worker] if help.first <= index]:
+            self.offered[worker].remove(help)
+            kept = without(self.active[worker], help.tile)
+            if kept is None or help.first < index:
+                self.refused += 1
+                self.at(self.now + self.delay, self.tail.refused, help.number)
+            else:
+                self.active[worker] = kept
+                self.given[worker].append(help)
+        self.at(self.now + self.delay, self.hear, worker, index)
+        if index < len(self.depths):
+            tile = self.active[worker]
+            self.met[index, tile.row0 : tile.row1, tile.column0 : tile.column1] += 1
+            self.index[worker] += 1
+            seconds = tile.area * self.depths[index] / self.speeds[worker]
+            self.at(self.now + seconds, self.panel, worker)
+        else:
+            self.merge(worker)
+
+    def merge(self, worker):
+        if any(help.number not in self.sums for help in self.given[worker]):
+            self.at(self.now + 0.01, self.merge, worker)
+            return
+        self.ended[worker] = self.now
+        for help in self.given[worker]:
+            tile = help.tile
+            self.met[help.first :, tile.row0 : tile.row1, tile.column0 : tile.column1] += 1
+        self.at(self.now + self.delay, self.finished, worker)
+
+    def finished(self, worker):
+        self.tail.ended(list(self.tiles).index(worker), self.now)
+        self.look()
+
+    def hear(self, worker, index):
+        self.tail.reached(list(self.tiles).index(worker), index, self.now)
+        self.look()
+
+    def look(self):
+        for help in self.tail.helps(self.now) if self.helping else ():
+            self.gave.append(help)
+            self.at(self.now + self.delay, self.offered[help.giver].append, help)
+            work = help.tile.area * sum(self.depths[help.first :])
+            seconds = OVERHEAD_SECONDS + work / self.speeds[help.helper]
+            self.at(self.now + self.delay + seconds, self.helped, help)
+
+    def helped(self, help):
+        self.sums.add(help.number)
+        self.tail.help_ended(help.number)
+        self.look()
+
+    @property
+    def makespan(self):
+        return max(self.ended.values())
+
+
+def strips(shares, width):
+    tops = np.cumsum([0, *shares])
+    return {
+        f"w{n}": Tile(int(top), 0, int(top + share), width)
+        for n, (top, share) in enumerate(zip(tops, shares, strict=False))
+    }
+
+
+def test_balanced_workers_are_left_alone():
+    speeds = {"w0": 4e5, "w1": 1e5}
+    run = Simulation(strips([80, 20], 100), speeds, [50] * 20)
+    assert run.gave == []
+    assert run.makespan == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("wrong", [0.7, 1.4])
+def test_a_wrong_share_is_made_good(wrong):
+    """A worker has `wrong` times the share that it should have."""
+    speeds = {"w0": 8e6, "w1": 6e6, "w2": 5e6, "w3": 4e6, "w4": 3e6, "w5": 2e6}
+    shares = [286, 214, 179, 143, 107, round(71 * wrong)]
+    tiles = strips(shares, 1000)
+    depths = [500] * 16
+    ideal = sum(shares) * 1000 * 8000 / sum(speeds.values())
+    alone = Simulation(tiles, speeds, depths, helping=False)
+    helped = Simulation(tiles, speeds, depths)
+    assert (helped.met == 1).all()
+    assert helped.makespan < 1.05 * ideal + 2 * OVERHEAD_SECONDS
+    assert helped.makespan <= alone.makespan
+    if wrong > 1:
+        assert alone.makespan > 1.3 * ideal
+        assert {help.giver for help in helped.gave} == {"w5"}
+
+
+def test_a_worker_cut_to_a_third_half_way_costs_little():
+    """At most 1.25 times the ideal of the two phases, here 1.06 with panels of 1/16."""
+    speeds = {"w0": 8e6, "w1": 6e6, "w2": 5e6, "w3": 4e6, "w4": 3e6, "w5": 2e6}
+    shares = [286, 214, 179, 143, 107, 71]
+    tiles, depths = strips(shares, 1000), [500] * 16
+    undisturbed = 1000 * 1000 * 8000 / 28e6
+    ideal = undisturbed / 2 + undisturbed / 2 * 28e6 / (28e6 - 8e6 * 2 / 3)
+    run = Simulation(tiles, speeds, depths, changes=[(undisturbed / 2, "w0", 8e6 / 3)])
+    assert (run.met == 1).all()
+    assert run.makespan < 1.07 * ideal
+    assert {help.giver for help in run.gave} == {"w0"}
+
+
+def test_nobody_helps_before_the_speeds_are_known():
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    tail.began(0, "a", Tile(0, 0, 10, 10), [10] * 4)
+    tail.began(1, "b", Tile(10, 0, 20, 10), [10] * 4)
+    tail.reached(0, 0, 0.0)
+    tail.ended(0, 1.0)
+    assert tail.helps(1.0) == []
+
+
+def test_who_has_no_memory_left_does_not_help():
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    tail.began(0, "a", Tile(0, 0, 100, 10), [10] * 10, room=5)
+    tail.began(1, "b", Tile(100, 0, 200, 10), [10] * 10)
+    for second in range(11):
+        tail.reached(0, second, second)
+        tail.reached(1, second // 3, second)
+    tail.ended(0, 10.0)
+    assert tail.helps(10.0) == []
+
+
+def test_helps_of_those_that_leave_are_void():
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    tail.began(0, "a", Tile(0, 0, 100, 10), [10] * 10)
+    tail.began(1, "b", Tile(100, 0, 200, 10), [10] * 10)
+    for second in range(11):
+        tail.reached(0, second, second)
+        tail.reached(1, second // 3, second)
+    tail.ended(0, 10.0)
+    (help,) = tail.helps(10.0)
+    assert tail.left("b") == [help]
+    assert tail.help_ended(help.number) is None
+    assert tail.helps(11.0) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_every_panel_meets_every_element_once(data):
+    """Whatever the shares, the speeds, their changes and the delays of messages are."""
+    workers = data.draw(st.integers(2, 6))
+    shares = data.draw(st.lists(st.integers(1, 40), min_size=workers, max_size=workers))
+    numbers = st.floats(1e3, 1e5)
+    speeds = {f"w{n}": data.draw(numbers) for n in range(workers)}
+    changes = data.draw(
+        st.lists(st.tuples(st.floats(0, 20), st.sampled_from(sorted(speeds)), numbers), max_size=3)
+    )
+    depths = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=12))
+    delay = data.draw(st.floats(0, 1.0))
+    width = data.draw(st.integers(1, 60))
+    run = Simulation(strips(shares, width), speeds, depths, changes=changes, delay=delay)
+    assert (run.met == 1).all()

@@ -1,0 +1,85 @@
+"""Links are measured once per start of a worker, by pairs of real workers."""
+
+import numpy as np
+import pytest
+from distributed import Worker
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.matmul import run
+from fpmdask.coordinator.links import measured_links
+from fpmdask.errors import CoordinatorError
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+
+
+def cluster(workers, **options):
+    return gen_cluster(
+        client=True, nthreads=[("127.0.0.1", 1)] * workers, config=CONFIG, timeout=60, **options
+    )
+
+
+async def product(c, monkeypatch):
+    monkeypatch.setattr(run, "PROBED_NBYTES", 0)
+    balancer = await fpmdask.Balancer(c)
+    x = np.ones((40, 40))
+    result = await balancer.matmul(x, x, max_rounds=1)
+    np.testing.assert_array_equal(await c.compute(result), x @ x)
+    return balancer.report.links
+
+
+@cluster(4)
+async def test_every_link_is_measured_and_kept(c, s, *workers, monkeypatch):
+    links = await product(c, monkeypatch)
+    assert sorted(links) == [str(worker.name) for worker in workers]
+    assert all(0 < seconds < 1e-3 for link in links.values() for seconds in link)
+    assert await product(c, monkeypatch) == links
+    async with Worker(s.address, nthreads=1, name="late"):
+        again = await product(c, monkeypatch)
+    assert set(again) == {*links, "late"}
+
+
+@cluster(1)
+async def test_a_worker_alone_has_no_link(c, s, worker, monkeypatch):
+    assert await product(c, monkeypatch) == {}
+
+
+@cluster(3)
+async def test_a_worker_that_serves_nobody_is_left_out(c, s, *workers, monkeypatch):
+    await fpmdask.Balancer(c)
+    silent = workers[1].plugins["fpmdask"].side
+
+    def refuses(name, wanted):
+        raise ConnectionError("no")
+
+    silent.channels._cut = refuses
+    x = str(workers[1].name)
+    assert x not in await probe(c, s, monkeypatch)
+
+
+async def probe(c, s, monkeypatch):
+    """Measure only: the product would wait for the pieces of the silent one."""
+    found = {}
+
+    async def measured(context):
+        links = await measured_links(context)
+        found.update({context.name(address): link for address, link in links.items()})
+        raise CoordinatorError("measured")
+
+    monkeypatch.setattr(run, "measured_links", measured)
+    monkeypatch.setattr(run, "PROBED_NBYTES", 0)
+    balancer = await fpmdask.Balancer(c)
+    x = np.ones((4, 4))
+    with pytest.raises(CoordinatorError, match="measured"):
+        await balancer.matmul(x, x)
+    return found
+
+
+@cluster(2)
+async def test_where_there_are_no_channels_nothing_is_measured(c, s, *workers, monkeypatch):
+    await fpmdask.Balancer(c)
+    for worker in workers:
+        side = worker.plugins["fpmdask"].side
+        await side.channels.close()
+        side.channels = None
+    assert await product(c, monkeypatch) == {}
