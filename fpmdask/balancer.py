@@ -285,6 +285,7 @@ class Balancer:
             "distribution": distribution,
             "depth": arrays.check_depth(depth, spec),
             "rebalance": distribution is None if rebalance is None else bool(rebalance),
+            "thorough": epsilon is not None or max_rounds is not None,
             # who says how to measure wants it measured
             "known": all(given is None for given in (epsilon, max_rounds, timing, depth)),
             "product": spec.to_json(),

@@ -20,6 +20,9 @@ TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.06, budget_seconds=0.12, 
 # The product uses what all rounds say together; another one improves that by about a fifth of the
 # gain that it promises.
 LEAST_GAIN = 0.12
+# What two rounds leave unbalanced costs less to make good in the run than to measure: scouting, and
+# one round of the shares that it proposes.
+ROUNDS_BEFORE_HELP = 2
 # Operations per second and worker, to tell small products: a factor of ten does not matter.
 GUESSED_SPEED = 2e10
 # The scouting round is this much smaller than an even share.
@@ -98,6 +101,8 @@ async def find_distribution(
     measuring = context.spec["measuring"]
     if measuring["policy"] is None:
         measuring = {**measuring, "policy": TIMING.to_json()}
+    if context.spec["rebalance"] and not context.spec["thorough"]:
+        measuring = {**measuring, "max_rounds": min(ROUNDS_BEFORE_HELP, measuring["max_rounds"])}
     machine = await measure(
         context,
         spec.shape[0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -60,6 +61,7 @@ class Panel:
     a: np.ndarray
     b: np.ndarray
     nbytes_received: int
+    cpu_seconds: float
 
     def of(self, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
         """Return what of A and B a tile within the panel's one needs."""
@@ -137,6 +139,7 @@ class Fetcher:
         return taken
 
     def _fetch(self, index: int, wanted: Sequence[Wanted], tile: Tile, depth: int) -> Panel:
+        began = time.thread_time()
         shapes = {"a": (tile.height, depth), "b": (depth, tile.width)}
         here, remote = self._placed(wanted)
         panels = {o: self._panel(o, index, here, wanted, shape) for o, shape in shapes.items()}
@@ -148,7 +151,7 @@ class Fetcher:
         nbytes = 0
         for peer, items in remote.items():
             nbytes += self._receive(peer, asked[peer], items, panels)
-        return Panel(tile, panels["a"], panels["b"], nbytes)
+        return Panel(tile, panels["a"], panels["b"], nbytes, time.thread_time() - began)
 
     def _placed(
         self, wanted: Sequence[Wanted]

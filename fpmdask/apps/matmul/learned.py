@@ -14,10 +14,11 @@ from fpmdask.partition import geometric
 NAME = "matmul.share"
 # Shares that took less say more about noise than about their worker.
 LEAST_SECONDS = 0.2
-# Sizes this close together are measured as one.
-SAME = 1.1
-# Shares from half of the smallest size known to a fourth above the largest are covered.
-BELOW, ABOVE = 0.5, 1.25
+# Sizes this close together are measured as one: the noise of both would make a slope.
+SAME = 1.25
+# Shares from half of the smallest size known to twice the largest are covered: what moving takes
+# is not in them yet, and memory has limits of its own.
+BELOW, ABOVE = 0.5, 2.0
 
 
 def learn(

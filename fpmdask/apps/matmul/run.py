@@ -39,6 +39,8 @@ from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
 
 LOOK_AGAIN_SECONDS = 0.2
+# The first panel of a share is so much less deep.
+FIRST = 4
 # Links are measured for inputs of at least so much.
 PROBED_NBYTES = 16 << 20
 # A share that takes so many times as long as all others together is given to others.
@@ -177,7 +179,10 @@ class Product:
         self.assignments[assignment.part] = assignment
         # Everybody starts with another panel, so that not all ask the same owner at once.
         turn = self.turn[assignment.worker] * len(self.panels) // len(self.turn)
-        panels = [*self.panels[turn:], *self.panels[:turn]]
+        (k0, k1), *later = [*self.panels[turn:], *self.panels[:turn]]
+        # Nobody can multiply before the first panel is there: it is a small one.
+        first = k0 + max(1, (k1 - k0) // FIRST)
+        panels = [(k0, first), (first, k1), *later] if first < k1 else [(k0, k1), *later]
         room = self.plan.room(assignment.worker)
         self.helping.began(assignment, panels, room)
 

@@ -96,6 +96,8 @@ class Progress:
     compute_seconds: float = 0.0
     wait_seconds: float = 0.0
     nbytes_received: int = 0
+    multiply_cpu: float = 0.0
+    receive_cpu: float = 0.0
 
     def facts(self) -> dict[str, Any]:
         """Return what the report says of it."""
@@ -129,7 +131,7 @@ def offer(number: int) -> tuple[str, int]:
 def _answer(
     work: Any, side: WorkerSide, space: RunSpace, order: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    began = time.perf_counter()
+    began, cpu, sent = time.perf_counter(), time.process_time(), _sent_cpu(side)
     try:
         spec = MatmulSpec.from_json(order["product"])
         with side.blas_threads(), Fetcher(side, space, spec, order) as fetcher:
@@ -138,7 +140,20 @@ def _answer(
         return {"missing": missing.keys}
     except PartitionError as unusable:
         return {"unusable": str(unusable)}
-    return {"seconds": time.perf_counter() - began, **progress.facts()}
+    return {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": {
+            "multiply": progress.multiply_cpu,
+            "receive": progress.receive_cpu,
+            "send": _sent_cpu(side) - sent,
+            "process": time.process_time() - cpu,
+        },
+        **progress.facts(),
+    }
+
+
+def _sent_cpu(side: WorkerSide) -> float:
+    return 0.0 if side.channels is None else side.channels.cpu_seconds
 
 
 def _multiplied(update: _Update) -> Progress:
@@ -201,11 +216,13 @@ class _Update:
     def add(self, progress: Progress, panel: Panel, tile: Tile, beta: float) -> None:
         """C += A_panel · B_panel in a tile; with ``beta`` 0 overwriting."""
         _stop_if(self.space.cancelled.is_set())
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.thread_time()
         for at, cell in progress.part.within(tile):
             a, b = panel.of(at)
             panel_update(a, b, cell, beta=beta, threads=self.side.worker.state.nthreads)
         progress.compute_seconds += time.perf_counter() - began
+        progress.multiply_cpu += time.thread_time() - cpu
+        progress.receive_cpu += panel.cpu_seconds
         progress.work += tile.area * panel.a.shape[1]
         progress.nbytes_received += panel.nbytes_received
 
