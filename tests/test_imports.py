@@ -31,7 +31,18 @@ ALLOWED: dict[str, set[str]] = {
 }
 EXTERNAL_TO_PURE = {"numpy", "scipy"}
 # An application's kernel and plan are pure; these modules of it talk to Dask.
-DASK_SIDE = {"run", "share", "arrays", "distribute", "fetch", "helping", "learned", "stored"}
+DASK_SIDE = {
+    "run",
+    "share",
+    "arrays",
+    "distribute",
+    "fetch",
+    "helping",
+    "learned",
+    "stored",
+    "product",
+    "relay",
+}
 
 
 def modules():

@@ -166,7 +166,7 @@ def bench(definition: str) -> Iterator[Bench]:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if HERE not in paths:  # the lab's processes open functions of `data`
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, *paths]))
-    lab = Lab.from_toml(definition, name=f"bench-{definition}-{os.getpid()}")
+    lab = Lab.from_toml(definition, name=f"bench-{Path(definition).stem}-{os.getpid()}")
     with lab, Client(lab.scheduler_address) as client:
         info = client.scheduler_info(n_workers=-1)["workers"]
         where = {str(worker["name"]): address for address, worker in info.items()}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -27,6 +24,8 @@ from fpmdask.coordinator.fingerprint import fingerprint
 from fpmdask.coordinator.identity import canonical
 from fpmdask.coordinator.installation import PLUGIN
 from fpmdask.coordinator.remote_errors import describe_error
+from fpmdask.coordinator.space import RELAY_SECONDS, RELAYED
+from fpmdask.coordinator.space import RunSpace as RunSpace
 from fpmdask.errors import PartitionError
 from fpmdask.timing import (
     Kernel,
@@ -45,49 +44,8 @@ SCRATCH_SECONDS = 10.0
 # Enough for a link's rate to show; 0.1 s at 100 Mbit/s.
 PROBE_NBYTES = 1 << 20
 PROBE = "fpmdask-probe"
-
 # Cutting more than this many bytes of pieces leaves the event loop for a thread.
 OFFLOAD_NBYTES = 1 << 20
-
-
-class Part(Protocol):
-    """A part of a run's result that is on this worker."""
-
-    def chunk(self, bounds: Sequence[int]) -> Any:
-        """Return the chunk of the result at ``bounds``, with memory of its own."""
-
-
-@dataclass
-class RunSpace:
-    """What one run keeps on this worker, until `WorkerSide.forget`."""
-
-    run: str
-    scratch: Scratch
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    kernel: Kernel | None = None
-    parts: dict[int, Part] = field(default_factory=dict)
-    partial: dict[int, Any] = field(default_factory=dict)
-    offered: dict[Any, np.ndarray] = field(default_factory=dict)  # to other workers, beside chunks
-    _notes: dict[str, queue.SimpleQueue[Any]] = field(default_factory=dict)
-
-    def notes(self, to: str) -> queue.SimpleQueue[Any]:
-        """Return what the coordinator tells a step, by the name that step listens to.
-
-        None among them says that the run is over.
-        """
-        notes = self._notes.setdefault(to, queue.SimpleQueue())
-        if self.cancelled.is_set():
-            notes.put(None)
-        return notes
-
-    def cancel(self) -> None:
-        """Make the steps of the run stop at their next check, and keep nothing for it."""
-        self.cancelled.set()
-        for notes in list(self._notes.values()):
-            notes.put(None)
-        self.parts.clear()
-        self.partial.clear()
-        self.offered.clear()
 
 
 class WorkerSide(WorkerPlugin):
@@ -236,7 +194,8 @@ class WorkerSide(WorkerPlugin):
         """Return why there are no pieces, or views of the chunks; on the event loop."""
         space = self.spaces.get(run)  # none where it only holds chunks
         data: Mapping[Any, Any] = self.worker.data
-        offered = {} if space is None else space.offered
+        given = {} if space is None else space.offered
+        offered = {key: value for key, value in given.items() if value is not None}
         missing = [key for key, _, _ in wanted if key not in offered and key not in data]
         if missing:
             return {"missing": missing}, []
@@ -271,6 +230,12 @@ class WorkerSide(WorkerPlugin):
                 return {"missing": [key for key, _, _ in wanted]}, []
             return self._cut(run, wanted)
 
+        space = self.spaces.get(run)
+        for key, (_, rows, _, columns), _ in wanted:
+            if space is None or key[0] != RELAYED:
+                continue
+            if space.wait_for(key, (rows, columns), RELAY_SECONDS) is None:
+                return {"missing": [key]}, []
         loop: Any = self.worker.loop
         refusal, pieces = asyncio.run_coroutine_threadsafe(cut(), loop.asyncio_loop).result()
         if refusal:

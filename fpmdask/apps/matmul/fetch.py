@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 from zlib import crc32
@@ -16,7 +16,8 @@ import numpy as np
 
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, pieces
 from fpmdask.coordinator.channel import Channel
-from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
+from fpmdask.coordinator.space import RELAY_SECONDS, RELAYED, RunSpace, relayed_key
+from fpmdask.coordinator.worker import WorkerSide, checked_chunk
 from fpmdask.errors import PartitionError
 
 # A peer that does not answer for so long is taken for gone.
@@ -50,7 +51,7 @@ class ChunksMissing(Exception):
 
     def __init__(self, keys: Sequence[Any]) -> None:
         super().__init__(f"{len(keys)} chunks are not where they were")
-        self.keys = list(keys)
+        self.keys = [key[1] if key[0] == RELAYED else key for key in keys]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Fetcher:
         self, side: WorkerSide, space: RunSpace, spec: MatmulSpec, order: Mapping[str, Any]
     ) -> None:
         self.side, self.space, self.spec, self.order = side, space, spec, order
+        self.relays: Mapping[Any, str] = dict(order.get("relays", ()))
         self._thread = ThreadPoolExecutor(1, "fpmdask-fetch")
         self._open = ExitStack()
         self._channels: dict[str, Channel] = {}
@@ -164,9 +166,19 @@ class Fetcher:
 
         chunks = self._on_loop(look())
         here, remote, missing = [], dict[str, list[Wanted]](), []
+        own = self.side.worker.address
         for item in wanted:
             r0, r1, c0, c1 = item.source
-            own = self.side.worker.address
+            relay = None if item.key in chunks else self.relays.get(item.key)
+            if relay == own:
+                arrived = self.space.wait_for(relayed_key(item.key), (r1, c1), RELAY_SECONDS)
+                if arrived is not None:
+                    here.append((item, arrived[r0:r1, c0:c1]))
+                    continue
+            elif relay is not None:
+                asked = replace(item, key=relayed_key(item.key))
+                remote.setdefault(relay, []).append(asked)
+                continue
             peers = [peer for peer in self.order["holders"][item.key] if peer != own]
             if item.key in chunks:
                 chunk = checked_chunk(item.key, chunks[item.key], item.shape)

@@ -37,6 +37,7 @@ class Helping:
         self.context, self.spec = context, spec
         self.tail = Tail(spec.dtype.itemsize, work_per_byte)
         self.panels: dict[int, Panels] = {}
+        self.relays: Mapping[Any, str] = {}
         self.done: dict[int, dict[str, Any]] = {}
         self._looked = 0.0
 
@@ -112,7 +113,9 @@ class Helping:
             self.tail.refused(help.number)
             return
         context, channels = self.context, self.context.channels
+        relays = [(key, self.relays[key]) for key in places if self.relays.get(key) in channels]
         peers = {peer for holding in places.values() for peer in holding}
+        peers |= {relay for _, relay in relays}
         panels = list(self.panels[help.part][help.first :])
         payload = {
             "help": help.number,
@@ -120,6 +123,7 @@ class Helping:
             "product": self.spec.to_json(),
             "panels": panels,
             "holders": places,
+            "relays": relays,
             "channels": {peer: channels[peer] for peer in peers if peer in channels},
         }
         give = {"give": help.number, "tile": help.tile.bounds, "first": help.first}

@@ -20,6 +20,8 @@ LAYOUTS = ("auto", "rows", "columns")
 # What a worker spends on a byte that it receives or sends, in operations of its own: 0.3 CPU-s per
 # GB, measured on both ends, at 50 Gflop/s. It comes out of the same quota as the multiplication.
 OPERATIONS_PER_BYTE = 15.0
+# Of a link's rate, what a worker's panels reach: it pauses where panels do not follow each other.
+LINK_USE = 0.8
 # The layout decides what is moved, that decides the areas, and these the layout.
 _ROUNDS = 6
 _GAIN = 0.99
@@ -151,6 +153,13 @@ def _settled(
     speeds = np.array([(rates or {}).get(name, math.nan) for name in names])
     receiving, sending = np.array([(links or {}).get(name, (0.0, 0.0)) for name in names]).T
     per_row = operations(spec, 1) / speeds
+    # behind a slow link a chunk leaves its owner once, to be relayed
+    whole = sum(
+        (nbytes * np.array(chunks[axis], dtype=np.float64)[:, np.newaxis]).sum(axis=0)
+        for axis, (nbytes, chunks) in enumerate(
+            zip(held, (spec.a_chunks, spec.b_chunks), strict=True)
+        )
+    )
     best: Placement | None = None
     for _ in range(_ROUNDS):
         tiles = _tiles(spec, layout, rows, limits)
@@ -162,8 +171,9 @@ def _settled(
                 tiles, (received, sent) = nearer, instead
         moving = (received + sent) * OPERATIONS_PER_BYTE / speeds
         shares = np.array(list(rows.values()), dtype=np.float64)
-        arriving = received * receiving
-        times = np.maximum(np.maximum(shares * per_row + moving, arriving), sent * sending)
+        arriving = received * receiving / LINK_USE
+        leaving = np.minimum(sent, whole) * sending
+        times = np.maximum(np.maximum(shares * per_row + moving, arriving), leaving)
         seconds = float(times.max())
         if best is None or seconds < best.seconds:
             spent = dict(zip(names, np.nan_to_num(moving).tolist(), strict=True))

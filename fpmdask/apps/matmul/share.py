@@ -14,6 +14,7 @@ import numpy as np
 from fpmdask.apps.matmul.fetch import ChunksMissing, Fetcher, Panel
 from fpmdask.apps.matmul.kernel import NAME, panel_update
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
+from fpmdask.apps.matmul.relay import Relaying
 from fpmdask.apps.matmul.tail import without
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide
@@ -134,7 +135,8 @@ def _answer(
     began, cpu, sent = time.perf_counter(), time.process_time(), _sent_cpu(side)
     try:
         spec = MatmulSpec.from_json(order["product"])
-        with side.blas_threads(), Fetcher(side, space, spec, order) as fetcher:
+        relaying = Relaying(side, space, spec, order.get("relay", ()), order["panels"])
+        with side.blas_threads(), relaying, Fetcher(side, space, spec, order) as fetcher:
             progress = work(_Update(side, space, order, fetcher))
     except ChunksMissing as missing:
         return {"missing": missing.keys}

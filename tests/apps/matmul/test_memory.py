@@ -6,6 +6,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
+from scipy.linalg.blas import dgemm
 
 import fpmdask
 from fpmdask.apps.matmul.arrays import check
@@ -20,6 +21,12 @@ def status(name):
     """Return a field of this process's memory in bytes."""
     line = next(s for s in Path("/proc/self/status").read_text().splitlines() if s.startswith(name))
     return int(line.split()[1]) << 10
+
+
+def warm_up():
+    """Let BLAS take the buffers that it keeps."""
+    large = np.ones((1500, 1500))
+    dgemm(1.0, large, large)
 
 
 def reset():
@@ -43,8 +50,9 @@ def test_a_worker_holds_its_inputs_its_part_of_c_and_two_panels(layout):
     ):
         a, b = (client.persist(da.random.random((N, N), chunks=500)) for _ in range(2))
         wait([a, b])
+        client.run(warm_up)
         small = np.ones((600, 600))
-        balancer.matmul(small, small)  # BLAS takes buffers of its own at its first call
+        balancer.matmul(small, small)
         before = client.run(reset)
         c = balancer.matmul(a, b, layout=layout)
         after = client.run(peak)
@@ -55,5 +63,6 @@ def test_a_worker_holds_its_inputs_its_part_of_c_and_two_panels(layout):
             row0, row1, column0, column1 = share["tile"]
             two_panels = 2 * depth * (row1 - row0 + column1 - column0) * 8
             grown = after[addresses[share["worker"]]] - before[addresses[share["worker"]]]
-            assert grown <= share["nbytes"] + two_panels + SLACK
+            helped = sum(h["nbytes"] for h in report.helps if h["worker"] == share["worker"])
+            assert grown <= share["nbytes"] + helped + two_panels + SLACK
         assert c.nbytes == N * N * 8

@@ -1,0 +1,329 @@
+"""A product in the making: assignments go out, what happens comes back, C is published."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+from fpmdask.apps.matmul.helping import Helping
+from fpmdask.apps.matmul.place import Placement, by_elements, cuts, work_per_byte
+from fpmdask.apps.matmul.plan import (
+    Assignment,
+    MatmulSpec,
+    TilesPlan,
+    needed_keys,
+    panels,
+    rows_within,
+)
+from fpmdask.apps.matmul.relay import in_order_of_arrival, is_slow, relays
+from fpmdask.apps.matmul.share import multiply_share
+from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
+from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
+from fpmdask.coordinator.links import Link
+from fpmdask.coordinator.tickets import Order
+from fpmdask.errors import CoordinatorError, PartitionError
+
+LOOK_AGAIN_SECONDS = 0.2
+# The first panel of a share is so much less deep.
+FIRST = 4
+# A share that takes so many times as long as all others together is given to others.
+OVERDUE = 10.0
+
+
+class Product:
+    """Shell around `TilesPlan`: submits its assignments, feeds it what happens, publishes C."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        spec: MatmulSpec,
+        placement: Placement,
+        bounds: Mapping[str, float],
+        links: Mapping[str, Link],
+    ) -> None:
+        self.context = context
+        self.links = links
+        self.relays: dict[Any, str] = {}
+        self.spec = spec
+        tiles = placement.tiles
+        self.panels: Sequence[tuple[int, int]] = panels(spec)
+        self.width = spec.shape[2]
+        self.turn = {worker: n for n, worker in enumerate(tiles)}
+        self.cuts = cuts(tile for own in tiles.values() for tile in own)
+        models = {worker: context.model_of(worker) for worker in tiles}
+        self.plan = TilesPlan(
+            tiles,
+            models={w: by_elements(m, self.width) for w, m in models.items() if m is not None},
+            limits={
+                worker: bounds[worker] * self.width if worker in bounds else self._limit_of(worker)
+                for worker in tiles
+            },
+            by_rows=placement.layout == "rows",
+        )
+        self.helping = Helping(context, spec, work_per_byte(spec))
+        self.began = time.monotonic()
+        self.overdue: asyncio.TimerHandle | None = None
+        self.stranded: asyncio.TimerHandle | None = None
+        self.assignments: dict[int, Assignment] = {}
+        self.shares: dict[int, dict[str, Any]] = {}
+        self.recoveries: set[asyncio.Task[None]] = set()
+
+    async def multiply(self) -> dict[str, Any]:
+        """Follow the plan until C is complete and published."""
+        places = await self._wait_for_chunks()
+        itemsize = self.spec.dtype.itemsize
+        assignments = self.plan.assign()
+        self.relays = relays(
+            self.spec,
+            {assignment.worker: [assignment.tile] for assignment in assignments},
+            places,
+            self.links,
+            {a.worker: self.plan.room(a.worker) * itemsize for a in assignments},
+        )
+        self.helping.relays = self.relays
+        if self.relays:
+            self.panels = in_order_of_arrival(self.spec, self.panels, self.relays, places)
+        try:
+            self._assign(assignments, places, relay=True)
+            self.relays = {}  # whoever starts later asks the owners
+            while True:
+                while not self.plan.done:
+                    await self._next_event()
+                published = await self._publish()
+                if published is not None:
+                    return published
+                await self._next_event()
+        finally:
+            for task in self.recoveries:
+                task.cancel()
+            for timer in (self.overdue, self.stranded):
+                if timer is not None:
+                    timer.cancel()
+
+    def _limit_of(self, worker: str) -> float:
+        """Return the most elements for a worker that joined: what it has memory for now."""
+        if worker not in self.context.workers:
+            return 0.0
+        return rows_within(self.spec, free_nbytes(self.context, worker)) * self.width
+
+    def _assign(
+        self,
+        assignments: Sequence[Assignment],
+        holders: dict[Any, list[str]],
+        relay: bool = False,
+    ) -> None:
+        orders = []
+        for assignment in assignments:
+            if assignment.part not in self.assignments:  # otherwise it goes on where it was
+                self._begin(assignment)
+            needed = {key: holders[key] for key in needed_keys(self.spec, assignment.tile)}
+            peers = {peer for places in needed.values() for peer in places}
+            channels = self.context.channels
+            payload = {
+                "part": assignment.part,
+                "tile": assignment.tile.bounds,
+                "cuts": self.cuts,
+                "product": self.spec.to_json(),
+                "panels": self.helping.panels[assignment.part],
+                "holders": needed,
+                "channels": {peer: channels[peer] for peer in peers if peer in channels},
+            }
+            if relay and self.relays:
+                relayed = self._relayed(assignment, needed, holders)
+                payload |= {**relayed, "channels": payload["channels"] | relayed["channels"]}
+            # It uses all threads of its worker, and the buffers of the one scratch.
+            slots = self.context.coordinator.slots
+            orders.append(Order(assignment.worker, multiply_share, payload, slots))
+        self.context.dispatch(orders, [assignment.part for assignment in assignments])
+
+    def _relayed(
+        self,
+        assignment: Assignment,
+        needed: Iterable[Any],
+        holders: Mapping[Any, Sequence[str]],
+    ) -> dict[str, Any]:
+        """Return what an order says of chunks that are relayed, to this worker and by it."""
+        channels = self.context.channels
+        relay = [
+            (key, owner, channels[owner])
+            for key, worker in self.relays.items()
+            for owner in holders[key][:1]
+            if worker == assignment.worker and owner in channels
+        ]
+        asked = [(key, self.relays[key]) for key in needed if key in self.relays]
+        by_relays = {worker: channels[worker] for _, worker in asked if worker in channels}
+        return {"relay": relay, "relays": asked, "channels": by_relays}
+
+    def _begin(self, assignment: Assignment) -> None:
+        self.assignments[assignment.part] = assignment
+        # Everybody starts with another panel, so that not all ask the same owner at once.
+        # Relayed chunks come in the order of panels.
+        turn = self.turn[assignment.worker] * len(self.panels) // len(self.turn)
+        if self.relays:
+            turn = 0
+        (k0, k1), *later = [*self.panels[turn:], *self.panels[:turn]]
+        # Nobody can multiply before the first panel is there: it is a small one.
+        first = k0 + max(1, (k1 - k0) // FIRST)
+        panels = [(k0, first), (first, k1), *later] if first < k1 else [(k0, k1), *later]
+        slow = is_slow(self.links, assignment.worker)  # what it helps with would come too late
+        room = 0.0 if slow else self.plan.room(assignment.worker)
+        self.helping.began(assignment, panels, room)
+
+    async def _next_event(self) -> None:
+        match await self.context.next_event():
+            case ("news", _, news):
+                self.helping.news(news)
+            case ("answer", ("help", number), answer):
+                self.helping.answered(number, answer)
+            case ("left", worker):
+                self.helping.left(worker)
+                self._reassign(self.plan.left(worker), f"{self.context.name(worker)} left")
+                self._wait_for_workers()
+            case ("joined", worker) if worker in self.context.workers:
+                self.turn.setdefault(worker, len(self.turn))
+                model, limit = self.context.model_of(worker), self._limit_of(worker)
+                known = None if model is None else by_elements(model, self.width)
+                moved = self.plan.joined(worker, known, limit)
+                self._reassign(moved, f"{self.context.name(worker)} joined")
+                self._wait_for_workers()
+            case ("stranded",) if self.plan.stranded:
+                story = "; ".join(self.plan.events)
+                raise CoordinatorError(
+                    f"no worker is left for {self.plan.stranded} of {self.plan.elements} elements "
+                    f"of C, and none has joined within fpmdask.recovery: {story}"
+                )
+            case ("found", part, places):
+                self._assign([self.assignments[part]], places)
+            case ("gave up", error):
+                raise error
+            case ("overdue", seconds):
+                self._give_up_on_silent(seconds)
+            case ("answer", part, answer):
+                self._answered(part, answer)
+
+    def _answered(self, part: int, answer: dict[str, Any]) -> None:
+        assignment = self.assignments.get(part)
+        if assignment is None or answer.get("left") or not self.plan.owns(part, assignment.worker):
+            return  # its worker is gone, and the plan knows
+        name = self.context.name(assignment.worker)
+        if "missing" in answer:
+            task = asyncio.create_task(self._recover(part, answer["missing"]))
+            self.recoveries.add(task)
+            task.add_done_callback(self.recoveries.discard)
+        elif "unusable" in answer:
+            raise PartitionError(answer["unusable"])
+        elif "error" in answer:
+            error = answer["error"]
+            reason = f"{error['type']}: {error['message']}"
+            self.context.leave_out(assignment.worker, reason)
+            self.helping.left(assignment.worker)
+            try:
+                moved = self.plan.failed(part, assignment.worker)
+            except PartitionError as full:
+                raise KernelFailed(f"no worker could multiply its share ({full})", error) from None
+            if self.plan.stranded:
+                story = "; ".join(self.plan.events)
+                raise KernelFailed(f"no worker could multiply its share ({story})", error)
+            self._reassign(moved, f"{name} failed: {reason}")
+        elif "cancelled" in answer:
+            # its worker is closing, and the scheduler does not know yet
+            self.context.leave_out(assignment.worker, CLOSING)
+            self.helping.left(assignment.worker)
+            self._reassign(self.plan.left(assignment.worker), f"{name} {CLOSING}")
+            self._wait_for_workers()
+        else:
+            self.plan.finished(part, assignment.worker)
+            self.helping.finished(part)
+            tile = assignment.tile
+            rows = tile.area / self.width  # of full width; whole ones in the layout "rows"
+            units = int(rows) if rows == int(rows) else rows
+            facts = {"worker": name, "part": part, "units": units, "tile": tile.bounds}
+            self.shares[part] = {**facts, **answer}
+            self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
+            self._watch()
+
+    def _watch(self) -> None:
+        """Give those that still compute ten times what the others took, and no less than `hang`."""
+        if self.overdue is not None:
+            self.overdue.cancel()
+        patience = max(
+            self.context.spec["measuring"]["hang"], OVERDUE * (time.monotonic() - self.began)
+        )
+        self.overdue = asyncio.get_running_loop().call_later(
+            patience, self.context.post, ("overdue", patience)
+        )
+
+    def _give_up_on_silent(self, seconds: float) -> None:
+        """Move the shares of workers whose call does not return; it cannot be cancelled."""
+        if self.helping.give_up():  # it may be a helper that the others wait for
+            self._watch()
+            return
+        for worker in {assignment.worker for assignment in self.plan.assign()}:
+            reason = f"its share was not finished {seconds:g} s after the last other one"
+            self.context.give_up_on(worker, reason)
+            self.helping.left(worker)
+            self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
+        self._wait_for_workers()
+
+    def _wait_for_workers(self) -> None:
+        """Where nobody is left, wait as long for a worker (a nanny restarts one) as for chunks."""
+        if self.plan.stranded and self.stranded is None:
+            patience = self.context.spec["recovery"]
+            self.context.emit("waiting for workers", patience=patience)
+            self.stranded = asyncio.get_running_loop().call_later(
+                patience, self.context.post, ("stranded",)
+            )
+        elif not self.plan.stranded and self.stranded is not None:
+            self.stranded.cancel()
+            self.stranded = None
+
+    def _reassign(self, assignments: Sequence[Assignment], why: str) -> None:
+        if not assignments:
+            return
+        self.context.emit(
+            "re-partitioned",
+            reason=why,
+            tiles=[(self.context.name(a.worker), a.tile.bounds) for a in assignments],
+        )
+        self._assign(assignments, holders(self.context.scheduler, self.spec.keys))
+
+    async def _wait_for_chunks(self) -> dict[Any, list[str]]:
+        context = self.context
+        return await wait_for_chunks(context.scheduler, self.spec.keys, context.spec["recovery"])
+
+    async def _recover(self, part: int, missing: Sequence[Any]) -> None:
+        """Wait until lost chunks are in memory again, then let the share go on."""
+        self.context.emit("waiting for chunks", count=len(missing))
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)  # a holder that closes is still listed for a while
+        try:
+            places = await self._wait_for_chunks()
+        except CoordinatorError as error:
+            self.context.post(("gave up", error))
+        else:
+            self.context.post(("found", part, places))
+
+    async def _publish(self) -> dict[str, Any] | None:
+        """Make the parts chunks of one dask array; None when a worker left meanwhile."""
+        name = f"fpmdask-matmul-{uuid4().hex}"
+        parts = self.plan.parts
+        rows, columns = cuts(part.tile for part in parts)
+        keys: dict[str, list[tuple[Any, int, Any]]] = {}
+        for part in parts:
+            tile = part.tile
+            for i in range(rows.index(tile.row0), rows.index(tile.row1)):
+                for j in range(columns.index(tile.column0), columns.index(tile.column1)):
+                    bounds = (rows[i], rows[i + 1], columns[j], columns[j + 1])
+                    keys.setdefault(part.worker, []).append(((name, i, j), part.part, bounds))
+        if not await publish(self.context, keys):
+            return None
+        self.context.report["shares"] = [self.shares[part.part] for part in parts]
+        self.context.report["helps"] = list(self.helping.done.values())
+        return {
+            "name": name,
+            "rows": [high - low for low, high in pairwise(rows)],
+            "columns": [high - low for low, high in pairwise(columns)],
+        }

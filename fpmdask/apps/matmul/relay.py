@@ -1,0 +1,246 @@
+"""Chunks of workers behind slow links leave them once: one worker gets them whole, and serves them.
+
+The order of a share says which chunks its worker relays, in the order in which panels need them;
+threads receive them while the first panels are multiplied. Others ask the relay instead of the
+owner, and wait there until the chunk has come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from fpmdask.apps.matmul.plan import MatmulSpec, Tile, needed_keys
+from fpmdask.coordinator.channel import Channel
+from fpmdask.coordinator.links import Link
+from fpmdask.coordinator.space import RunSpace, relayed_key
+from fpmdask.coordinator.worker import WorkerSide
+
+# A link that sends so many times slower than the middle one is slow.
+SLOW = 4.0
+
+
+def relays(
+    spec: MatmulSpec,
+    tiles: Mapping[str, Sequence[Tile]],
+    holders: Mapping[Any, Sequence[str]],
+    links: Mapping[str, Link],
+    room: Mapping[str, float],
+) -> dict[Any, str]:
+    """Return which worker relays which chunk: key -> address.
+
+    Parameters
+    ----------
+    spec
+        The product.
+    tiles
+        Worker -> its tiles of C.
+    holders
+        Key -> workers that hold the chunk.
+    links
+        Worker -> its link.
+    room
+        Worker -> bytes that it may take.
+
+    Returns
+    -------
+    dict
+        Chunks that only workers behind slow links hold and that more than one other worker needs.
+        All chunks of an owner go to one relay, so that they leave in the order of panels: that
+        with the most room of those that relay for the fewest owners.
+    """
+    if not links:
+        return {}
+    slow = {worker for worker in links if is_slow(links, worker)}
+    needing: dict[Any, int] = {}
+    for worker, own in tiles.items():
+        for key in {key for tile in own for key in needed_keys(spec, tile)}:
+            if slow.issuperset(holders[key]) and worker not in holders[key]:
+                needing[key] = needing.get(key, 0) + 1
+    by_owner: dict[str, list[Any]] = {}
+    for key in sorted((key for key, count in needing.items() if count > 1), key=str):
+        by_owner.setdefault(holders[key][0], []).append(key)
+    left = {worker: room[worker] for worker in tiles if worker in links and worker not in slow}
+    owners = dict.fromkeys(left, 0)
+    chosen: dict[Any, str] = {}
+    for keys in by_owner.values():
+        nbytes = sum(_nbytes(spec, key) for key in keys)
+        able = [worker for worker, free in left.items() if free >= nbytes]
+        if able:
+            relay = min(able, key=lambda worker: (owners[worker], -left[worker]))
+            owners[relay] += 1
+            left[relay] -= nbytes
+            chosen |= dict.fromkeys(keys, relay)
+    return chosen
+
+
+def is_slow(links: Mapping[str, Link], worker: str) -> bool:
+    """Tell whether a worker's link, either way, is far slower than the middle one."""
+    if worker not in links:
+        return False
+    middle = len(links) // 2
+    receiving = sorted(link.receiving for link in links.values())[middle]
+    sending = sorted(link.sending for link in links.values())[middle]
+    link = links[worker]
+    return link.sending > SLOW * sending or link.receiving > SLOW * receiving
+
+
+def in_order_of_arrival(
+    spec: MatmulSpec,
+    panels: Sequence[tuple[int, int]],
+    relayed: Mapping[Any, str],
+    holders: Mapping[Any, Sequence[str]],
+) -> list[tuple[int, int]]:
+    """Return panels, those first for which slow links have little to send.
+
+    While these are multiplied the rest arrives.
+    """
+
+    def waiting(panel: tuple[int, int]) -> int:
+        nbytes: dict[str, int] = {}
+        for key in relayed:
+            source, _ = slice_of(spec, key, panel)
+            if source is not None:
+                r0, r1, c0, c1 = source
+                owner = holders[key][0]
+                nbytes[owner] = nbytes.get(owner, 0) + (r1 - r0) * (c1 - c0)
+        return max(nbytes.values(), default=0)
+
+    return sorted(panels, key=waiting)
+
+
+def shape_of(spec: MatmulSpec, key: Any) -> tuple[int, int]:
+    """Return the rows and columns of a chunk."""
+    name, row, column = key
+    rows, columns = spec.a_chunks if name == spec.a_name else spec.b_chunks
+    return rows[row], columns[column]
+
+
+def _nbytes(spec: MatmulSpec, key: Any) -> int:
+    rows, columns = shape_of(spec, key)
+    return rows * columns * spec.dtype.itemsize
+
+
+class Relaying:
+    """Receives the chunks that a share's order wants relayed, until the run is over.
+
+    Parameters
+    ----------
+    side, space
+        The worker, and the run on it.
+    spec
+        The product.
+    wanted
+        Keys, and who holds each: (key, address, address of its channel).
+    """
+
+    def __init__(
+        self,
+        side: WorkerSide,
+        space: RunSpace,
+        spec: MatmulSpec,
+        wanted: Iterable[tuple[Any, str, tuple[str, int]]],
+        panels: Sequence[tuple[int, int]],
+    ) -> None:
+        self._side, self._space, self._spec, self._panels = side, space, spec, panels
+        self._channels: set[Channel] = set()
+        by_owner: dict[str, list[tuple[Any, tuple[str, int]]]] = {}
+        for key, owner, address in wanted:
+            if relayed_key(key) not in space.offered:
+                by_owner.setdefault(owner, []).append((tuple(key), (address[0], address[1])))
+        self._threads = [
+            threading.Thread(target=self._receive, args=item, name="fpmdask-relay", daemon=True)
+            for item in by_owner.items()
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            for channel in list(self._channels):
+                channel.shut()
+        for thread in self._threads:
+            thread.join()
+
+    def _receive(self, owner: str, wanted: Sequence[tuple[Any, tuple[str, int]]]) -> None:
+        chunks: dict[Any, np.ndarray] = {}
+        try:
+            with ExitStack() as opened:
+                channel = opened.enter_context(self._side.channel(owner, wanted[0][1]))
+                self._channels.add(channel)
+                for panel in self._panels:
+                    for key, _ in wanted:
+                        source, ready = slice_of(self._spec, key, panel)
+                        if source is not None and not self._slice(channel, key, source, chunks):
+                            return
+                        if source is not None:
+                            self._space.arrived(relayed_key(key), chunks[key], ready)
+        except OSError:
+            pass  # who asks for them here hears that they are missing, and goes to the owner
+        finally:
+            for key, _ in wanted:
+                shape = shape_of(self._spec, key)
+                if not self._space.is_ready(relayed_key(key), shape):
+                    self._space.arrived(relayed_key(key), None, shape)
+
+    def _slice(
+        self,
+        channel: Channel,
+        key: Any,
+        source: tuple[int, int, int, int],
+        chunks: dict[Any, np.ndarray],
+    ) -> bool:
+        """Receive a slice into its chunk; tell whether it came."""
+        if self._space.cancelled.is_set():
+            return False
+        shape = shape_of(self._spec, key)
+        channel.ask(self._space.run, [(key, source, shape)])
+        answer = channel.answer()
+        if "dtypes" not in answer:
+            return False
+        dtype = np.dtype(answer["dtypes"][0])
+        if key not in chunks:
+            chunks[key] = np.empty(shape, dtype)
+        r0, r1, c0, c1 = source
+        channel.receive(chunks[key][r0:r1, c0:c1])
+        return True
+
+
+def slice_of(
+    spec: MatmulSpec, key: Any, panel: tuple[int, int]
+) -> tuple[tuple[int, int, int, int] | None, tuple[int, int]]:
+    """Return what of a chunk a panel needs, None for nothing, and what is there with it.
+
+    Examples
+    --------
+    >>> halves = ((4, 4), (4, 4))
+    >>> spec = MatmulSpec((8, 8, 8), np.dtype("f8"), halves, halves, "a", "b")
+    >>> slice_of(spec, ("a", 0, 1), (3, 6)), slice_of(spec, ("b", 1, 0), (3, 6))
+    (((0, 4, 0, 2), (4, 2)), ((0, 2, 0, 4), (2, 4)))
+    >>> slice_of(spec, ("a", 0, 0), (4, 8))
+    (None, (4, 0))
+    """
+    name, row, column = key
+    rows, columns = shape_of(spec, key)
+    of_a = name == spec.a_name
+    begin = sum(spec.a_chunks[1][:column]) if of_a else sum(spec.b_chunks[0][:row])
+    length = columns if of_a else rows
+    low, high = max(0, panel[0] - begin), min(length, panel[1] - begin)
+    if low >= high:
+        return None, (rows, 0) if of_a else (0, columns)
+    if of_a:
+        return (0, rows, low, high), (rows, high)
+    return (low, high, 0, columns), (high, columns)

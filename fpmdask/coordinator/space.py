@@ -1,0 +1,87 @@
+"""What one run keeps on a worker, and what its steps wait for there."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from fpmdask.timing import Kernel, Scratch
+
+RELAYED = "fpmdask-relayed"
+RELAY_SECONDS = 60.0
+
+
+def relayed_key(key: Any) -> tuple[str, Any]:
+    """Return the name under which a worker offers a chunk that it relays."""
+    return RELAYED, tuple(key)
+
+
+class Part(Protocol):
+    """A part of a run's result that is on this worker."""
+
+    def chunk(self, bounds: Sequence[int]) -> Any:
+        """Return the chunk of the result at ``bounds``, with memory of its own."""
+
+
+@dataclass
+class RunSpace:
+    """What one run keeps on this worker, until `WorkerSide.forget`."""
+
+    run: str
+    scratch: Scratch
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    kernel: Kernel | None = None
+    parts: dict[int, Part] = field(default_factory=dict)
+    partial: dict[int, Any] = field(default_factory=dict)
+    # to other workers, beside chunks; None for what will not come
+    offered: dict[Any, np.ndarray | None] = field(default_factory=dict)
+    _ready: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    _news: threading.Condition = field(default_factory=threading.Condition)
+    _notes: dict[str, queue.SimpleQueue[Any]] = field(default_factory=dict)
+
+    def notes(self, to: str) -> queue.SimpleQueue[Any]:
+        """Return what the coordinator tells a step, by the name that step listens to.
+
+        None among them says that the run is over.
+        """
+        notes = self._notes.setdefault(to, queue.SimpleQueue())
+        if self.cancelled.is_set():
+            notes.put(None)
+        return notes
+
+    def arrived(self, key: Any, value: np.ndarray | None, ready: tuple[int, int]) -> None:
+        """Offer the first rows and columns of what others may wait for; None: it will not come."""
+        with self._news:
+            if not self.cancelled.is_set():
+                self.offered[key] = value
+                self._ready[key] = ready
+            self._news.notify_all()
+
+    def is_ready(self, key: Any, wanted: tuple[int, int]) -> bool:
+        """Tell whether so many rows and columns have arrived, or will not."""
+        rows, columns = self._ready.get(key, (0, 0))
+        return rows >= wanted[0] and columns >= wanted[1]
+
+    def wait_for(self, key: Any, wanted: tuple[int, int], seconds: float) -> np.ndarray | None:
+        """Return what is offered once so many rows and columns are there; None where they fail."""
+        with self._news:
+            there = self._news.wait_for(
+                lambda: self.is_ready(key, wanted) or self.cancelled.is_set(), seconds
+            )
+        return self.offered.get(key) if there else None
+
+    def cancel(self) -> None:
+        """Make the steps of the run stop at their next check, and keep nothing for it."""
+        self.cancelled.set()
+        with self._news:
+            self._news.notify_all()
+        for notes in list(self._notes.values()):
+            notes.put(None)
+        self.parts.clear()
+        self.partial.clear()
+        self.offered.clear()

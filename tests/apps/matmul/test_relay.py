@@ -1,0 +1,162 @@
+"""Chunks behind slow links leave their owner once, also when the relay or the owner dies."""
+
+import asyncio
+from dataclasses import replace
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import wait
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.matmul import distribute, fetch, plan, relay, run
+from fpmdask.apps.matmul.plan import MatmulSpec, Tile
+from fpmdask.apps.matmul.relay import in_order_of_arrival, is_slow, relays, slice_of
+from fpmdask.coordinator.links import Link
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+FAST, SLOW = Link(1e-9, 1e-9), Link(1e-9, 1e-7)
+EVEN = {"0": 100, "1": 100, "2": 100, "3": 100}
+
+
+def square(n, side):
+    axis = (side,) * (n // side)
+    return MatmulSpec((n, n, n), np.dtype("f8"), (axis, axis), (axis, axis), "a", "b")
+
+
+QUARTERS = {
+    "s": [Tile(0, 0, 4, 4)],
+    "x": [Tile(0, 4, 4, 8)],
+    "y": [Tile(4, 0, 8, 4)],
+    "z": [Tile(4, 4, 8, 8)],
+}
+LINKS = {"s": SLOW, "x": FAST, "y": FAST, "z": FAST}
+
+
+def test_what_several_need_of_a_slow_owner_goes_to_one_relay():
+    spec = square(8, 4)
+    holders = {key: ["s"] if key[2] == 0 else ["x"] for key in spec.keys}
+    room = dict.fromkeys(QUARTERS, 1e9) | {"x": 10.0}
+    chosen = relays(spec, QUARTERS, holders, LINKS, room)
+    # of the slow owner's chunks, row 1 of A and column 0 of B are needed by two others or more
+    assert set(chosen) == {("a", 1, 0)}
+    assert set(chosen.values()) == {"y"}
+    assert relays(spec, QUARTERS, holders, dict.fromkeys(LINKS, FAST), room) == {}
+    assert relays(spec, QUARTERS, holders, {}, room) == {}
+    assert relays(spec, QUARTERS, holders, LINKS, dict.fromkeys(room, 10.0)) == {}
+    twice = {key: [*owners, "z"] for key, owners in holders.items()}
+    assert relays(spec, QUARTERS, twice, LINKS, room) == {}
+
+
+def test_a_link_is_slow_beside_the_middle_one():
+    assert is_slow(LINKS, "s")
+    assert not is_slow(LINKS, "x")
+    assert not is_slow(LINKS, "unknown")
+    assert is_slow(LINKS | {"y": Link(1e-7, 1e-9)}, "y")
+
+
+def test_panels_that_need_little_of_slow_links_come_first():
+    spec = square(8, 4)
+    panels = [(0, 2), (2, 4), (4, 6), (6, 8)]
+    relayed = {("a", 0, 0): "x", ("b", 0, 1): "x", ("b", 1, 1): "y"}
+    holders = {key: ["s"] for key in relayed}
+    order = in_order_of_arrival(spec, panels, relayed, holders)
+    assert order == [(4, 6), (6, 8), (0, 2), (2, 4)]
+
+
+def test_slices_of_all_panels_are_the_chunk():
+    spec = square(12, 4)
+    for key in spec.keys:
+        seen = np.zeros((4, 4), dtype=int)
+        for panel in [(0, 3), (3, 4), (4, 9), (9, 12)]:
+            source, ready = slice_of(spec, key, panel)
+            if source is not None:
+                r0, r1, c0, c1 = source
+                seen[r0:r1, c0:c1] += 1
+                assert (r1, c1) == ready
+        assert (seen == 1).all()
+
+
+@pytest.fixture(autouse=True)
+def many_panels(monkeypatch):
+    brief = replace(distribute.TIMING, min_seconds=0.002, budget_seconds=0.004)
+    monkeypatch.setattr(distribute, "TIMING", brief)
+    monkeypatch.setattr(plan, "PANEL_DEPTH", 40)
+    monkeypatch.setattr(run, "PROBED_NBYTES", 0)
+
+
+def cluster():
+    return gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 4, config=CONFIG, timeout=60)
+
+
+def slow_links(monkeypatch, names):
+    async def measured(context):
+        return {a: SLOW if context.name(a) in names else FAST for a in context.workers}
+
+    monkeypatch.setattr(run, "measured_links", measured)
+
+
+async def inputs(c, worker):
+    """A on one worker, whose link is slow, B anywhere."""
+    values = np.random.default_rng(0).integers(-9, 9, (400, 400)).astype("f8")
+    only = {"workers": [worker.address], "allow_other_workers": True}
+    a = c.persist(da.from_array(values, chunks=(100, 80)), **only)
+    b = c.persist(da.from_array(values, chunks=(100, 80)))
+    await wait([a, b])
+    return a, b, values @ values
+
+
+def asked_of(monkeypatch):
+    """Count the requests for relayed chunks and for others, by peer."""
+    asked = []
+    original = fetch.Fetcher._asked
+
+    def counted(self, peer, items):
+        asked.extend((peer, item.key[0] == fetch.RELAYED) for item in items)
+        return original(self, peer, items)
+
+    monkeypatch.setattr(fetch.Fetcher, "_asked", counted)
+    return asked
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@cluster()
+async def test_relayed_chunks_make_the_same_product(c, s, *workers, monkeypatch, layout):
+    slow_links(monkeypatch, {"0"})
+    asked = asked_of(monkeypatch)
+    balancer = await fpmdask.Balancer(c)
+    a, b, expected = await inputs(c, workers[0])
+    result = await balancer.matmul(a, b, layout=layout, distribution=EVEN)
+    np.testing.assert_array_equal(await c.compute(result), expected)
+    if layout == "columns":  # rows of A are needed by two columns of workers
+        assert any(relayed for _, relayed in asked)
+        assert not any(relayed for peer, relayed in asked if peer == workers[0].address)
+
+
+@pytest.mark.parametrize("who", ["relay", "owner", "nobody"])
+@cluster()
+async def test_what_a_relay_cannot_give_comes_from_the_owner(c, s, *workers, monkeypatch, who):
+    """Or is made again: the inputs have tasks."""
+    slow_links(monkeypatch, {"0"})
+    balancer = await fpmdask.Balancer(c)
+    a, b, expected = await inputs(c, workers[0])
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    relaying = []
+
+    class Fails(relay.Relaying):
+        def _slice(self, channel, key, source, chunks):
+            relaying.append(self._side.worker)
+            loop.call_soon_threadsafe(begun.set)
+            if who == "nobody" or self._space.cancelled.wait(0.3):
+                return False
+            return super()._slice(channel, key, source, chunks)
+
+    monkeypatch.setattr("fpmdask.apps.matmul.share.Relaying", Fails)
+    product = asyncio.ensure_future(balancer.matmul(a, b, layout="columns", distribution=EVEN))
+    await asyncio.wait_for(begun.wait(), 20)
+    if who != "nobody":
+        await (relaying[0] if who == "relay" else workers[0]).close(timeout=1)
+    result = await asyncio.wait_for(product, 40)
+    np.testing.assert_array_equal(await c.compute(result), expected)
