@@ -1,15 +1,13 @@
 """Where each worker's part of C lies, and how large it is when moving A and B costs time too."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
+from fpmdask.apps.matmul.moving import Holders, all_bytes, held_bytes, moved_bytes, nearer
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
-from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.layout import br
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import proportional
@@ -26,7 +24,6 @@ LINK_USE = 0.8
 _ROUNDS = 6
 _GAIN = 0.99
 
-Holders = Mapping[Any, Sequence[str]]
 # Worker -> seconds per byte that it receives and sends.
 Links = Mapping[str, tuple[float, float]]
 
@@ -115,7 +112,7 @@ def placed(
     """
     busy = {worker: share for worker, share in rows.items() if share}
     limits = np.array([(bounds or {}).get(worker, math.inf) for worker in busy])
-    held = _held(spec, list(busy), holders or {})
+    held = held_bytes(spec, list(busy), holders or {})
     strips, rectangles = (
         _settled(spec, kind, busy, limits, held, rates, links, in_order)
         if layout in ("auto", kind)
@@ -154,21 +151,16 @@ def _settled(
     receiving, sending = np.array([(links or {}).get(name, (0.0, 0.0)) for name in names]).T
     per_row = operations(spec, 1) / speeds
     # behind a slow link a chunk leaves its owner once, to be relayed
-    whole = sum(
-        (nbytes * np.array(chunks[axis], dtype=np.float64)[:, np.newaxis]).sum(axis=0)
-        for axis, (nbytes, chunks) in enumerate(
-            zip(held, (spec.a_chunks, spec.b_chunks), strict=True)
-        )
-    )
+    whole = all_bytes(spec, held)
     best: Placement | None = None
     for _ in range(_ROUNDS):
         tiles = _tiles(spec, layout, rows, limits)
-        received, sent = _moved(spec, list(tiles.values()), held)
+        received, sent = moved_bytes(spec, list(tiles.values()), held)
         if not in_order:
-            nearer = _nearer(spec, tiles, held)
-            instead = _moved(spec, list(nearer.values()), held)
+            ordered = nearer(spec, tiles, held)
+            instead = moved_bytes(spec, list(ordered.values()), held)
             if instead[0].sum() < received.sum():
-                tiles, (received, sent) = nearer, instead
+                tiles, (received, sent) = ordered, instead
         moving = (received + sent) * OPERATIONS_PER_BYTE / speeds
         shares = np.array(list(rows.values()), dtype=np.float64)
         arriving = received * receiving / LINK_USE
@@ -251,110 +243,6 @@ def _tiles(
         if r.area:
             tiles[worker] = [Tile(r.top, r.left, r.top + r.height, r.left + r.width)]
     return tiles
-
-
-def _nearer(
-    spec: MatmulSpec, tiles: Mapping[str, Sequence[Tile]], held: tuple[FloatArray, FloatArray]
-) -> dict[str, list[Tile]]:
-    """Return the tiles, each column and the columns themselves in the order of what is held."""
-    rows, columns = (
-        dict(zip(tiles, _centres(nbytes, chunks[axis]).tolist(), strict=True))
-        for axis, (nbytes, chunks) in enumerate(
-            zip(held, (spec.a_chunks, spec.b_chunks), strict=True)
-        )
-    )
-    upright = _stacked(tiles, rows, columns, 0)
-    if upright is not None:
-        return upright
-    return _stacked(tiles, columns, rows, 1) or {w: list(own) for w, own in tiles.items()}
-
-
-def _stacked(
-    tiles: Mapping[str, Sequence[Tile]],
-    along: Mapping[str, float],
-    across: Mapping[str, float],
-    axis: int,
-) -> dict[str, list[Tile]] | None:
-    """Return the tiles in columns (axis 0) or rows (1) of which each is in order.
-
-    None where they do not lie in such.
-    """
-    groups: dict[int, list[str]] = {}
-    for worker, own in tiles.items():
-        if own:
-            groups.setdefault((own[0].column0, own[0].row0)[axis], []).append(worker)
-    made: dict[str, list[Tile]] = {worker: [] for worker in tiles}
-    left, lengths = 0, set()
-    for group in sorted(groups.values(), key=lambda g: sum(across[w] for w in g) / len(g)):
-        top = 0
-        sides = {worker: (tiles[worker][0].height, tiles[worker][0].width) for worker in group}
-        for worker in sorted(group, key=along.__getitem__):
-            length, width = sides[worker][axis], sides[worker][1 - axis]
-            bounds = (top, left, top + length, left + width)
-            made[worker] = [Tile(*bounds) if axis == 0 else Tile(*bounds[1::-1], *bounds[:1:-1])]
-            top += length
-        if len({side[1 - axis] for side in sides.values()}) > 1:
-            return None
-        lengths.add(top)
-        left += width
-    return made if len(lengths) == 1 else None
-
-
-def _centres(nbytes: FloatArray, sizes: Sequence[int]) -> FloatArray:
-    """Return where the lines that each worker holds are in the middle; the middle for none."""
-    lines = np.array(sizes, dtype=np.float64)
-    middles = np.cumsum(lines) - lines / 2
-    weights = nbytes * lines[:, np.newaxis]
-    total = weights.sum(axis=0)
-    centres = (weights * middles[:, np.newaxis]).sum(axis=0) / np.maximum(total, 1.0)
-    return np.asarray(np.where(total > 0, centres, lines.sum() / 2))
-
-
-def _held(
-    spec: MatmulSpec, names: Sequence[str], holders: Holders
-) -> tuple[FloatArray, FloatArray]:
-    """Return bytes per line: of A by chunk row and worker, of B by chunk column and worker."""
-    at = {name: position for position, name in enumerate(names)}
-    found = []
-    for name, chunks, axis in ((spec.a_name, spec.a_chunks, 0), (spec.b_name, spec.b_chunks, 1)):
-        across = chunks[1 - axis]
-        nbytes = np.zeros((len(chunks[axis]), len(names)))
-        for line in range(len(chunks[axis])):
-            for other, size in enumerate(across):
-                key = (name, line, other) if axis == 0 else (name, other, line)
-                for holder in holders.get(key, ()):
-                    if holder in at:
-                        nbytes[line, at[holder]] += size * spec.dtype.itemsize
-        found.append(nbytes)
-    return found[0], found[1]
-
-
-def _moved(
-    spec: MatmulSpec, tiles: Sequence[Sequence[Tile]], held: tuple[FloatArray, FloatArray]
-) -> tuple[FloatArray, FloatArray]:
-    """Return the bytes that each worker receives and sends."""
-    received, sent = np.zeros((2, len(tiles)))
-    whole = float(spec.shape[1] * spec.dtype.itemsize)
-    for axis, chunks in ((0, spec.a_chunks), (1, spec.b_chunks)):
-        nbytes = held[axis]
-        missing = _overlaps(axis, chunks, tiles) * np.maximum(0.0, whole - nbytes)
-        received += missing.sum(axis=0)
-        # of each line, a holder sends its part of what is missing anywhere
-        parts = nbytes / np.maximum(nbytes.sum(axis=1, keepdims=True), 1.0)
-        sent += (parts * missing.sum(axis=1, keepdims=True)).sum(axis=0)
-    return received, sent
-
-
-def _overlaps(axis: int, chunks: Chunks, tiles: Sequence[Sequence[Tile]]) -> FloatArray:
-    """Return how many lines of each chunk row (axis 0) or column (1) each worker needs."""
-    ends = np.array(list(accumulate(chunks[axis])), dtype=np.float64)
-    starts = ends - np.array(chunks[axis], dtype=np.float64)
-    lines = np.zeros((ends.size, len(tiles)))
-    for worker, own in enumerate(tiles):
-        for tile in own:
-            low, high = tile.bounds[2 * axis : 2 * axis + 2]
-            lines[:, worker] += np.clip(np.minimum(ends, high) - np.maximum(starts, low), 0, None)
-    return lines
 
 
 def cuts(tiles: Iterable[Tile]) -> tuple[list[int], list[int]]:

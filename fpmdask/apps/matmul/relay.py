@@ -54,9 +54,9 @@ def relays(
         All chunks of an owner go to one relay, so that they leave in the order of panels: that
         with the most room of those that relay for the fewest owners.
     """
-    if not links:
-        return {}
     slow = {worker for worker in links if is_slow(links, worker)}
+    if not slow:
+        return {}
     needing: dict[Any, int] = {}
     for worker, own in tiles.items():
         for key in {key for tile in own for key in needed_keys(spec, tile)}:
