@@ -19,7 +19,7 @@ from fpmdask.apps.matmul.plan import (
     panels,
     rows_within,
 )
-from fpmdask.apps.matmul.relay import in_order_of_arrival, is_slow, relays
+from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slow_links
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
@@ -46,7 +46,7 @@ class Product:
         links: Mapping[str, Link],
     ) -> None:
         self.context = context
-        self.links = links
+        self.links, self.slow = links, slow_links(links)
         self.relays: dict[Any, str] = {}
         self.spec = spec
         tiles = placement.tiles
@@ -169,7 +169,8 @@ class Product:
         # Nobody can multiply before the first panel is there: it is a small one.
         first = k0 + max(1, (k1 - k0) // FIRST)
         panels = [(k0, first), (first, k1), *later] if first < k1 else [(k0, k1), *later]
-        slow = is_slow(self.links, assignment.worker)  # what it helps with would come too late
+        # what a worker behind a slow link helps with would come too late
+        slow = assignment.worker in self.slow
         room = 0.0 if slow else self.plan.room(assignment.worker)
         self.helping.began(assignment, panels, room)
 

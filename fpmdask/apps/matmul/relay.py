@@ -54,7 +54,7 @@ def relays(
         All chunks of an owner go to one relay, so that they leave in the order of panels: that
         with the most room of those that relay for the fewest owners.
     """
-    slow = {worker for worker in links if is_slow(links, worker)}
+    slow = slow_links(links)
     if not slow:
         return {}
     needing: dict[Any, int] = {}
@@ -79,15 +79,19 @@ def relays(
     return chosen
 
 
-def is_slow(links: Mapping[str, Link], worker: str) -> bool:
-    """Tell whether a worker's link, either way, is far slower than the middle one."""
-    if worker not in links:
-        return False
-    middle = len(links) // 2
-    receiving = sorted(link.receiving for link in links.values())[middle]
-    sending = sorted(link.sending for link in links.values())[middle]
-    link = links[worker]
-    return link.sending > SLOW * sending or link.receiving > SLOW * receiving
+def slow_links(links: Mapping[str, Link]) -> set[str]:
+    """Return the workers whose links, either way, are far slower than the middle ones."""
+    if not links:
+        return set()
+    receiving, sending = (
+        sorted(rates)[len(links) // 2]
+        for rates in zip(*((link.receiving, link.sending) for link in links.values()), strict=True)
+    )
+    return {
+        worker
+        for worker, link in links.items()
+        if link.receiving > SLOW * receiving or link.sending > SLOW * sending
+    }
 
 
 def in_order_of_arrival(

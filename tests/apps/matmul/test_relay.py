@@ -12,7 +12,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import distribute, fetch, plan, relay, run
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
-from fpmdask.apps.matmul.relay import in_order_of_arrival, is_slow, relays, slice_of
+from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slice_of, slow_links
 from fpmdask.coordinator.links import Link
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -50,10 +50,9 @@ def test_what_several_need_of_a_slow_owner_goes_to_one_relay():
 
 
 def test_a_link_is_slow_beside_the_middle_one():
-    assert is_slow(LINKS, "s")
-    assert not is_slow(LINKS, "x")
-    assert not is_slow(LINKS, "unknown")
-    assert is_slow(LINKS | {"y": Link(1e-7, 1e-9)}, "y")
+    assert slow_links(LINKS) == {"s"}
+    assert slow_links({}) == set()
+    assert slow_links(LINKS | {"y": Link(1e-7, 1e-9)}) == {"s", "y"}
 
 
 def test_panels_that_need_little_of_slow_links_come_first():
@@ -90,7 +89,7 @@ def cluster():
     return gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 4, config=CONFIG, timeout=60)
 
 
-def slow_links(monkeypatch, names):
+def with_slow_links(monkeypatch, names):
     async def measured(context):
         return {a: SLOW if context.name(a) in names else FAST for a in context.workers}
 
@@ -123,7 +122,7 @@ def asked_of(monkeypatch):
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @cluster()
 async def test_relayed_chunks_make_the_same_product(c, s, *workers, monkeypatch, layout):
-    slow_links(monkeypatch, {"0"})
+    with_slow_links(monkeypatch, {"0"})
     asked = asked_of(monkeypatch)
     balancer = await fpmdask.Balancer(c)
     a, b, expected = await inputs(c, workers[0])
@@ -138,7 +137,7 @@ async def test_relayed_chunks_make_the_same_product(c, s, *workers, monkeypatch,
 @cluster()
 async def test_what_a_relay_cannot_give_comes_from_the_owner(c, s, *workers, monkeypatch, who):
     """Or is made again: the inputs have tasks."""
-    slow_links(monkeypatch, {"0"})
+    with_slow_links(monkeypatch, {"0"})
     balancer = await fpmdask.Balancer(c)
     a, b, expected = await inputs(c, workers[0])
     begun = asyncio.Event()
