@@ -15,6 +15,8 @@ from fpmdask.timing import Kernel, Scratch
 RELAYED = "fpmdask-relayed"
 RELAY_SECONDS = 60.0
 
+Slice = tuple[int, int, int, int]  # row start, row stop, column start, column stop
+
 
 def relayed_key(key: Any) -> tuple[str, Any]:
     """Return the name under which a worker offers a chunk that it relays."""
@@ -40,7 +42,7 @@ class RunSpace:
     partial: dict[int, Any] = field(default_factory=dict)
     # to other workers, beside chunks; None for what will not come
     offered: dict[Any, np.ndarray | None] = field(default_factory=dict)
-    _ready: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    _ready: dict[Any, list[Slice]] = field(default_factory=dict)
     _news: threading.Condition = field(default_factory=threading.Condition)
     _notes: dict[str, queue.SimpleQueue[Any]] = field(default_factory=dict)
 
@@ -54,21 +56,25 @@ class RunSpace:
             notes.put(None)
         return notes
 
-    def arrived(self, key: Any, value: np.ndarray | None, ready: tuple[int, int]) -> None:
-        """Offer the first rows and columns of what others may wait for; None: it will not come."""
+    def arrived(self, key: Any, value: np.ndarray | None, ready: Slice) -> None:
+        """Offer one more slice of what others may wait for; None: it will not come."""
         with self._news:
             if not self.cancelled.is_set():
                 self.offered[key] = value
-                self._ready[key] = ready
+                self._ready.setdefault(key, []).append(ready)
             self._news.notify_all()
 
-    def is_ready(self, key: Any, wanted: tuple[int, int]) -> bool:
-        """Tell whether so many rows and columns have arrived, or will not."""
-        rows, columns = self._ready.get(key, (0, 0))
-        return rows >= wanted[0] and columns >= wanted[1]
+    def is_ready(self, key: Any, wanted: Slice) -> bool:
+        """Tell whether all of a slice has arrived, or will not; slices come in any order."""
+        row0, row1, column0, column1 = wanted
+        there = 0  # elements; no two of the slices that arrive overlap
+        for r0, r1, c0, c1 in self._ready.get(key, ()):
+            height, width = min(r1, row1) - max(r0, row0), min(c1, column1) - max(c0, column0)
+            there += max(0, height) * max(0, width)
+        return there >= (row1 - row0) * (column1 - column0)
 
-    def wait_for(self, key: Any, wanted: tuple[int, int], seconds: float) -> np.ndarray | None:
-        """Return what is offered once so many rows and columns are there; None where they fail."""
+    def wait_for(self, key: Any, wanted: Slice, seconds: float) -> np.ndarray | None:
+        """Return what is offered once a slice of it is there; None where it fails."""
         with self._news:
             there = self._news.wait_for(
                 lambda: self.is_ready(key, wanted) or self.cancelled.is_set(), seconds

@@ -231,10 +231,10 @@ class WorkerSide(WorkerPlugin):
             return self._cut(run, wanted)
 
         space = self.spaces.get(run)
-        for key, (_, rows, _, columns), _ in wanted:
+        for key, at, _ in wanted:
             if space is None or key[0] != RELAYED:
                 continue
-            if space.wait_for(key, (rows, columns), RELAY_SECONDS) is None:
+            if space.wait_for(key, at, RELAY_SECONDS) is None:
                 return {"missing": [key]}, []
         loop: Any = self.worker.loop
         refusal, pieces = asyncio.run_coroutine_threadsafe(cut(), loop.asyncio_loop).result()

@@ -171,7 +171,7 @@ class Fetcher:
             r0, r1, c0, c1 = item.source
             relay = None if item.key in chunks else self.relays.get(item.key)
             if relay == own:
-                arrived = self.space.wait_for(relayed_key(item.key), (r1, c1), RELAY_SECONDS)
+                arrived = self.space.wait_for(relayed_key(item.key), item.source, RELAY_SECONDS)
                 if arrived is not None:
                     here.append((item, arrived[r0:r1, c0:c1]))
                     continue

@@ -108,7 +108,7 @@ def in_order_of_arrival(
     def waiting(panel: tuple[int, int]) -> int:
         nbytes: dict[str, int] = {}
         for key in relayed:
-            source, _ = slice_of(spec, key, panel)
+            source = slice_of(spec, key, panel)
             if source is not None:
                 r0, r1, c0, c1 = source
                 owner = holders[key][0]
@@ -187,18 +187,20 @@ class Relaying:
                 self._channels.add(channel)
                 for panel in self._panels:
                     for key, _ in wanted:
-                        source, ready = slice_of(self._spec, key, panel)
-                        if source is not None and not self._slice(channel, key, source, chunks):
+                        source = slice_of(self._spec, key, panel)
+                        if source is None:
+                            continue
+                        if not self._slice(channel, key, source, chunks):
                             return
-                        if source is not None:
-                            self._space.arrived(relayed_key(key), chunks[key], ready)
+                        self._space.arrived(relayed_key(key), chunks[key], source)
         except OSError:
             pass  # who asks for them here hears that they are missing, and goes to the owner
         finally:
             for key, _ in wanted:
-                shape = shape_of(self._spec, key)
-                if not self._space.is_ready(relayed_key(key), shape):
-                    self._space.arrived(relayed_key(key), None, shape)
+                rows, columns = shape_of(self._spec, key)
+                whole = (0, rows, 0, columns)
+                if not self._space.is_ready(relayed_key(key), whole):
+                    self._space.arrived(relayed_key(key), None, whole)
 
     def _slice(
         self,
@@ -225,17 +227,17 @@ class Relaying:
 
 def slice_of(
     spec: MatmulSpec, key: Any, panel: tuple[int, int]
-) -> tuple[tuple[int, int, int, int] | None, tuple[int, int]]:
-    """Return what of a chunk a panel needs, None for nothing, and what is there with it.
+) -> tuple[int, int, int, int] | None:
+    """Return what of a chunk a panel needs, None for nothing.
 
     Examples
     --------
     >>> halves = ((4, 4), (4, 4))
     >>> spec = MatmulSpec((8, 8, 8), np.dtype("f8"), halves, halves, "a", "b")
     >>> slice_of(spec, ("a", 0, 1), (3, 6)), slice_of(spec, ("b", 1, 0), (3, 6))
-    (((0, 4, 0, 2), (4, 2)), ((0, 2, 0, 4), (2, 4)))
-    >>> slice_of(spec, ("a", 0, 0), (4, 8))
-    (None, (4, 0))
+    ((0, 4, 0, 2), (0, 2, 0, 4))
+    >>> slice_of(spec, ("a", 0, 0), (4, 8)) is None
+    True
     """
     name, row, column = key
     rows, columns = shape_of(spec, key)
@@ -244,7 +246,5 @@ def slice_of(
     length = columns if of_a else rows
     low, high = max(0, panel[0] - begin), min(length, panel[1] - begin)
     if low >= high:
-        return None, (rows, 0) if of_a else (0, columns)
-    if of_a:
-        return (0, rows, low, high), (rows, high)
-    return (low, high, 0, columns), (high, columns)
+        return None
+    return (0, rows, low, high) if of_a else (low, high, 0, columns)
