@@ -194,8 +194,8 @@ class WorkerSide(WorkerPlugin):
         """Return why there are no pieces, or views of the chunks; on the event loop."""
         space = self.spaces.get(run)  # none where it only holds chunks
         data: Mapping[Any, Any] = self.worker.data
-        given = {} if space is None else space.offered
-        offered = {key: value for key, value in given.items() if value is not None}
+        given = {} if space is None else space.offered  # threads add to it meanwhile
+        offered = {key: given[key] for key, _, _ in wanted if given.get(key) is not None}
         missing = [key for key, _, _ in wanted if key not in offered and key not in data]
         if missing:
             return {"missing": missing}, []

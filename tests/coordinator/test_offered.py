@@ -1,0 +1,30 @@
+"""Pieces are cut on the event loop while threads of the run offer more."""
+
+import numpy as np
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+
+
+class Growing(dict):
+    """A dict that a thread adds to whenever somebody goes through it."""
+
+    def items(self):
+        for item in super().items():
+            self[len(self)] = None
+            yield item
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_offers_may_come_while_pieces_are_cut(c, s, worker):
+    await fpmdask.Balancer(c)
+    side = worker.plugins["fpmdask"].side
+    await side.prepare("run")
+    values = np.arange(6.0).reshape(2, 3)
+    side.spaces["run"].offered = Growing({("fpmdask-help", 0): values, "gone": None})
+    wanted = [(("fpmdask-help", 0), (0, 2, 1, 3), (2, 3))]
+    refusal, pieces = side._cut("run", wanted)
+    assert not refusal
+    np.testing.assert_array_equal(pieces[0], values[:, 1:])
+    assert side._cut("run", [("gone", (0, 1, 0, 1), (1, 1))]) == ({"missing": ["gone"]}, [])
+    side.forget("run")
