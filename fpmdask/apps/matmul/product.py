@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
+from distributed.utils import offload
+
 from fpmdask.apps.matmul.helping import Helping
 from fpmdask.apps.matmul.place import Placement, by_elements, cuts, work_per_byte
 from fpmdask.apps.matmul.plan import (
@@ -77,7 +79,8 @@ class Product:
         places = await self._wait_for_chunks()
         itemsize = self.spec.dtype.itemsize
         assignments = self.plan.assign()
-        self.relays = relays(
+        self.relays = await offload(  # many workers or chunks would hold the event loop
+            relays,
             self.spec,
             {assignment.worker: [assignment.tile] for assignment in assignments},
             places,
@@ -86,7 +89,9 @@ class Product:
         )
         self.helping.relays = self.relays
         if self.relays:
-            self.panels = in_order_of_arrival(self.spec, self.panels, self.relays, places)
+            self.panels = await offload(
+                in_order_of_arrival, self.spec, self.panels, self.relays, places
+            )
         try:
             self._assign(assignments, places, relay=True)
             self.relays = {}  # whoever starts later asks the owners
