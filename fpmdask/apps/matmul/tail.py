@@ -108,6 +108,7 @@ class Tail:
     _rates: dict[str, float] = field(default_factory=dict)
     _helps: dict[int, tuple[Help, float]] = field(default_factory=dict)  # until when, expected
     _room: dict[str, float] = field(default_factory=dict)
+    _sums: dict[str, int] = field(default_factory=dict)  # elements, kept until the run is over
     _made: int = 0
 
     def began(
@@ -154,6 +155,7 @@ class Tail:
         help = self.help_ended(number)
         if help is not None and help.part in self._parts:
             state = self._parts[help.part]
+            self._sums[help.helper] -= help.tile.area
             state.released.remove(help)
             state.settle()
         return help
@@ -217,7 +219,8 @@ class Tail:
         can = rate * (level - OVERHEAD_SECONDS) - across * moving
         can_lines = can / (across * per_element + moving)
         spare = self._rate(state, now) * (latest - level) / (across * depth)
-        count = int(min(can_lines, spare, lines - 1, self._room[helper] / across))
+        room = self._room[helper] - self._sums.get(helper, 0)
+        count = int(min(can_lines, spare, lines - 1, room / across))
         if count < 1:
             return None
         seconds = (count * (across * per_element + moving) + across * moving) / rate
@@ -228,6 +231,7 @@ class Tail:
             self._made, helper, state.worker, part, _last(state.tile, count, by_rows), first
         )
         self._made += 1
+        self._sums[helper] = self._sums.get(helper, 0) + help.tile.area
         state.released.append(help)
         state.settle()
         self._helps[help.number] = help, now + OVERHEAD_SECONDS + seconds

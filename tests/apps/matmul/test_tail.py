@@ -166,6 +166,23 @@ def test_who_has_no_memory_left_does_not_help():
     assert tail.helps(10.0) == []
 
 
+def test_sums_that_a_helper_keeps_take_memory():
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    tail.began(0, "a", Tile(0, 0, 100, 10), [10] * 10, room=255)
+    tail.began(1, "b", Tile(100, 0, 200, 10), [10] * 10)
+    for second in range(11):
+        tail.reached(0, second, second)
+        tail.reached(1, second // 5, second)
+    tail.ended(0, 10.0)
+    kept = []
+    for second in range(10, 30):
+        kept += tail.helps(second)
+        tail.reached(1, second // 5, second)
+        for help in kept:
+            tail.help_ended(help.number)
+    assert sum(help.tile.area for help in kept) == 250
+
+
 def test_helps_of_those_that_leave_are_void():
     tail = Tail(itemsize=8, work_per_byte=0.0)
     tail.began(0, "a", Tile(0, 0, 100, 10), [10] * 10)
