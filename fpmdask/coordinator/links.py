@@ -11,6 +11,8 @@ from fpmdask.coordinator.context import RunContext
 # Every worker receives a probe from so many others, one after the other: where no more than two
 # links are slow, one of them was not on a way between two fast ones.
 TURNS = 3
+# A probe that takes longer says no more than that somebody hangs.
+PROBE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,10 @@ async def _probe(context: RunContext, to: str, peer: str) -> float:
     if channel is None:
         return math.inf
     try:
-        answer = await context.scheduler.rpc(to).fpmdask_probe(
+        probing = context.scheduler.rpc(to).fpmdask_probe(
             run=context.run, peer=peer, channel=channel
         )
-    except OSError:
+        answer = await asyncio.wait_for(probing, PROBE_SECONDS)
+    except OSError:  # TimeoutError is one
         return math.inf
     return math.inf if answer is None else float(answer)

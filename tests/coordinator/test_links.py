@@ -1,5 +1,7 @@
 """Links are measured once per start of a worker, by pairs of real workers."""
 
+import asyncio
+
 import numpy as np
 import pytest
 from distributed import Worker
@@ -7,6 +9,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.matmul import run
+from fpmdask.coordinator import links
 from fpmdask.coordinator.links import measured_links
 from fpmdask.errors import CoordinatorError
 
@@ -30,13 +33,13 @@ async def product(c, monkeypatch):
 
 @cluster(4)
 async def test_every_link_is_measured_and_kept(c, s, *workers, monkeypatch):
-    links = await product(c, monkeypatch)
-    assert sorted(links) == [str(worker.name) for worker in workers]
-    assert all(0 < seconds < 1e-3 for link in links.values() for seconds in link)
-    assert await product(c, monkeypatch) == links
+    first = await product(c, monkeypatch)
+    assert sorted(first) == [str(worker.name) for worker in workers]
+    assert all(0 < seconds < 1e-3 for link in first.values() for seconds in link)
+    assert await product(c, monkeypatch) == first
     async with Worker(s.address, nthreads=1, name="late"):
         again = await product(c, monkeypatch)
-    assert set(again) == {*links, "late"}
+    assert set(again) == {*first, "late"}
 
 
 @cluster(1)
@@ -57,13 +60,29 @@ async def test_a_worker_that_serves_nobody_is_left_out(c, s, *workers, monkeypat
     assert x not in await probe(c, s, monkeypatch)
 
 
+@cluster(3)
+async def test_a_probe_that_hangs_holds_no_run(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(links, "PROBE_SECONDS", 0.2)
+    await fpmdask.Balancer(c)
+    over = asyncio.Event()
+
+    async def hangs(**options):
+        await over.wait()
+
+    workers[1].handlers["fpmdask_probe"] = hangs
+    found = await asyncio.wait_for(probe(c, s, monkeypatch), 20)
+    over.set()
+    assert str(workers[1].name) not in found
+    assert len(found) == 2
+
+
 async def probe(c, s, monkeypatch):
     """Measure only: the product would wait for the pieces of the silent one."""
     found = {}
 
     async def measured(context):
-        links = await measured_links(context)
-        found.update({context.name(address): link for address, link in links.items()})
+        measured = await measured_links(context)
+        found.update({context.name(address): link for address, link in measured.items()})
         raise CoordinatorError("measured")
 
     monkeypatch.setattr(run, "measured_links", measured)
