@@ -53,7 +53,7 @@ def _verify(path: Path, report: Report) -> Verdict:
     from fpmdask.coordinator.replay import Verdict, verify
 
     if report.log is None:
-        if report.rounds or report.reason != "given":
+        if report.rounds or report.reason not in ("given", "known"):
             raise FpmdaskError(
                 f"{path} is damaged: the run measured, but its log is missing; save it again with "
                 "balancer.report.save()"
@@ -68,7 +68,8 @@ def _verify(path: Path, report: Report) -> Verdict:
 def _tell(report: Report, verdict: Verdict) -> None:
     if report.log is None:
         click.echo(
-            f"{report.run}: nothing was measured, its distribution was given; nothing to replay."
+            f"{report.run}: nothing was measured, its distribution was {report.reason}; nothing to "
+            "replay."
         )
         return
     names = _names(report.log)

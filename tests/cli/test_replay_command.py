@@ -1,6 +1,7 @@
 """`fpmdask replay`: saved runs in, differences and the exit code out."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -93,8 +94,9 @@ def test_a_cancelled_run_ends_before_a_conclusion(fpm, run_log):
     assert json.loads(fpm("replay", run_log, "--json").stdout)["concluded"] is False
 
 
-def test_a_given_distribution_has_nothing_to_replay(fpm, tmp_path):
-    given_run().save(tmp_path / "run.json")
+@pytest.mark.parametrize("reason", ["given", "known"])
+def test_a_run_that_measured_nothing_has_nothing_to_replay(fpm, tmp_path, reason):
+    replace(given_run(), reason=reason).save(tmp_path / "run.json")
     result = fpm("replay", tmp_path / "run.json")
     assert result.exit_code == 0
     assert "nothing to replay" in result.stdout
