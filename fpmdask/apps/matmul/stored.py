@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +14,15 @@ from distributed import Client
 
 from fpmdask.apps.matmul.arrays import Follow, check, in_memory, multiply
 from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.coordinator import config
+from fpmdask.coordinator import config, proxy
 from fpmdask.errors import PartitionError
 
 MARK = "fpmdask.matmul"
 VERSION = 1
 # Of the workers' free memory, what the inputs and twice the tile of C may fill.
 FILL = 0.5
+# Stores of Zarr that several processes cannot write to.
+UNSHARED = frozenset({"MemoryStore", "ZipStore"})
 _ALL = (slice(None), slice(None))
 
 
@@ -28,15 +32,23 @@ def check_out(out: Any, spec: MatmulSpec) -> None:
     Raises
     ------
     PartitionError
-        For anything but a writable Zarr array of C's shape and dtype.
+        For anything but a writable Zarr array of C's shape and dtype, in a store that several
+        processes can write to.
     """
-    if type(out).__module__.partition(".")[0] != "zarr" or not hasattr(out, "chunks"):
+    arrays = () if (zarr := sys.modules.get("zarr")) is None else (zarr.Array,)
+    if not isinstance(out, arrays):
         raise PartitionError(f"out is a {type(out).__name__}; give a zarr.Array, or None")
     shape = (spec.shape[0], spec.shape[2])
     if tuple(out.shape) != shape:
         raise PartitionError(f"out has the shape {tuple(out.shape)}; C has {shape}")
     if out.dtype != spec.dtype:
         raise PartitionError(f"out has dtype {out.dtype}; C has {spec.dtype}")
+    store = type(out.store).__name__
+    if any(kind.__name__ in UNSHARED for kind in type(out.store).__mro__):
+        raise PartitionError(
+            f"out is in a {store}, of which workers in other processes write copies; give an array "
+            "in a store that all workers reach, such as a folder"
+        )
     if out.read_only:
         raise PartitionError("out is read-only; open it with mode 'r+'")
 
@@ -168,6 +180,8 @@ async def multiply_into(
     same call is made after a failure.
     """
     spec = check(a, b)
+    # of one element, for the workers: whether a tile fits is asked once its size is known
+    await proxy.check(client, "matmul", {**request, "product": check(a[:1], b[:, :1]).to_json()})
     shape = tile_shape(spec, step(out), FILL * await free_nbytes(client, request["workers"]))
     identity = [_name(a), _name(b), list(spec.shape), spec.dtype.str]
     done = Finished(out, identity, shape)
@@ -182,13 +196,18 @@ async def multiply_into(
                     rows = None  # makes room for the next
                     top, rows = row, await in_memory(client, a[row : row + done.shape[0]])
                 columns = await in_memory(client, b[:, column : column + done.shape[1]])
-                c = await multiply(client, rows, columns, _ALL, dict(request), follow)
+                tile = {**request, "product": check(rows, columns).to_json()}
+                c = await multiply(client, rows, columns, _ALL, tile, follow)
                 columns = None
                 await _write(client, c, out, row, column)
                 c = None
                 done.add((row, column))
+    except BaseException as error:
+        # an exception's frames hold what they name, and the client holds that of a failed task
+        traceback.clear_frames(error.__traceback__)
+        raise
     finally:
-        del rows, columns, c  # an exception would hold them for as long as it lives
+        del rows, columns, c  # this frame is not cleared
     done.all()
     written: da.Array = da.from_zarr(out)
     return written

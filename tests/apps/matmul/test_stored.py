@@ -13,7 +13,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import distribute, stored
 from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.errors import PartitionError
+from fpmdask.errors import CoordinatorError, PartitionError
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 
@@ -127,6 +127,17 @@ async def test_the_same_call_goes_on_after_a_failure(
 
 
 @cluster()
+async def test_a_write_that_fails_on_a_worker_leaves_nothing(c, s, *workers, tmp_path):
+    a, b, _ = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    (tmp_path / "c" / "c").write_text("where the folder of chunks would be")
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(OSError, match="c/c"):
+        await balancer.matmul(a, b, out=out)
+    await nothing_left(s)
+
+
+@cluster()
 async def test_tiles_of_another_product_do_not_count(c, s, *workers, tmp_path, small_memory):
     a, b, expected = matrices(tmp_path)
     out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
@@ -142,6 +153,8 @@ async def test_an_out_that_cannot_be_is_refused_at_once(c, s, *workers, tmp_path
     a, b, _ = matrices(tmp_path)
     path = str(tmp_path / "c")
     zarr.create_array(path, shape=(50, 40), chunks=(10, 10), dtype="f8")
+    store = zarr.storage.ZipStore(str(tmp_path / "c.zip"), mode="w")
+    zipped = zarr.create_array(store, shape=(50, 40), chunks=(10, 10), dtype="f8")
     balancer = await fpmdask.Balancer(c)
     for out, message in [
         (np.zeros((50, 40)), "out is a ndarray; give a zarr.Array"),
@@ -149,6 +162,9 @@ async def test_an_out_that_cannot_be_is_refused_at_once(c, s, *workers, tmp_path
         (zarr.zeros((40, 50), dtype="f8"), r"shape \(40, 50\); C has \(50, 40\)"),
         (zarr.zeros((50, 40), dtype="f4"), "dtype float32; C has float64"),
         (zarr.open_array(path, mode="r"), "read-only"),
+        (zarr.zeros((50, 40), dtype="f8"), "in a MemoryStore.*give an array in a store"),
+        (zipped, "in a ZipStore.*give an array in a store"),
+        (zarr.open_array(path)._async_array, "out is a AsyncArray; give a zarr.Array"),
     ]:
         with pytest.raises(PartitionError, match=message):
             balancer.matmul(a, b, out=out)
@@ -158,6 +174,27 @@ async def test_an_out_that_cannot_be_is_refused_at_once(c, s, *workers, tmp_path
     with pytest.raises(PartitionError, match="no distribution"):
         balancer.matmul(a, b, out=out, distribution={"0": 50})
     assert not s.plugins["fpmdask"].runs
+
+
+@cluster()
+async def test_only_a_tile_has_to_fit(c, s, *workers, tmp_path, small_memory, monkeypatch):
+    a, b, expected = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    monkeypatch.setattr(distribute, "free_nbytes", lambda context, address: 14_000.0)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(PartitionError, match="50 rows of C do not fit"):
+        await balancer.matmul(a, b)
+    await balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[:], expected)
+
+
+@cluster()
+async def test_a_worker_that_is_not_there_is_named(c, s, *workers, tmp_path):
+    a, b, _ = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    balancer = await fpmdask.Balancer(c, workers=["nobody"])
+    with pytest.raises(CoordinatorError, match="nobody"):
+        await balancer.matmul(a, b, out=out)
 
 
 def test_columns_are_halved_before_rows():
