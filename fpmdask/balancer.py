@@ -233,7 +233,9 @@ class Balancer:
             A `zarr.Array` of C's shape and dtype on storage that all workers reach: C is computed
             in tiles for which the workers have memory, each a balanced product, and written to it.
             Lazy inputs are read when a tile needs them: A once, B once per row of tiles. After a
-            failure the same call computes only the tiles that are missing.
+            failure the same call computes only the tiles that are missing; inputs are told by their
+            names, which for Zarr are those of the files: they must be the same still. `out` must
+            not be where A or B is read from.
 
         Returns
         -------

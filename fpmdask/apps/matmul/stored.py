@@ -157,6 +157,8 @@ class Finished:
             "tile": list(self.shape),
             "done": [list(tile) for tile in begun.get("done", ())],
         }
+        if not same:
+            self.all()  # what is written now is over tiles of the other product
 
     def __contains__(self, corner: tuple[int, int]) -> bool:
         return list(corner) in self._state["done"]
@@ -167,7 +169,7 @@ class Finished:
         self._out.attrs[MARK] = self._state
 
     def all(self) -> None:
-        """Note that C is complete: the same product would be computed anew."""
+        """Note that no product is under way: any would be computed anew."""
         self._out.attrs.pop(MARK, None)
 
 

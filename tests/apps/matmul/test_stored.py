@@ -149,6 +149,31 @@ async def test_tiles_of_another_product_do_not_count(c, s, *workers, tmp_path, s
 
 
 @cluster()
+async def test_tiles_that_another_product_began_to_overwrite_do_not_count(
+    c, s, *workers, tmp_path, small_memory, monkeypatch
+):
+    a, b, expected = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    balancer = await fpmdask.Balancer(c)
+    write, written = stored._write, []
+
+    async def torn(client, tile, target, row, column):
+        await write(client, tile, target, row, column)
+        written.append((row, column))
+        if len(written) > 1:  # one tile of A·B is done, none of -A·B
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stored, "_write", torn)
+    for left in (a, -a):
+        with pytest.raises(OSError, match="No space left"):
+            await balancer.matmul(left, b, out=out)
+    assert written[0] == written[2]
+    monkeypatch.setattr(stored, "_write", write)
+    await balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[:], expected)
+
+
+@cluster()
 async def test_an_out_that_cannot_be_is_refused_at_once(c, s, *workers, tmp_path):
     a, b, _ = matrices(tmp_path)
     path = str(tmp_path / "c")
