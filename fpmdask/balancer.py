@@ -242,7 +242,7 @@ class Balancer:
         dask.array.Array
             C = A·B, complete and in the workers' memory, each chunk on the worker that computed
             it. Its chunks are cut wherever a worker's part begins or ends. With `out`, a lazy
-            array of what is stored there.
+            array of what is stored there; `report` is that of the last tile.
 
         Raises
         ------
@@ -273,6 +273,8 @@ class Balancer:
         """
         from fpmdask.apps.matmul import arrays, stored
 
+        if rebalance is not None and not isinstance(rebalance, bool):
+            raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
         layout = arrays.check_layout(layout)
         a, b, index = arrays.as_matrices(a, b)
         spec = arrays.check(a, b)
@@ -286,7 +288,7 @@ class Balancer:
             "layout": layout,
             "distribution": distribution,
             "depth": arrays.check_depth(depth, spec),
-            "rebalance": distribution is None if rebalance is None else bool(rebalance),
+            "rebalance": distribution is None if rebalance is None else rebalance,
             "thorough": epsilon is not None or max_rounds is not None,
             # who says how to measure wants it measured
             "known": all(given is None for given in (epsilon, max_rounds, timing, depth)),

@@ -298,6 +298,8 @@ async def test_bad_matrices_are_refused_at_once(c, s, *workers):
             balancer.matmul(a, b)
     with pytest.raises(PartitionError, match="give one of 'auto', 'rows', 'columns'"):
         balancer.matmul(ok, ok, layout="spiral")
+    with pytest.raises(PartitionError, match="rebalance = 'no'; give True, False or None"):
+        balancer.matmul(ok, ok, rebalance="no")
     with pytest.raises(PartitionError, match="sum to 3"):
         balancer.matmul(ok, ok, distribution={"0": 3})
     with pytest.raises(PartitionError, match="names nobody"):

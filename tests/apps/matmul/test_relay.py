@@ -163,7 +163,7 @@ async def test_what_a_relay_cannot_give_comes_from_the_owner(c, s, *workers, mon
 @cluster()
 async def test_slices_of_a_chunk_may_come_in_any_order(c, s, *workers, monkeypatch):
     monkeypatch.setattr(plan, "PANEL_DEPTH", 30)  # 27, 27 and 26 of a chunk: the last comes first
-    slow_links(monkeypatch, {"0"})
+    with_slow_links(monkeypatch, {"0"})
     balancer = await fpmdask.Balancer(c)
     a, b, expected = await inputs(c, workers[0])
 
