@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import zarr
 from distributed import Client, Security
 
 import fpmdask
@@ -111,13 +112,23 @@ def test_plain_recipe_serves_a_balancer(plain: Deployment) -> None:
 
 def test_readme_example_runs(plain: Deployment, tmp_path: Path) -> None:
     readme = (DEPLOY.parent / "README.md").read_text()
-    (example,) = re.findall("```python\n(.*?)```", readme, re.S)
+    example = "\n".join(re.findall("```python\n(.*?)```", readme, re.S))
+    for name, shape in (("a", (60, 40)), ("b", (40, 50))):
+        made = zarr.create_array(
+            str(tmp_path / f"{name}.zarr"), shape=shape, chunks=(16, 16), dtype="f8"
+        )
+        made[:] = np.ones(shape)
     for written, tried in {
         "tcp://scheduler:8786": plain.address(),
         "16_384": "512",
         "chunks=2048": "chunks=200",
         "10_000_000": "10_000",
         "run.json": str(tmp_path / "run.json"),
+        "a.zarr": str(tmp_path / "a.zarr"),
+        "b.zarr": str(tmp_path / "b.zarr"),
+        "c.zarr": str(tmp_path / "c.zarr"),
+        "(100_000, 80_000)": "(60, 50)",
+        "(4096, 4096)": "(16, 16)",
     }.items():
         assert written in example
         example = example.replace(written, tried)
@@ -133,6 +144,7 @@ def test_readme_example_runs(plain: Deployment, tmp_path: Path) -> None:
     ).stdout
     assert "large" in printed
     assert (tmp_path / "run.json").exists()
+    assert (zarr.open_array(str(tmp_path / "c.zarr"), mode="r")[:] == 40).all()
 
 
 def test_tls_recipe_serves_a_balancer(tls: Deployment, certificates: Path) -> None:

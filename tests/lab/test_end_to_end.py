@@ -131,8 +131,15 @@ def test_a_worker_behind_a_slow_link_gets_less(lab, tmp_path):
         for which in (lab, slow):
             with Client(which.scheduler_address) as client:
                 balancer = fpmdask.Balancer(client)
+                # the inputs on the others: it has nothing to send, only to receive
+                others = [
+                    address
+                    for address, worker in client.scheduler_info()["workers"].items()
+                    if worker["name"] != "middle"
+                ]
                 a, b = (
-                    client.persist(da.ones((2400, 2400), chunks=600, dtype="f8")) for _ in range(2)
+                    client.persist(da.ones((2400, 2400), chunks=600, dtype="f8"), workers=others)
+                    for _ in range(2)
                 )
                 wait([a, b])
                 c = balancer.matmul(a, b)
