@@ -148,5 +148,6 @@ def test_a_worker_behind_a_slow_link_gets_less(lab, tmp_path):
                 units = {share["worker"]: share["units"] for share in report.shares}
                 shares[which] = units.get("middle", 0)
         link = report.links["middle"]
-        assert min(link) > 5 * max(report.links["fast"])
+        # what 100 Mbit/s allow, less the bucket of the emulated link; neither way can be faster
+        assert min(link) > 6e-8
     assert shares[slow] < 0.7 * shares[lab]
