@@ -59,14 +59,11 @@ class Part:
         The cell itself without a copy where it is the whole chunk. A cell is cut only when parts
         were shared out anew after a loss.
         """
-        row0, row1, column0, column1 = bounds
-        for tile, cell in self.cells:
-            if tile.row0 <= row0 < tile.row1 and tile.column0 <= column0 < tile.column1:
-                if tile.bounds == tuple(bounds):
-                    return cell
-                rows = slice(row0 - tile.row0, row1 - tile.row0)
-                columns = slice(column0 - tile.column0, column1 - tile.column0)
-                return cell[rows, columns].copy()
+        tile = Tile.of(bounds)
+        for at, piece in self.within(tile):
+            if at == tile:
+                whole = [cell for cell_tile, cell in self.cells if cell_tile == tile]
+                return whole[0] if whole else piece.copy()
         raise KeyError(f"no cell holds {tuple(bounds)}")
 
 
@@ -195,7 +192,6 @@ class _Update:
     ) -> None:
         self.side, self.space, self.order, self.fetcher = side, space, order, fetcher
         self.spec = fetcher.spec
-        self.channels: Mapping[str, tuple[str, int]] = order["channels"]
 
     def panels(self, progress: Progress, give: Any, reached: Any) -> None:
         """Update ``progress.tile``, which ``give`` may make smaller, with the panels left."""
