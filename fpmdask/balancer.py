@@ -21,6 +21,8 @@ from fpmdask.timing import TimingPolicy
 if TYPE_CHECKING:
     import dask.array as da
 
+    from fpmdask.layout import Rectangle
+
 APPS = {
     "partition": "fpmdask.apps.partition:run",
     "matmul": "fpmdask.apps.matmul.run:run",
@@ -196,7 +198,7 @@ class Balancer:
         a: da.Array | np.ndarray,
         b: da.Array | np.ndarray,
         *,
-        layout: str = "auto",
+        layout: str | Mapping[str, Sequence[Rectangle]] = "auto",
         epsilon: float | None = None,
         distribution: Mapping[str, int] | None = None,
         max_rounds: int | None = None,
@@ -215,8 +217,12 @@ class Balancer:
             not in C.
         layout
             ``"rows"``: rows of A and C are sliced, all of B goes everywhere. ``"columns"``: the
-            rectangles in columns that need the fewest rows of A and columns of B. ``"auto"``: the
-            one of these that is expected to end first, moving included; `report` says why.
+            rectangles in columns that need the fewest rows of A and columns of B. ``"nrrp"``: a
+            worker much faster than others may get a rectangle without a corner, which needs fewer
+            still. ``"auto"``: the one of these that is expected to end first, moving included;
+            `report` says why. A mapping of worker name → sequence of
+            `fpmdask.layout.Rectangle` of blocks (a layout's `zones`) is taken as it is, spread over
+            C; nothing is measured then.
         epsilon, max_rounds, timing
             As for `partition`.
         distribution
@@ -275,7 +281,7 @@ class Balancer:
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
-        layout = arrays.check_layout(layout)
+        kind = arrays.check_layout(layout)
         a, b, index = arrays.as_matrices(a, b)
         spec = arrays.check(a, b)
         measuring = arguments.measuring(epsilon, max_rounds, timing, None)
@@ -283,9 +289,16 @@ class Balancer:
             measuring["policy"] = None  # follows from the size of the product
         if distribution is not None:
             distribution = arrays.check_distribution(distribution, spec)
+        zones = None
+        if not isinstance(kind, str):
+            if distribution is not None or out is not None:
+                raise PartitionError("a mapping as layout leaves no room for distribution or out")
+            zones, kind = kind, "given"
+            distribution = arrays.rows_of(zones, spec)
         request = {
             "workers": self.workers,
-            "layout": layout,
+            "layout": kind,
+            "zones": zones,
             "distribution": distribution,
             "depth": arrays.check_depth(depth, spec),
             "rebalance": distribution is None if rebalance is None else rebalance,
@@ -293,6 +306,7 @@ class Balancer:
             # who says how to measure wants it measured
             "known": all(given is None for given in (epsilon, max_rounds, timing, depth)),
             "product": spec.to_json(),
+            "lazy": [],
             "recovery": config.seconds("recovery"),
             "measuring": measuring,
         }
@@ -366,7 +380,16 @@ class Balancer:
             await self._install()
         return await function(*args)
 
-    async def _follow(self, app: str, spec: dict[str, Any]) -> tuple[Any, Report]:
-        value, raw = await proxy.follow(self.client, app, spec, self.progress)
+    async def _follow(
+        self, app: str, spec: dict[str, Any], heard: proxy.Progress | None = None
+    ) -> tuple[Any, Report]:
+        """Run an app; `heard` is called with its events, as the user's `progress` is."""
+
+        def tell(event: Mapping[str, Any]) -> None:
+            for listener in (heard, self.progress):
+                if listener is not None:
+                    listener(event)
+
+        value, raw = await proxy.follow(self.client, app, spec, tell)
         self.report = build(raw, app)
         return value, self.report

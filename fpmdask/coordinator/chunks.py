@@ -11,6 +11,9 @@ from typing import Any
 from fpmdask.coordinator.context import RunContext
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 
+# How often chunks that are waited for are looked for.
+LOOK_SECONDS = 0.05
+
 
 def holders(scheduler: Any, keys: Iterable[Any]) -> dict[Any, list[str]]:
     """Return who holds each chunk.
@@ -54,7 +57,19 @@ async def wait_for_chunks(
                 f"{len(missing)} input chunks were not made again within {patience:g} s: "
                 f"{', '.join(map(str, missing[:8]))}"
             )
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def until_loaded(scheduler: Any, keys: Sequence[Any]) -> None:
+    """Wait until every chunk is in memory, or cannot be: the client that loads them cancels then.
+
+    However long it takes: loading is the client's.
+    """
+    waiting = set(keys)
+    while waiting:
+        states = {key: scheduler.tasks.get(key) for key in waiting}
+        waiting -= {key for key, state in states.items() if state is not None and state.who_has}
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def free_nbytes(context: RunContext, address: str) -> float:

@@ -2,37 +2,71 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
-from uuid import uuid4
 
 import dask.array as da
 import numpy as np
 from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
-from distributed import Client, futures_of, wait
-from distributed.client import FuturesCancelledError
+from distributed import Client
 
 from fpmdask.apps.matmul.blas import gemm_accumulate
-from fpmdask.apps.matmul.place import LAYOUTS
+from fpmdask.apps.matmul.inputs import finished, in_memory, is_lazy, read
+from fpmdask.apps.matmul.moving import homes
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
+from fpmdask.apps.matmul.tile import Tile
+from fpmdask.apps.matmul.tiling import LAYOUTS, spread, zone_tile
 from fpmdask.coordinator import proxy
-from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.coordinator.proxy import Progress
+from fpmdask.errors import PartitionError
+from fpmdask.layout import Layout, Rectangle
+from fpmdask.partition import proportional
 
-# NumPy inputs are cut into blocks of rows of about this size.
-BLOCK_NBYTES = 64 << 20
 
+def check_layout(layout: Any) -> str | dict[str, list[tuple[int, int, int, int]]]:
+    """Return the name of a layout, or (top, left, height, width) of rectangles per worker name.
 
-def check_layout(layout: Any) -> str:
-    """Return the name of a layout, refusing an unknown one."""
-    if layout not in LAYOUTS:
-        raise PartitionError(f"layout = {layout!r}; give one of {', '.join(map(repr, LAYOUTS))}")
-    return str(layout)
+    Raises
+    ------
+    PartitionError
+        For an unknown name, and rectangles that do not cover a matrix of blocks exactly once or of
+        which a worker has others than one, or two that are one without its lower right corner.
+    """
+    if not isinstance(layout, Mapping):
+        if not isinstance(layout, str) or layout not in LAYOUTS:
+            raise PartitionError(
+                f"layout = {layout!r}; give one of {', '.join(map(repr, LAYOUTS))}, or a mapping "
+                "of worker name to its fpmdask.layout.Rectangles"
+            )
+        return layout
+    zones: dict[str, tuple[Rectangle, ...]] = {}
+    for name, zone in layout.items():
+        if not isinstance(zone, Sequence) or not all(isinstance(r, Rectangle) for r in zone):
+            raise PartitionError(
+                f"the layout gives {name} {zone!r}; give a sequence of fpmdask.layout.Rectangle"
+            )
+        zone = zones[str(name)] = tuple(zone)
+        if zone and zone_tile(zone).area != sum(found.area for found in zone):
+            raise PartitionError(
+                f"the zone of {name} is {zone}; give one rectangle, or two that together are one "
+                "without its lower right corner"
+            )
+    every = [found for zone in zones.values() for found in zone if found.area]
+    if not every:
+        raise PartitionError("the layout has no blocks; give every block to a worker")
+    shape = max(r.top + r.height for r in every), max(r.left + r.width for r in every)
+    checked = Layout(shape, tuple(zones.values()))  # every block exactly once
+    return {
+        name: [(r.top, r.left, r.height, r.width) for r in zone if r.area]
+        for name, zone in zip(zones, checked.zones, strict=True)
+    }
 
 
 def as_matrices(a: Any, b: Any) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -124,6 +158,21 @@ def check_distribution(distribution: Any, spec: MatmulSpec) -> dict[str, int]:
     return rows
 
 
+def rows_of(zones: Mapping[str, Sequence[Sequence[int]]], spec: MatmulSpec) -> dict[str, int]:
+    """Return the rows of full width that zones of blocks come to, per worker name.
+
+    Raises
+    ------
+    PartitionError
+        If the zones have more blocks than C has elements.
+    """
+    spread(spec, zones, zones)
+    areas = {n: sum(height * width for *_, height, width in zone) for n, zone in zones.items()}
+    busy = [name for name, area in areas.items() if area]
+    rows = proportional(spec.shape[0], [areas[name] for name in busy])
+    return dict.fromkeys(areas, 0) | dict(zip(busy, map(int, rows), strict=True))
+
+
 def check_depth(depth: Any, spec: MatmulSpec) -> int | None:
     """Return the depth of the timed update, None where it is to be chosen."""
     if depth is None:
@@ -136,7 +185,7 @@ def check_depth(depth: Any, spec: MatmulSpec) -> int | None:
     return int(depth)
 
 
-Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
+Follow = Callable[[str, dict[str, Any], Progress], Awaitable[tuple[Any, Any]]]
 
 
 async def multiply(
@@ -148,12 +197,8 @@ async def multiply(
     follow: Follow,
 ) -> da.Array:
     """Return C[index] of C = A·B; ``follow`` runs ``request`` as the app "matmul"."""
-    await proxy.check(client, "matmul", request)
     try:
-        a, b = await in_memory(client, a), await in_memory(client, b)
-        request["product"] = check(a, b).to_json()
-        value, _ = await follow("matmul", request)
-        c = collect(client, a, b, value)
+        _, _, c = await product(client, a, b, request, follow)
         if 0 not in index:
             return c
         vector: da.Array = client.persist(c[index])
@@ -166,53 +211,44 @@ async def multiply(
         raise
 
 
-async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
-    """Return ``x`` as a dask array whose chunks are in the workers' memory."""
-    if isinstance(x, np.ndarray):
-        return await _scattered(client, x)
-    persisted: da.Array = client.persist(x)
-    await finished(client, persisted)
-    return persisted
+async def product(
+    client: Client, a: Any, b: Any, request: dict[str, Any], follow: Follow
+) -> tuple[da.Array, da.Array, da.Array]:
+    """Return A and B, which are in the workers' memory then, and C = A·B.
 
-
-async def finished(client: Client, persisted: da.Array) -> None:
-    """Wait until all chunks are in memory.
-
-    Raises
-    ------
-    ChunksLostError
-        If a chunk is gone and cannot be made again.
+    Lazy inputs are read in mid-run, once it is known who needs what.
     """
-    futures = futures_of(persisted)
+    lazy = [x.name for x in (a, b) if is_lazy(x)]
+    await proxy.check(client, "matmul", {**request, "lazy": lazy})
+    a, b = [x if is_lazy(x) else await in_memory(client, x) for x in (a, b)]
+    spec = check(a, b)
+    placed = asyncio.get_running_loop().create_future()
+
+    def heard(event: Mapping[str, Any]) -> None:
+        if event["event"] == "placed" and not placed.done():
+            placed.set_result(event["tiles"])
+
+    running = asyncio.ensure_future(
+        follow("matmul", {**request, "product": spec.to_json(), "lazy": lazy}, heard)
+    )
+    tasks: list[asyncio.Future[Any]] = [running]
     try:
-        with client.as_current():  # `wait` takes the default client, which may be another one
-            await wait(futures)
-    except FuturesCancelledError:
-        lost = [future.key for future in futures if future.cancelled()]
-        raise ChunksLostError(
-            f"{len(lost)} input chunks are gone and have no task to make them again: "
-            f"{', '.join(map(str, lost[:8]))}{', …' * (len(lost) > 8)}"
-        ) from None
-    for future in futures:
-        if future.status == "error":
-            await future  # raises what the chunk's task raised
-
-
-async def _scattered(client: Client, x: np.ndarray) -> da.Array:
-    """Spread a NumPy array over the workers, straight to them, in blocks of rows."""
-    scheduler: Any = client.scheduler
-    workers = len(await scheduler.ncores())
-    per_block = max(1, BLOCK_NBYTES // max(1, x.shape[1] * x.itemsize))
-    per_worker = -(-x.shape[0] // max(1, workers))
-    rows = min(per_block, per_worker)
-    name = f"fpmdask-scattered-{uuid4().hex}"
-    blocks = {
-        (name, i, 0): np.ascontiguousarray(x[top : top + rows])
-        for i, top in enumerate(range(0, x.shape[0], rows))
-    }
-    futures = await client.scatter(blocks, direct=True, hash=False)
-    chunks = (tuple(len(block) for block in blocks.values()), (x.shape[1],))
-    return da.Array(futures, name, chunks=chunks, dtype=x.dtype)
+        if lazy:
+            await asyncio.wait([running, placed], return_when=asyncio.FIRST_COMPLETED)
+        if placed.done():
+            tiles = {w: [Tile.of(tile) for tile in own] for w, own in placed.result().items()}
+            reading = asyncio.ensure_future(read(client, (a, b), homes(spec, tiles)))
+            tasks.append(reading)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                a, b = reading.result()
+        value, _ = await running
+        return a, b, collect(client, a, b, value)
+    finally:
+        # where one of them failed, or the caller gave up, the others have no purpose
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def collect(client: Client, a: da.Array, b: da.Array, value: Mapping[str, Any]) -> da.Array:

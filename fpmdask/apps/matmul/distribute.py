@@ -53,7 +53,7 @@ def row_bounds(context: RunContext, spec: MatmulSpec, workers: Sequence[str]) ->
     """Return the most rows that each worker has memory for now, timed kernel and run."""
     free = [free_nbytes(context, address) for address in workers]
     deepest = max(k1 - k0 for k0, k1 in panels(spec))
-    bounds = limits(spec, free, max(deepest, timed_depth(context, spec)))
+    bounds = limits(spec, free, max(deepest, timed_depth(context, spec)), context.spec["lazy"])
     return dict(zip(workers, bounds, strict=True))
 
 
@@ -96,7 +96,8 @@ async def find_distribution(
     def limit_of(address: str) -> float:
         if address in bounds:
             return bounds[address]
-        return rows_within(spec, free_nbytes(context, address))  # it joined later
+        free = free_nbytes(context, address)  # it joined later
+        return rows_within(spec, free, lazy=context.spec["lazy"])
 
     measuring = context.spec["measuring"]
     if measuring["policy"] is None:

@@ -15,6 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, pieces
+from fpmdask.apps.matmul.whereabouts import Whereabouts
 from fpmdask.coordinator.channel import Channel
 from fpmdask.coordinator.space import RELAY_SECONDS, RELAYED, RunSpace, relayed_key
 from fpmdask.coordinator.worker import WorkerSide, checked_chunk
@@ -82,7 +83,8 @@ class Fetcher:
         self, side: WorkerSide, space: RunSpace, spec: MatmulSpec, order: Mapping[str, Any]
     ) -> None:
         self.side, self.space, self.spec, self.order = side, space, spec, order
-        self.relays: Mapping[Any, str] = dict(order.get("relays", ()))
+        self.where = Whereabouts.unpacked(spec, order["where"])
+        self._addresses: dict[str, tuple[str, int]] = dict(self.where.channels)
         self._thread = ThreadPoolExecutor(1, "fpmdask-fetch")
         self._open = ExitStack()
         self._channels: dict[str, Channel] = {}
@@ -135,7 +137,7 @@ class Fetcher:
         shape = (tile.height, tile.width)
         item = Wanted("c", key, shape, (0, tile.height, 0, tile.width), (0, 0))
         if address is not None:
-            self.order["channels"].setdefault(peer, address)
+            self._addresses.setdefault(peer, address)
         taken: np.ndarray = self.space.scratch.take("matmul.a0", shape, self.spec.dtype)
         self._receive(peer, self._asked(peer, [item]), [item], {"c": taken})
         return taken
@@ -169,7 +171,7 @@ class Fetcher:
         own = self.side.worker.address
         for item in wanted:
             r0, r1, c0, c1 = item.source
-            relay = None if item.key in chunks else self.relays.get(item.key)
+            relay = None if item.key in chunks else self.where.relays.get(item.key)
             if relay == own:
                 arrived = self.space.wait_for(relayed_key(item.key), item.source, RELAY_SECONDS)
                 if arrived is not None:
@@ -179,7 +181,7 @@ class Fetcher:
                 asked = replace(item, key=relayed_key(item.key))
                 remote.setdefault(relay, []).append(asked)
                 continue
-            peers = [peer for peer in self.order["holders"][item.key] if peer != own]
+            peers = [peer for peer in self.where.holders.get(item.key, ()) if peer != own]
             if item.key in chunks:
                 chunk = checked_chunk(item.key, chunks[item.key], item.shape)
                 here.append((item, chunk[r0:r1, c0:c1]))
@@ -219,13 +221,13 @@ class Fetcher:
         """Send a peer the request over its channel; None where there is no way to it."""
         channel = self._channels.get(peer)
         if channel is None:
-            address = self.order["channels"].get(peer)
+            address = self._addresses.get(peer)
             if address is None or peer in self.side.unreachable:
                 return None
             try:
                 if self.space.cancelled.is_set():
                     raise ChunksMissing([item.key for item in items])  # nobody would shut it
-                opening = self.side.channel(peer, tuple(address))
+                opening = self.side.channel(peer, (address[0], address[1]))
                 channel = self._channels[peer] = self._open.enter_context(opening)
             except OSError:  # a firewall, perhaps: Dask's messages may go through
                 self.side.unreachable.add(peer)

@@ -9,6 +9,7 @@ from typing import Any
 from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, needed_keys
 from fpmdask.apps.matmul.share import help_share
 from fpmdask.apps.matmul.tail import Help, Tail
+from fpmdask.apps.matmul.whereabouts import Whereabouts
 from fpmdask.coordinator.chunks import holders
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.tickets import Order
@@ -113,18 +114,14 @@ class Helping:
             self.tail.refused(help.number)
             return
         context, channels = self.context, self.context.channels
-        relays = [(key, self.relays[key]) for key in places if self.relays.get(key) in channels]
-        peers = {peer for holding in places.values() for peer in holding}
-        peers |= {relay for _, relay in relays}
+        relays = {key: self.relays[key] for key in places if self.relays.get(key) in channels}
         panels = list(self.panels[help.part][help.first :])
         payload = {
             "help": help.number,
             "tile": help.tile.bounds,
             "product": self.spec.to_json(),
             "panels": panels,
-            "holders": places,
-            "relays": relays,
-            "channels": {peer: channels[peer] for peer in peers if peer in channels},
+            "where": Whereabouts(places, channels, relays).packed(self.spec),
         }
         give = {"give": help.number, "tile": help.tile.bounds, "first": help.first}
         context.tell(help.giver, f"part {help.part}", give)

@@ -92,6 +92,45 @@ def held_bytes(
     return found[0], found[1]
 
 
+def homes(spec: MatmulSpec, tiles: Mapping[str, Sequence[Tile]]) -> dict[Any, str]:
+    """Return who is to read each chunk of inputs that are in nobody's memory yet.
+
+    Parameters
+    ----------
+    spec
+        The product.
+    tiles
+        Worker -> its tiles of C.
+
+    Returns
+    -------
+    dict
+        Key of a chunk -> one of the workers that need it: of those that need at least half as much
+        of it as any other does, the one that has read least for its part of C. O(chunks · workers).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = ((2, 2), (4,))
+    >>> spec = MatmulSpec((4, 4, 4), np.dtype("f8"), rows, rows, "a", "b")
+    >>> homes(spec, {"x": [Tile(0, 0, 2, 4)], "y": [Tile(2, 0, 4, 4)]})
+    {('a', 0, 0): 'x', ('a', 1, 0): 'y', ('b', 0, 0): 'x', ('b', 1, 0): 'y'}
+    """
+    names = list(tiles)
+    areas = np.array([sum(tile.area for tile in own) for own in tiles.values()], dtype=np.float64)
+    read = np.zeros(len(names))
+    found = {}
+    for name, chunks, axis in ((spec.a_name, spec.a_chunks, 0), (spec.b_name, spec.b_chunks, 1)):
+        lines = _overlaps(axis, chunks, list(tiles.values()))
+        for line, size in enumerate(chunks[axis]):
+            (near,) = np.nonzero((lines[line] >= lines[line].max() / 2) & (areas > 0))
+            for other, depth in enumerate(chunks[1 - axis]):
+                chosen = int(near[np.argmin(read[near] / areas[near])])
+                read[chosen] += size * depth
+                found[(name, line, other) if axis == 0 else (name, other, line)] = names[chosen]
+    return found
+
+
 def moved_bytes(
     spec: MatmulSpec, tiles: Sequence[Sequence[Tile]], held: Held
 ) -> tuple[FloatArray, FloatArray]:

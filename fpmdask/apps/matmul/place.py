@@ -1,19 +1,30 @@
 """Where each worker's part of C lies, and how large it is when moving A and B costs time too."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from fpmdask.apps.matmul.moving import Holders, all_bytes, held_bytes, moved_bytes, nearer
-from fpmdask.apps.matmul.plan import MatmulSpec, Tile
-from fpmdask.layout import br
+from fpmdask.apps.matmul.moving import (
+    Held,
+    Holders,
+    all_bytes,
+    held_bytes,
+    homes,
+    moved_bytes,
+    nearer,
+)
+from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.tile import Tile
+from fpmdask.apps.matmul.tiling import LAYOUTS, spread, tiled
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import proportional
 from fpmdask.partition.validate import FloatArray
 
-LAYOUTS = ("auto", "rows", "columns")
+# Only workers as different as this may gain from parts that are no rectangles.
+UNEQUAL = 3.0
 
 # What a worker spends on a byte that it receives or sends, in operations of its own: 0.3 CPU-s per
 # GB, measured on both ends, at 50 Gflop/s. It comes out of the same quota as the multiplication.
@@ -23,6 +34,8 @@ LINK_USE = 0.8
 # The layout decides what is moved, that decides the areas, and these the layout.
 _ROUNDS = 6
 _GAIN = 0.99
+# Where no speed is known: so many bytes fewer are worth a layout with more cuts.
+_FEWER = 0.95
 
 # Worker -> seconds per byte that it receives and sends.
 Links = Mapping[str, tuple[float, float]]
@@ -34,7 +47,7 @@ class Placement:
 
     Parameters
     ----------
-    layout : {"rows", "columns"}
+    layout : {"rows", "columns", "nrrp", "given"}
         What was taken.
     tiles : dict of str to list of Tile
         Worker -> its tiles of C, none for a worker without.
@@ -69,6 +82,7 @@ def placed(
     rates: Mapping[str, float] | None = None,
     holders: Holders | None = None,
     links: Links | None = None,
+    lazy: Collection[str] = (),
     in_order: bool = False,
 ) -> Placement:
     """Return the layout whose slowest worker is expected to finish first.
@@ -77,8 +91,8 @@ def placed(
     ----------
     spec : MatmulSpec
         The product.
-    layout : {"auto", "rows", "columns"}
-        "auto" compares the others.
+    layout : {"auto", "rows", "columns", "nrrp"}
+        "auto" compares the others; "nrrp" only where shares differ by more than 3 : 1.
     rows : mapping of str to int
         Worker -> rows of C of full width: its share of the work where nothing has to move.
     bounds : mapping of str to float, optional
@@ -89,6 +103,8 @@ def placed(
         Key of a chunk of A or B -> workers that hold it.
     links : mapping, optional
         Worker -> seconds per byte that it receives and sends, whatever its CPU does meanwhile.
+    lazy : collection of str, optional
+        Names of inputs that are in nobody's memory: the `homes` of their chunks will read them.
     in_order : bool, optional
         Keep the order of `rows` from top to bottom, whatever the workers hold.
 
@@ -96,7 +112,9 @@ def placed(
     -------
     Placement
         Workers in the order of `rows`, without tiles those without rows. Rectangles are taken only
-        where they are expected to be faster by a hundredth.
+        where they are expected to be faster than rows by a hundredth, and parts without a corner
+        only where they are faster than rectangles by another; where no speed is known, where a
+        twentieth fewer bytes move.
 
     Notes
     -----
@@ -112,28 +130,39 @@ def placed(
     """
     busy = {worker: share for worker, share in rows.items() if share}
     limits = np.array([(bounds or {}).get(worker, math.inf) for worker in busy])
-    held = held_bytes(spec, list(busy), holders or {})
-    strips, rectangles = (
-        _settled(spec, kind, busy, limits, held, rates, links, in_order)
-        if layout in ("auto", kind)
-        else None
-        for kind in ("rows", "columns")
+    inputs = _Inputs(spec, list(busy), holders or {}, frozenset(lazy))
+    tried = [kind for kind in LAYOUTS[1:] if layout in ("auto", kind)]
+    if layout == "auto" and max(busy.values()) <= UNEQUAL * min(busy.values()):
+        tried.remove("nrrp")
+    found = _fastest(
+        [_settled(spec, kind, busy, limits, inputs, rates, links, in_order) for kind in tried]
     )
-    found = _faster(strips, rectangles)
     return replace(found, tiles={worker: found.tiles.get(worker, []) for worker in rows})
 
 
-def _faster(strips: Placement | None, rectangles: Placement | None) -> Placement:
-    if strips is None or rectangles is None:
-        found = strips or rectangles
-        assert found is not None
+def given(
+    spec: MatmulSpec, zones: Mapping[str, Sequence[Sequence[int]]], workers: Iterable[str]
+) -> Placement:
+    """Return the placement of zones of blocks; arguments and errors as for `spread`."""
+    tiles = spread(spec, zones, workers)
+    held = held_bytes(spec, list(tiles), {})
+    received, _ = moved_bytes(spec, list(tiles.values()), held)
+    return Placement("given", tiles, int(received.sum()), math.nan, dict.fromkeys(tiles, 0.0))
+
+
+def _fastest(tried: Sequence[Placement]) -> Placement:
+    """Return the placement expected to end first; a later one must be better by a hundredth."""
+    found = tried[0]
+    for other in tried[1:]:
+        if math.isnan(found.seconds):
+            better = other.nbytes < _FEWER * found.nbytes
+        else:
+            better = other.seconds < _GAIN * found.seconds
+        found = other if better else found
+    if len(tried) == 1:
         return found
-    if math.isnan(strips.seconds):
-        found = rectangles if rectangles.nbytes < strips.nbytes else strips
-    else:
-        found = rectangles if rectangles.seconds < _GAIN * strips.seconds else strips
-    other = strips if found is rectangles else rectangles
-    return replace(found, why=f"{found} against {other}")
+    against = ", ".join(str(other) for other in tried if other is not found)
+    return replace(found, why=f"{found} against {against}")
 
 
 def _settled(
@@ -141,7 +170,7 @@ def _settled(
     layout: str,
     rows: dict[str, int],
     limits: FloatArray,
-    held: tuple[FloatArray, FloatArray],
+    inputs: "_Inputs",
     rates: Mapping[str, float] | None,
     links: Links | None,
     in_order: bool,
@@ -150,13 +179,12 @@ def _settled(
     speeds = np.array([(rates or {}).get(name, math.nan) for name in names])
     receiving, sending = np.array([(links or {}).get(name, (0.0, 0.0)) for name in names]).T
     per_row = operations(spec, 1) / speeds
-    # behind a slow link a chunk leaves its owner once, to be relayed
-    whole = all_bytes(spec, held)
     best: Placement | None = None
     for _ in range(_ROUNDS):
-        tiles = _tiles(spec, layout, rows, limits)
+        tiles = tiled(spec, layout, rows, limits)
+        held = inputs.held(tiles)
         received, sent = moved_bytes(spec, list(tiles.values()), held)
-        if not in_order:
+        if not in_order and layout != "nrrp":
             ordered = nearer(spec, tiles, held)
             instead = moved_bytes(spec, list(ordered.values()), held)
             if instead[0].sum() < received.sum():
@@ -164,7 +192,8 @@ def _settled(
         moving = (received + sent) * OPERATIONS_PER_BYTE / speeds
         shares = np.array(list(rows.values()), dtype=np.float64)
         arriving = received * receiving / LINK_USE
-        leaving = np.minimum(sent, whole) * sending
+        # behind a slow link a chunk leaves its owner once, to be relayed
+        leaving = np.minimum(sent, all_bytes(spec, held)) * sending
         times = np.maximum(np.maximum(shares * per_row + moving, arriving), leaving)
         seconds = float(times.max())
         if best is None or seconds < best.seconds:
@@ -178,6 +207,28 @@ def _settled(
         rows = dict(zip(names, levelled, strict=True))
     assert best is not None
     return best
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What the workers hold, or will hold of what is not in memory yet."""
+
+    spec: MatmulSpec
+    workers: Sequence[str]
+    holders: Holders
+    lazy: frozenset[str]
+
+    @cached_property
+    def _now(self) -> Held:
+        return held_bytes(self.spec, self.workers, self.holders)
+
+    def held(self, tiles: Mapping[str, Sequence[Tile]]) -> Held:
+        """Return the bytes per line once lazy inputs have been read for these tiles."""
+        if not self.lazy:
+            return self._now
+        at = {key: (worker,) for key, worker in homes(self.spec, tiles).items()}
+        read = {key: worker for key, worker in at.items() if key[0] in self.lazy}
+        return held_bytes(self.spec, self.workers, {**self.holders, **read})
 
 
 def operations(spec: MatmulSpec, rows: int) -> float:
@@ -223,42 +274,6 @@ def _levelled(
     made = np.zeros(found.size, dtype=np.int64)
     made[busy] = proportional(rows, found[busy], limits[busy])
     return [int(n) for n in made]
-
-
-def _tiles(
-    spec: MatmulSpec, layout: str, rows: Mapping[str, int], limits: FloatArray
-) -> dict[str, list[Tile]]:
-    height, _, width = spec.shape
-    busy = {worker: share for worker, share in rows.items() if share}
-    tiles: dict[str, list[Tile]] = {worker: [] for worker in rows}
-    if layout == "rows":
-        top = 0
-        for worker, share in busy.items():
-            tiles[worker] = [Tile(top, 0, top + share, width)]
-            top += share
-        return tiles
-    room = [limit * width for limit, share in zip(limits, rows.values(), strict=True) if share]
-    found = br(list(busy.values()), (height, width), room)
-    for worker, r in zip(busy, found.rectangles, strict=True):
-        if r.area:
-            tiles[worker] = [Tile(r.top, r.left, r.top + r.height, r.left + r.width)]
-    return tiles
-
-
-def cuts(tiles: Iterable[Tile]) -> tuple[list[int], list[int]]:
-    """Return the rows and the columns at which any of the tiles begins or ends, in order.
-
-    Examples
-    --------
-    >>> cuts([Tile(0, 0, 6, 3), Tile(0, 3, 2, 4), Tile(2, 3, 6, 4)])
-    ([0, 2, 6], [0, 3, 4])
-    """
-    rows: set[int] = set()
-    columns: set[int] = set()
-    for tile in tiles:
-        rows |= {tile.row0, tile.row1}
-        columns |= {tile.column0, tile.column1}
-    return sorted(rows), sorted(columns)
 
 
 def by_elements(model: PiecewiseLinearModel, width: int) -> PiecewiseLinearModel:

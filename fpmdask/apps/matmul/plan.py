@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -157,7 +157,9 @@ def _along(low: int, high: int, sizes: Sequence[int]) -> list[tuple[int, int, in
     return [(chunk, r0, r1, offset - first) for chunk, r0, r1, offset in found]
 
 
-def rows_within(spec: MatmulSpec, nbytes: float, depth: int | None = None) -> float:
+def rows_within(
+    spec: MatmulSpec, nbytes: float, depth: int | None = None, lazy: Collection[str] = ()
+) -> float:
     """Return the most rows of C for a worker with so many bytes free; arguments as for `limits`.
 
     Examples
@@ -169,19 +171,24 @@ def rows_within(spec: MatmulSpec, nbytes: float, depth: int | None = None) -> fl
     """
     if math.isinf(nbytes):
         return math.inf
-    fixed, per_row = _memory(spec, depth)
+    fixed, per_row = _memory(spec, depth, lazy)
     return float(max(0.0, nbytes - fixed) // per_row)
 
 
-def _memory(spec: MatmulSpec, depth: int | None) -> tuple[int, int]:
+def _memory(spec: MatmulSpec, depth: int | None, lazy: Collection[str]) -> tuple[int, int]:
     """Return the bytes of the panels of B, and those that each row of C adds."""
-    width, itemsize = spec.shape[2], spec.dtype.itemsize
+    rows, inner, width = spec.shape
     deepest = max(k1 - k0 for k0, k1 in panels(spec)) if depth is None else depth
-    return PANELS_HELD * deepest * width * itemsize, (width + PANELS_HELD * deepest) * itemsize
+    per_row = width + PANELS_HELD * deepest
+    per_row += inner * (spec.a_name in lazy) + -(-inner * width // rows) * (spec.b_name in lazy)
+    return PANELS_HELD * deepest * width * spec.dtype.itemsize, per_row * spec.dtype.itemsize
 
 
 def limits(
-    spec: MatmulSpec, nbytes: Sequence[float | None], depth: int | None = None
+    spec: MatmulSpec,
+    nbytes: Sequence[float | None],
+    depth: int | None = None,
+    lazy: Collection[str] = (),
 ) -> list[float]:
     """Return the most rows of C that each worker has memory for.
 
@@ -193,6 +200,8 @@ def limits(
         Free memory per worker, what it already holds subtracted; ``None`` or ``inf``: no limit.
     depth : int, optional
         Rows of the deepest panel of B; that of `panels` if not given.
+    lazy : collection of str, optional
+        Names of inputs that are not in memory yet: who gets rows reads as large a part of them.
 
     Returns
     -------
@@ -213,9 +222,9 @@ def limits(
     [5.0, inf]
     """
     rows = spec.shape[0]
-    most = [rows_within(spec, math.inf if n is None else n, depth) for n in nbytes]
+    most = [rows_within(spec, math.inf if n is None else n, depth, lazy) for n in nbytes]
     if sum(most) < rows:
-        fixed, per_row = _memory(spec, depth)
+        fixed, per_row = _memory(spec, depth, lazy)
         free = [max(0.0, n) for n in nbytes if n is not None]
         raise PartitionError(
             f"{rows} rows of C do not fit: the workers have memory for {sum(most):.0f} "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -12,17 +12,19 @@ from uuid import uuid4
 from distributed.utils import offload
 
 from fpmdask.apps.matmul.helping import Helping
-from fpmdask.apps.matmul.place import Placement, by_elements, cuts, work_per_byte
+from fpmdask.apps.matmul.place import Placement, by_elements, work_per_byte
 from fpmdask.apps.matmul.plan import (
     Assignment,
     MatmulSpec,
+    Tile,
     TilesPlan,
-    needed_keys,
     panels,
     rows_within,
 )
 from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slow_links
 from fpmdask.apps.matmul.share import multiply_share
+from fpmdask.apps.matmul.tiling import cuts
+from fpmdask.apps.matmul.whereabouts import Whereabouts
 from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.coordinator.links import Link
@@ -93,7 +95,7 @@ class Product:
                 in_order_of_arrival, self.spec, self.panels, self.relays, places
             )
         try:
-            self._assign(assignments, places, relay=True)
+            self._assign(assignments, places)
             self.relays = {}  # whoever starts later asks the owners
             while True:
                 while not self.plan.done:
@@ -119,49 +121,33 @@ class Product:
         self,
         assignments: Sequence[Assignment],
         holders: dict[Any, list[str]],
-        relay: bool = False,
     ) -> None:
+        channels = self.context.channels
+        reached = {key: relay for key, relay in self.relays.items() if relay in channels}
+        product = self.spec.to_json()
+        where = Whereabouts(holders, channels, reached).packed(self.spec)
+        relaying: dict[str, list[Any]] = {}
+        for key, relay in reached.items():
+            for owner in holders[key][:1]:
+                if owner in channels:
+                    relaying.setdefault(relay, []).append((key, owner, channels[owner]))
         orders = []
         for assignment in assignments:
             if assignment.part not in self.assignments:  # otherwise it goes on where it was
                 self._begin(assignment)
-            needed = {key: holders[key] for key in needed_keys(self.spec, assignment.tile)}
-            peers = {peer for places in needed.values() for peer in places}
-            channels = self.context.channels
             payload = {
                 "part": assignment.part,
                 "tile": assignment.tile.bounds,
                 "cuts": self.cuts,
-                "product": self.spec.to_json(),
+                "product": product,
                 "panels": self.helping.panels[assignment.part],
-                "holders": needed,
-                "channels": {peer: channels[peer] for peer in peers if peer in channels},
+                "where": where,
+                "relay": relaying.get(assignment.worker, ()),
             }
-            if relay and self.relays:
-                relayed = self._relayed(assignment, needed, holders)
-                payload |= {**relayed, "channels": payload["channels"] | relayed["channels"]}
             # It uses all threads of its worker, and the buffers of the one scratch.
             slots = self.context.coordinator.slots
             orders.append(Order(assignment.worker, multiply_share, payload, slots))
         self.context.dispatch(orders, [assignment.part for assignment in assignments])
-
-    def _relayed(
-        self,
-        assignment: Assignment,
-        needed: Iterable[Any],
-        holders: Mapping[Any, Sequence[str]],
-    ) -> dict[str, Any]:
-        """Return what an order says of chunks that are relayed, to this worker and by it."""
-        channels = self.context.channels
-        relay = [
-            (key, owner, channels[owner])
-            for key, worker in self.relays.items()
-            for owner in holders[key][:1]
-            if worker == assignment.worker and owner in channels
-        ]
-        asked = [(key, self.relays[key]) for key in needed if key in self.relays]
-        by_relays = {worker: channels[worker] for _, worker in asked if worker in channels}
-        return {"relay": relay, "relays": asked, "channels": by_relays}
 
     def _begin(self, assignment: Assignment) -> None:
         self.assignments[assignment.part] = assignment
@@ -323,6 +309,8 @@ class Product:
             for i in range(rows.index(tile.row0), rows.index(tile.row1)):
                 for j in range(columns.index(tile.column0), columns.index(tile.column1)):
                     bounds = (rows[i], rows[i + 1], columns[j], columns[j + 1])
+                    if not tile.holds(Tile.of(bounds)):
+                        continue
                     keys.setdefault(part.worker, []).append(((name, i, j), part.part, bounds))
         if not await publish(self.context, keys):
             return None

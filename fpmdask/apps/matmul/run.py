@@ -10,10 +10,10 @@ from distributed.utils import offload
 from fpmdask.apps.matmul.distribute import check as check
 from fpmdask.apps.matmul.distribute import find_distribution, row_bounds, timed_depth
 from fpmdask.apps.matmul.learned import learn
-from fpmdask.apps.matmul.place import operations, placed
+from fpmdask.apps.matmul.place import given, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.product import Product
-from fpmdask.coordinator.chunks import holders
+from fpmdask.coordinator.chunks import holders, until_loaded
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.links import measured_links
 
@@ -38,17 +38,25 @@ async def run(context: RunContext) -> dict[str, Any]:
         for worker, seconds in context.report["result"]["seconds"].items()
         if seconds > 0 and distribution[worker]
     }
-    placement = await offload(  # many workers or chunks would hold the event loop
-        placed,
-        spec,
-        context.spec["layout"],
-        distribution,
-        bounds=bounds,
-        rates=rates if len(rates) == sum(map(bool, distribution.values())) else None,
-        holders=holders(context.scheduler, spec.keys),
-        links={worker: (link.receiving, link.sending) for worker, link in links.items()},
-        in_order=context.spec["distribution"] is not None,
-    )
+    lazy = context.spec["lazy"]
+    present = [key for key in spec.keys if key[0] not in lazy]
+    if context.spec["zones"] is not None:
+        addresses = {context.name(address): address for address in distribution}
+        zones = {addresses[name]: zone for name, zone in context.spec["zones"].items()}
+        placement = given(spec, zones, distribution)
+    else:
+        placement = await offload(  # many workers or chunks would hold the event loop
+            placed,
+            spec,
+            context.spec["layout"],
+            distribution,
+            bounds=bounds,
+            rates=rates if len(rates) == sum(map(bool, distribution.values())) else None,
+            holders=holders(context.scheduler, present),
+            links={worker: (link.receiving, link.sending) for worker, link in links.items()},
+            lazy=lazy,
+            in_order=context.spec["distribution"] is not None,
+        )
     if rates:
         context.report["predicted_seconds"] = placement.seconds
     if links:
@@ -56,12 +64,18 @@ async def run(context: RunContext) -> dict[str, Any]:
             context.name(worker): [link.receiving, link.sending] for worker, link in links.items()
         }
     context.report["layout"] = {"name": placement.layout, "why": placement.why}
+    if lazy:
+        tiles = {worker: [tile.bounds for tile in own] for worker, own in placement.tiles.items()}
+        context.emit("placed", tiles=tiles)
+        await until_loaded(context.scheduler, spec.keys)
+    loaded = time.perf_counter()
     product = Product(context, spec, placement, bounds, links)
     value = await product.multiply()
     learn(context, spec, product.shares.values(), placement.moving)
     context.report["phases"] = {
         "prepare": prepared - began,
         "measure": measured - prepared,
-        "multiply": time.perf_counter() - measured,
+        "read": loaded - measured,
+        "multiply": time.perf_counter() - loaded,
     }
     return value

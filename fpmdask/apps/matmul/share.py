@@ -15,7 +15,6 @@ from fpmdask.apps.matmul.fetch import ChunksMissing, Fetcher, Panel
 from fpmdask.apps.matmul.kernel import NAME, panel_update
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
 from fpmdask.apps.matmul.relay import Relaying
-from fpmdask.apps.matmul.tail import without
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide
 from fpmdask.errors import PartitionError, RunCancelledError
@@ -239,7 +238,8 @@ class _Update:
                 strict=True,
             )
         )
-        tiles = [Tile(r0, c0, r1, c1) for r0, r1 in pairwise(rows) for c0, c1 in pairwise(columns)]
+        cells = [Tile(r0, c0, r1, c1) for r0, r1 in pairwise(rows) for c0, c1 in pairwise(columns)]
+        tiles = [cell for cell in cells if whole.holds(cell)]
         largest = max(tiles, key=lambda tile: tile.area)
         shape, dtype = (largest.height, largest.width), self.spec.dtype
         touched = scratch.hand_over(f"{NAME}.c", shape, dtype)
@@ -278,7 +278,7 @@ class _Notes:
         progress = self.progress
         for given in [given for given in progress.offered if given.first <= index]:
             progress.offered.remove(given)
-            kept = without(progress.tile, given.tile)
+            kept = progress.tile.without(given.tile)
             if kept is None or given.first < index:
                 self._say(refused=given.number)
             else:

@@ -12,7 +12,7 @@ import dask
 import dask.array as da
 from distributed import Client
 
-from fpmdask.apps.matmul.arrays import Follow, check, in_memory, multiply
+from fpmdask.apps.matmul.arrays import Follow, check, product
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator import config, proxy
 from fpmdask.errors import PartitionError
@@ -23,7 +23,6 @@ VERSION = 1
 FILL = 0.5
 # Stores of Zarr that several processes cannot write to.
 UNSHARED = frozenset({"MemoryStore", "ZipStore"})
-_ALL = (slice(None), slice(None))
 
 
 def check_out(out: Any, spec: MatmulSpec) -> None:
@@ -196,10 +195,10 @@ async def multiply_into(
                     continue
                 if row != top:
                     rows = None  # makes room for the next
-                    top, rows = row, await in_memory(client, a[row : row + done.shape[0]])
-                columns = await in_memory(client, b[:, column : column + done.shape[1]])
+                    top, rows = row, a[row : row + done.shape[0]]
+                columns = b[:, column : column + done.shape[1]]
                 tile = {**request, "product": check(rows, columns).to_json()}
-                c = await multiply(client, rows, columns, _ALL, tile, follow)
+                rows, columns, c = await product(client, rows, columns, tile, follow)
                 columns = None
                 await _write(client, c, out, row, column)
                 c = None

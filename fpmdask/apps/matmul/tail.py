@@ -17,7 +17,7 @@ more than its own work.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fpmdask.apps.matmul.tiles import Tile
+from fpmdask.apps.matmul.tile import Tile
 
 # A helper's task has to be sent and to begin, and its result to be fetched.
 OVERHEAD_SECONDS = 0.15
@@ -59,7 +59,7 @@ class _Part:
         """Find what is kept when a help is refused: the giver refuses those after it, too."""
         self.tile = self.whole
         for help in self.released:
-            self.tile = None if self.tile is None else without(self.tile, help.tile)
+            self.tile = None if self.tile is None else self.tile.without(help.tile)
 
     def work(self, first: int, last: int | None = None) -> float:
         """Return multiplications of the panels `first … last`."""
@@ -98,8 +98,8 @@ class Tail:
     >>> tail.ended(0, 10.0)
     []
     >>> [help] = tail.helps(10.0)
-    >>> help.helper, help.giver, help.tile, help.first
-    ('fast', 'slow', Tile(row0=118, column0=0, row1=200, column1=100), 6)
+    >>> help.helper, help.giver, help.tile.bounds, help.first
+    ('fast', 'slow', (118, 200, 0, 100), 6)
     """
 
     itemsize: int
@@ -209,10 +209,9 @@ class Tail:
         depth = sum(state.depths[first:])
         if not depth:
             return None
-        by_rows = state.tile.height >= state.tile.width
-        lines, across = state.tile.height, state.tile.width
-        if not by_rows:
-            lines, across = across, lines
+        _, lines, across = state.tile.last_lines()
+        if state.tile.is_rectangle:
+            lines -= 1  # a part is never given away whole
         per_element = depth + 2 * self.itemsize * self.work_per_byte  # its sum goes to the giver
         moving = self.itemsize * self.work_per_byte * depth  # of each line of A and B
         rate = self._rates[helper]
@@ -220,16 +219,14 @@ class Tail:
         can_lines = can / (across * per_element + moving)
         spare = self._rate(state, now) * (latest - level) / (across * depth)
         room = self._room[helper] - self._sums.get(helper, 0)
-        count = int(min(can_lines, spare, lines - 1, room / across))
+        count = int(min(can_lines, spare, lines, room / across))
         if count < 1:
             return None
         seconds = (count * (across * per_element + moving) + across * moving) / rate
         after = latest - count * across * depth / self._rate(state, now)
         if latest - max(after, seconds + OVERHEAD_SECONDS) < GAIN_SECONDS:
             return None
-        help = Help(
-            self._made, helper, state.worker, part, _last(state.tile, count, by_rows), first
-        )
+        help = Help(self._made, helper, state.worker, part, state.tile.last(count), first)
         self._made += 1
         self._sums[helper] = self._sums.get(helper, 0) + help.tile.area
         state.released.append(help)
@@ -258,28 +255,3 @@ class Tail:
             begins += state.work(index, index + 1) / self._rate(state, now)
             index += 1
         return index
-
-
-def _last(tile: Tile, lines: int, by_rows: bool) -> Tile:
-    """Return the last rows or columns of a tile."""
-    if by_rows:
-        return Tile(tile.row1 - lines, tile.column0, tile.row1, tile.column1)
-    return Tile(tile.row0, tile.column1 - lines, tile.row1, tile.column1)
-
-
-def without(tile: Tile, released: Tile) -> Tile | None:
-    """Return what is left of a tile without its last rows or columns, None if they are not these.
-
-    Examples
-    --------
-    >>> without(Tile(0, 0, 9, 4), Tile(7, 0, 9, 4))
-    Tile(row0=0, column0=0, row1=7, column1=4)
-    >>> without(Tile(0, 0, 9, 4), Tile(6, 0, 7, 4)) is None
-    True
-    """
-    row0, row1, column0, column1 = tile.bounds
-    if released.bounds == (released.row0, row1, column0, column1) and row0 < released.row0:
-        return Tile(row0, column0, released.row0, column1)
-    if released.bounds == (row0, row1, released.column0, column1) and column0 < released.column0:
-        return Tile(row0, column0, row1, released.column0)
-    return None

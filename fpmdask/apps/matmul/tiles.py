@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fpmdask.apps.matmul.tile import Tile as Tile
+from fpmdask.apps.matmul.tile import merged
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import Model
 from fpmdask.partition.geometric import geometric
@@ -11,55 +13,6 @@ from fpmdask.partition.proportional import proportional
 
 # Events kept for the story that errors tell.
 _EVENTS = 64
-
-
-@dataclass(frozen=True, order=True)
-class Tile:
-    """Rows ``row0 … row1`` and columns ``column0 … column1`` of a matrix, ends excluded."""
-
-    row0: int
-    column0: int
-    row1: int
-    column1: int
-
-    @classmethod
-    def of(cls, bounds: Sequence[int]) -> "Tile":
-        """Return the tile of these `bounds`."""
-        row0, row1, column0, column1 = bounds
-        return cls(row0, column0, row1, column1)
-
-    @property
-    def height(self) -> int:
-        """Rows."""
-        return self.row1 - self.row0
-
-    @property
-    def width(self) -> int:
-        """Columns."""
-        return self.column1 - self.column0
-
-    @property
-    def area(self) -> int:
-        """Elements."""
-        return self.height * self.width
-
-    @property
-    def bounds(self) -> tuple[int, int, int, int]:
-        """Return (row0, row1, column0, column1), as plain data."""
-        return self.row0, self.row1, self.column0, self.column1
-
-    def cut(self, area: int, by_rows: bool) -> "tuple[Tile, Tile | None]":
-        """Return a first part of `area` elements, rounded up to whole lines, and the rest.
-
-        The lines are rows if `by_rows`, otherwise the shorter ones: the parts are no strips.
-        """
-        if by_rows or self.height >= self.width:
-            at = self.row0 + min(self.height, -(-area // self.width))
-            rest = Tile(at, self.column0, self.row1, self.column1)
-            return Tile(self.row0, self.column0, at, self.column1), rest if rest.height else None
-        at = self.column0 + min(self.width, -(-area // self.height))
-        rest = Tile(self.row0, at, self.row1, self.column1)
-        return Tile(self.row0, self.column0, self.row1, at), rest if rest.width else None
 
 
 @dataclass(frozen=True)
@@ -95,15 +48,16 @@ class TilesPlan:
     Tiles of a worker that leaves, finished or not, are shared out anew over the living. A worker
     that joins is spare, since parts of A and B would have to move to it: it gets tiles only when
     the others are gone or have no room. Tiles that nobody is there for are stranded until one
-    joins. A lost tile is cut across its longer side, so that a share is met within one line.
+    joins. A lost tile is cut across its longer side, so that a share is met within one line; an
+    L becomes two rectangles.
 
     Examples
     --------
     >>> plan = TilesPlan({"x": [Tile(0, 0, 6, 3)], "y": [Tile(6, 0, 10, 3)]})
     >>> first, second = plan.assign()
     >>> plan.finished(second.part, "y")
-    >>> plan.left("x")
-    [Assignment(worker='y', tile=Tile(row0=0, column0=0, row1=6, column1=3), part=2)]
+    >>> [(again.worker, again.tile.bounds, again.part) for again in plan.left("x")]
+    [('y', (0, 6, 0, 3), 2)]
     >>> plan.finished(2, "y")
     >>> plan.done, [part.tile.row1 for part in plan.parts]
     (True, [6, 10])
@@ -337,24 +291,6 @@ class TilesPlan:
 
     def _note(self, event: str) -> None:
         self._events.append(event)
-
-
-def merged(tiles: Sequence[Tile]) -> list[Tile]:
-    """Return tiles that cover the same, neighbours in a column joined.
-
-    Examples
-    --------
-    >>> merged([Tile(4, 0, 6, 2), Tile(0, 0, 4, 2), Tile(0, 2, 6, 3)])
-    [Tile(row0=0, column0=0, row1=6, column1=2), Tile(row0=0, column0=2, row1=6, column1=3)]
-    """
-    joined: list[Tile] = []
-    for tile in sorted(tiles, key=lambda t: (t.column0, t.column1, t.row0)):
-        above = joined[-1] if joined else None
-        if above is not None and above.bounds[1:] == (tile.row0, tile.column0, tile.column1):
-            joined[-1] = Tile(above.row0, above.column0, tile.row1, tile.column1)
-        else:
-            joined.append(tile)
-    return joined
 
 
 def _area(tiles: Sequence[Tile]) -> int:

@@ -97,6 +97,21 @@ async def test_sums_travel_in_dask_messages_where_there_are_no_channels(c, s, *w
     np.testing.assert_array_equal(await c.compute(result), expected)
 
 
+@cluster()
+async def test_a_part_without_a_corner_is_helped_too(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c)
+    most = {"0": 10, "1": 10, SLOW: 280}
+    with updates(SECONDS):
+        result = await balancer.matmul(x, x.T, layout="nrrp", distribution=most, rebalance=True)
+    report = balancer.report
+    (large,) = (part for part in report.shares if part["worker"] == SLOW)
+    assert len(large["tile"]) == 6
+    assert {help["helps"] for help in report.helps} == {SLOW}
+    assert sum(part["work"] for part in (*report.shares, *report.helps)) == 300 * 300 * 400
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
 @pytest.mark.parametrize("who", ["helper", "giver"])
 @cluster()
 async def test_a_helper_or_giver_that_leaves_loses_nothing(c, s, *workers, who):

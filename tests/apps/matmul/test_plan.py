@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpmdask.apps.matmul import distribute
-from fpmdask.apps.matmul.place import cuts, placed
+from fpmdask.apps.matmul.place import placed
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, TilesPlan, limits, panels, pieces
+from fpmdask.apps.matmul.tiling import LAYOUTS, cuts, straightened
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import ConstantModel
 from fpmdask.partition import proportional
@@ -136,8 +137,8 @@ def covered(plan, shape):
     assert plan.done
     times = np.zeros(shape, dtype=int)
     for part in plan.parts:
-        row0, row1, column0, column1 = part.tile.bounds
-        times[row0:row1, column0:column1] += 1
+        for tile in part.tile.rectangles:
+            times[tile.row0 : tile.row1, tile.column0 : tile.column1] += 1
     assert (times == 1).all()
 
 
@@ -250,17 +251,17 @@ def test_plans_of_nothing_are_refused():
 
 @given(
     st.tuples(st.integers(1, 40), st.integers(1, 40)),
-    st.lists(st.integers(0, 20), min_size=1, max_size=7).filter(any),
+    st.lists(st.integers(0, 60), min_size=1, max_size=7).filter(any),
     st.data(),
 )
 def test_any_tiles_cover_the_product_after_any_losses(shape, weights, data):
     spec = make_shape(shape)
     workers = [f"w{i}" for i in range(len(weights))]
     rows = dict(zip(workers, proportional_rows(shape[0], weights), strict=True))
-    layout = data.draw(st.sampled_from(["auto", "rows", "columns"]))
+    layout = data.draw(st.sampled_from(LAYOUTS))
     placement = placed(spec, layout, rows)
     taken, tiles = placement.layout, placement.tiles
-    assert taken in ("rows", "columns")
+    assert taken in LAYOUTS[1:]
     plan = TilesPlan(tiles, by_rows=taken == "rows")
     assert plan.elements == shape[0] * shape[1]
     living = list(workers)
@@ -290,6 +291,62 @@ def test_columns_move_less_than_rows_and_auto_takes_them():
     assert placed(make_shape((140, 4)), "auto", rows).layout == "rows"
 
 
+def test_a_dominant_worker_gets_a_part_without_a_corner_and_auto_takes_it():
+    """One of 20 times the speed: 2 + 2·√(1/21) half-perimeters instead of 3."""
+    n = 2048
+    chunks = ((256,) * 8, (256,) * 8)
+    spec = MatmulSpec((n, n, n), np.dtype("f8"), chunks, chunks, "a", "b")
+    rows, rates = {"gpu": 1950, "cpu": 98}, {"gpu": 20e9, "cpu": 1e9}
+    found = placed(spec, "auto", rows, rates=rates)
+    assert found.layout == "nrrp"
+    assert "against rows" in found.why
+    (large,), (small,) = found.tiles.values()
+    assert large.corner == (small.height, small.width)
+    assert large.area + small.area == n * n
+    others = [placed(spec, layout, rows, rates=rates) for layout in ("rows", "columns")]
+    assert found.nbytes < 0.85 * min(other.nbytes for other in others)
+    assert found.seconds < min(other.seconds for other in others)
+    equal = placed(spec, "auto", {"x": 1024, "y": 1024}, rates={"x": 1e9, "y": 1e9})
+    assert "nrrp" not in equal.why
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.data())
+def test_edges_that_nearly_coincide_become_one_and_no_side_changes_much(height, width, data):
+    number = st.integers(1, 40)
+    tiles, left, place = {}, 0, 0
+    edges = sorted({0, width, *data.draw(st.lists(st.integers(0, width), max_size=3))})
+    for right in edges[1:]:
+        weights = data.draw(st.lists(number, min_size=1, max_size=4))
+        stops = [round(height * w) for w in np.cumsum(weights) / sum(weights)]
+        for top, bottom in zip([0, *stops], stops, strict=False):
+            if top < bottom:
+                tiles[f"w{place}"] = [Tile(top, left, bottom, right)]
+                place += 1
+        left = right
+    found = straightened(tiles)
+    plan = TilesPlan(found)
+    for part in plan.assign():
+        plan.finished(part.part, part.worker)
+    times = np.zeros((height, width), dtype=np.int8)
+    for part in plan.parts:
+        times[part.tile.row0 : part.tile.row1, part.tile.column0 : part.tile.column1] += 1
+    assert (times == 1).all()
+    for worker, (tile,) in tiles.items():
+        (made,) = found[worker]
+        assert abs(made.height - tile.height) <= tile.height / 128
+        assert abs(made.width - tile.width) <= tile.width / 128
+    for axis in (0, 1):
+        ends = cuts(tile for own in found.values() for tile in own)[axis]
+        assert set(cuts(t for own in straightened(found).values() for t in own)[axis]) <= set(ends)
+
+
+def test_columns_of_nearly_equal_workers_have_one_cut():
+    rows = {"x": 1024, "y": 1025, "z": 1023, "u": 1024}
+    tiles = placed(make_shape((4096, 4096)), "columns", rows).tiles
+    downs, rights = cuts(tile for own in tiles.values() for tile in own)
+    assert (len(downs), len(rights)) == (3, 3)
+
+
 def test_a_slow_worker_gets_less_where_its_bytes_cost_it_time():
     """What is left of the work after moving is levelled: all times are equal within a row."""
     n = 1024
@@ -298,7 +355,7 @@ def test_a_slow_worker_gets_less_where_its_bytes_cost_it_time():
     rows, rates = {"x": 512, "y": 384, "z": 128}, {"x": 4e9, "y": 3e9, "z": 1e9}
     names = list(rows)
     holders = {key: [names[(key[1] + key[2]) % 3]] for key in spec.keys}
-    for layout in ("rows", "columns"):
+    for layout in ("rows", "columns", "nrrp"):
         still = placed(spec, layout, rows)
         moving = placed(spec, layout, rows, rates=rates, holders=holders)
         areas = {w: sum(t.area for t in own) for w, own in moving.tiles.items()}

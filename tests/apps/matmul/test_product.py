@@ -15,7 +15,9 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.matmul import distribute, share
+from fpmdask.apps.matmul.tile import Tile
 from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.layout import Rectangle, br, kl, nrrp
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 
@@ -140,8 +142,9 @@ async def test_chunks_lie_where_the_report_says_and_go_with_the_array(c, s, *wor
     assert not any(worker.data for worker in workers)
 
 
+@pytest.mark.parametrize("layout", ["columns", "nrrp"])
 @cluster()
-async def test_columns_equal_numpy_and_each_chunk_lies_where_its_tile_does(c, s, *workers):
+async def test_every_layout_equals_numpy_and_chunks_lie_where_tiles_do(c, s, *workers, layout):
     balancer = await fpmdask.Balancer(c)
     for dtype, a_chunks, b_chunks in (
         ("f8", ((40, 50), (7, 43)), ((25, 25), (30, 40))),
@@ -152,8 +155,10 @@ async def test_columns_equal_numpy_and_each_chunk_lies_where_its_tile_does(c, s,
         result = await balancer.matmul(
             da.from_array(a, chunks=a_chunks),
             da.from_array(b, chunks=b_chunks),
-            layout="columns",
-            distribution={"0": 40, "1": 30, "2": 20},
+            layout=layout,
+            distribution={"0": 40, "1": 30, "2": 20}
+            if layout == "columns"
+            else {"0": 4, "1": 81, "2": 5},
         )
         places = await c.who_has(result)  # before it is computed: that makes copies
         expected = a @ b
@@ -164,14 +169,65 @@ async def test_columns_equal_numpy_and_each_chunk_lies_where_its_tile_does(c, s,
         assert len(result.chunks[1]) > 1
         rows, columns = ([0, *np.cumsum(sizes).tolist()] for sizes in result.chunks)
         held = {str(w.address): str(w.name) for w in workers}
-        for part in balancer.report.shares:
-            row0, row1, column0, column1 = part["tile"]
-            for i in range(rows.index(row0), rows.index(row1)):
-                for j in range(columns.index(column0), columns.index(column1)):
-                    (address,) = places[result.name, i, j]
-                    assert held[address] == part["worker"]
+        tiles = {part["worker"]: Tile.of(part["tile"]) for part in balancer.report.shares}
+        assert all(tile.is_rectangle for tile in tiles.values()) == (layout == "columns")
+        for worker, whole in tiles.items():
+            for tile in whole.rectangles:
+                for i in range(rows.index(tile.row0), rows.index(tile.row1)):
+                    for j in range(columns.index(tile.column0), columns.index(tile.column1)):
+                        (address,) = places[result.name, i, j]
+                        assert held[address] == worker
         del result
         await nothing_left(s)
+
+
+@cluster()
+async def test_a_layout_made_elsewhere_is_taken_as_it_is(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a, b = random((90, 50), "f8", 1), random((50, 70), "f8", 2)
+    x, y = da.from_array(a, chunks=20), da.from_array(b, chunks=30)
+    for layout in (
+        br([3.0, 2.0, 1.0], (9, 7)),
+        kl([1.0, 2.0, 1.5], (9, 7), grid=(3, 1)),
+        nrrp([9.0, 0.5, 0.5], (9, 9)),
+    ):
+        result = await balancer.matmul(x, y, layout=dict(zip("012", layout.zones, strict=True)))
+        report = balancer.report
+        assert (report.reason, report.layout["name"]) == ("given", "given")
+        areas = {share["worker"]: Tile.of(share["tile"]).area for share in report.shares}
+        sides = layout.shape
+        for name, area in zip("012", layout.areas, strict=True):
+            assert areas[name] == pytest.approx(area * 90 * 70 / sides[0] / sides[1], rel=0.15)
+        np.testing.assert_allclose(await c.compute(result), a @ b)
+    only = await balancer.matmul(x, y, layout={"1": [Rectangle(0, 0, 1, 1)]})
+    assert [share["worker"] for share in balancer.report.shares] == ["1"]
+    np.testing.assert_allclose(await c.compute(only), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ("cubes", "layout = 'cubes'; give one of 'auto', 'rows', 'columns', 'nrrp'"),
+        (None, "layout = None"),
+        ({"0": [(0, 0, 1, 1)]}, "give a sequence of fpmdask.layout.Rectangle"),
+        ({"0": 7}, "give a sequence of fpmdask.layout.Rectangle"),
+        ({}, "no blocks"),
+        ({"0": [Rectangle(0, 0, 1, 1)], "1": [Rectangle(1, 1, 1, 1)]}, "in 0 zones"),
+        ({"0": [Rectangle(0, 0, 2, 2)], "1": [Rectangle(1, 1, 1, 1)]}, "in 2 zones"),
+        ({"0": [Rectangle(0, 0, 1, 1), Rectangle(1, 1, 1, 1)],
+          "1": [Rectangle(0, 1, 1, 1), Rectangle(1, 0, 1, 1)]}, "without its lower right corner"),
+        ({"0": [Rectangle(0, 0, 91, 1)]}, "give a layout of no more blocks"),
+        ({"nobody": [Rectangle(0, 0, 1, 1)]}, "names nobody"),
+    ],
+)  # fmt: skip
+@cluster()
+async def test_bad_layouts_are_refused(c, s, *workers, layout, says):
+    balancer = await fpmdask.Balancer(c)
+    x = da.from_array(random((90, 50), "f8", 1), chunks=20)
+    with pytest.raises(PartitionError, match=says):
+        await balancer.matmul(x, x.T, layout=layout)
+    with pytest.raises(PartitionError, match="no room for distribution"):
+        await balancer.matmul(x, x.T, layout={"0": [Rectangle(0, 0, 1, 1)]}, distribution={"0": 90})
 
 
 @cluster(config={**CONFIG, "fpmdask.channels": False})
@@ -216,7 +272,7 @@ async def test_a_chunk_lost_after_the_run_is_made_again_from_the_inputs(c, s, *w
     np.testing.assert_allclose(await c.compute(result), expected)
 
 
-@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("layout", ["rows", "columns", "nrrp"])
 @cluster()
 async def test_a_worker_that_leaves_in_the_run_loses_nothing(c, s, *workers, layout):
     """A worker leaves while the others multiply; shares of the lost tiles move."""

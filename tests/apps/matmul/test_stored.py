@@ -205,7 +205,7 @@ async def test_an_out_that_cannot_be_is_refused_at_once(c, s, *workers, tmp_path
 async def test_only_a_tile_has_to_fit(c, s, *workers, tmp_path, small_memory, monkeypatch):
     a, b, expected = matrices(tmp_path)
     out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
-    monkeypatch.setattr(distribute, "free_nbytes", lambda context, address: 14_000.0)
+    monkeypatch.setattr(distribute, "free_nbytes", lambda context, address: 20_000.0)
     balancer = await fpmdask.Balancer(c)
     with pytest.raises(PartitionError, match="50 rows of C do not fit"):
         await balancer.matmul(a, b)

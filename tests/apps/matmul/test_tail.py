@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.matmul.tail import OVERHEAD_SECONDS, Tail, without
-from fpmdask.apps.matmul.tiles import Tile
+from fpmdask.apps.matmul.tail import OVERHEAD_SECONDS, Tail
+from fpmdask.apps.matmul.tile import Tile
 
 
 class Simulation:
@@ -47,7 +47,7 @@ class Simulation:
         index = self.index[worker]
         for help in [help for help in self.offered[worker] if help.first <= index]:
             self.offered[worker].remove(help)
-            kept = without(self.active[worker], help.tile)
+            kept = self.active[worker].without(help.tile)
             if kept is None or help.first < index:
                 self.refused += 1
                 self.at(self.now + self.delay, self.tail.refused, help.number)
@@ -57,12 +57,16 @@ class Simulation:
         self.at(self.now + self.delay, self.hear, worker, index)
         if index < len(self.depths):
             tile = self.active[worker]
-            self.met[index, tile.row0 : tile.row1, tile.column0 : tile.column1] += 1
+            for rectangle in tile.rectangles:
+                self.meet(slice(index, index + 1), rectangle)
             self.index[worker] += 1
             seconds = tile.area * self.depths[index] / self.speeds[worker]
             self.at(self.now + seconds, self.panel, worker)
         else:
             self.merge(worker)
+
+    def meet(self, panels, tile):
+        self.met[panels, tile.row0 : tile.row1, tile.column0 : tile.column1] += 1
 
     def merge(self, worker):
         if any(help.number not in self.sums for help in self.given[worker]):
@@ -70,8 +74,7 @@ class Simulation:
             return
         self.ended[worker] = self.now
         for help in self.given[worker]:
-            tile = help.tile
-            self.met[help.first :, tile.row0 : tile.row1, tile.column0 : tile.column1] += 1
+            self.meet(slice(help.first, None), help.tile)
         self.at(self.now + self.delay, self.finished, worker)
 
     def finished(self, worker):
@@ -211,5 +214,14 @@ def test_every_panel_meets_every_element_once(data):
     depths = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=12))
     delay = data.draw(st.floats(0, 1.0))
     width = data.draw(st.integers(1, 60))
-    run = Simulation(strips(shares, width), speeds, depths, changes=changes, delay=delay)
+    tiles = strips(shares, width)
+    if data.draw(st.booleans()):  # the last one in a corner of the one above
+        *_, above, last = sorted(tiles)
+        corner = tiles[last].height, data.draw(st.integers(1, width))
+        top, left = tiles[last].row0, width - corner[1]
+        tiles[last] = Tile(top, left, top + corner[0], width)
+        if left:
+            height = tiles[above].height
+            tiles[above] = Tile(top - height, 0, top + corner[0], width, corner)
+    run = Simulation(tiles, speeds, depths, changes=changes, delay=delay)
     assert (run.met == 1).all()

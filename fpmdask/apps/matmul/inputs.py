@@ -1,0 +1,115 @@
+"""What a product is made from, brought into the workers' memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
+from typing import Any
+from uuid import uuid4
+
+import dask
+import dask.array as da
+import numpy as np
+from dask._task_spec import convert_legacy_graph
+from dask.core import flatten
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from distributed import Client, futures_of, wait
+from distributed.client import FuturesCancelledError
+
+from fpmdask.errors import ChunksLostError
+
+# NumPy inputs are cut into blocks of rows of about this size.
+BLOCK_NBYTES = 64 << 20
+
+
+def is_lazy(x: Any) -> bool:
+    """Tell whether an array consists of tasks only, nothing of which is on a worker yet."""
+    return isinstance(x, da.Array) and not futures_of(x)
+
+
+async def read(
+    client: Client, arrays: Sequence[da.Array], homes: Mapping[Any, str]
+) -> list[da.Array]:
+    """Return arrays in the workers' memory, of the lazy ones each chunk read at its home.
+
+    Another worker reads it where the home is gone. Tasks that several homes need run anywhere.
+    """
+    lazy = [x for x in arrays if is_lazy(x)]
+    pinned = [_pinned(x, homes) for x in dask.optimize(*lazy)]
+    persisted = iter(client.persist(pinned, optimize_graph=False))
+    found = [next(persisted) if is_lazy(x) else x for x in arrays]
+    for x in found:
+        await finished(client, x)
+    return found
+
+
+def _pinned(x: da.Array, homes: Mapping[Any, str]) -> da.Array:
+    """Return an array whose tasks run at the homes of the chunks that they are for. O(tasks)."""
+    graph = convert_legacy_graph(dict(x.__dask_graph__()))
+    wanted: dict[Any, set[str]] = {key: set() for key in graph}
+    for key in flatten(x.__dask_keys__()):
+        wanted[key] = {homes[key]}
+    order = TopologicalSorter({key: task.dependencies for key, task in graph.items()})
+    for key in reversed([*order.static_order()]):  # from what is wanted to what it is made from
+        for needed in graph[key].dependencies:
+            wanted[needed] |= wanted[key]
+    at = {key: tuple(places) for key, places in wanted.items() if len(places) == 1}
+    pinned = {key: task for key, task in graph.items() if key in at}
+    shared = {key: task for key, task in graph.items() if key not in at}
+    annotations = {"workers": at.__getitem__, "allow_other_workers": True}
+    anywhere = f"{x.name}-shared"
+    layers = {
+        x.name: MaterializedLayer(pinned, annotations=annotations),
+        anywhere: MaterializedLayer(shared),
+    }
+    layered = HighLevelGraph(layers, {x.name: {anywhere}, anywhere: set()})
+    return da.Array(layered, x.name, chunks=x.chunks, dtype=x.dtype, meta=x._meta)
+
+
+async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
+    """Return ``x`` as a dask array whose chunks are in the workers' memory."""
+    if isinstance(x, np.ndarray):
+        return await _scattered(client, x)
+    persisted: da.Array = client.persist(x)
+    await finished(client, persisted)
+    return persisted
+
+
+async def finished(client: Client, persisted: da.Array) -> None:
+    """Wait until all chunks are in memory.
+
+    Raises
+    ------
+    ChunksLostError
+        If a chunk is gone and cannot be made again.
+    """
+    futures = futures_of(persisted)
+    try:
+        with client.as_current():  # `wait` takes the default client, which may be another one
+            await wait(futures)
+    except FuturesCancelledError:
+        lost = [future.key for future in futures if future.cancelled()]
+        raise ChunksLostError(
+            f"{len(lost)} input chunks are gone and have no task to make them again: "
+            f"{', '.join(map(str, lost[:8]))}{', …' * (len(lost) > 8)}"
+        ) from None
+    for future in futures:
+        if future.status == "error":
+            await future  # raises what the chunk's task raised
+
+
+async def _scattered(client: Client, x: np.ndarray) -> da.Array:
+    """Spread a NumPy array over the workers, straight to them, in blocks of rows."""
+    scheduler: Any = client.scheduler
+    workers = len(await scheduler.ncores())
+    per_block = max(1, BLOCK_NBYTES // max(1, x.shape[1] * x.itemsize))
+    per_worker = -(-x.shape[0] // max(1, workers))
+    rows = min(per_block, per_worker)
+    name = f"fpmdask-scattered-{uuid4().hex}"
+    blocks = {
+        (name, i, 0): np.ascontiguousarray(x[top : top + rows])
+        for i, top in enumerate(range(0, x.shape[0], rows))
+    }
+    futures = await client.scatter(blocks, direct=True, hash=False)
+    chunks = (tuple(len(block) for block in blocks.values()), (x.shape[1],))
+    return da.Array(futures, name, chunks=chunks, dtype=x.dtype)

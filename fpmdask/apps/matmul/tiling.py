@@ -1,0 +1,173 @@
+"""C cut into tiles: layouts in elements, edges that nearly coincide made one."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from fpmdask.apps.matmul.spec import MatmulSpec
+from fpmdask.apps.matmul.tile import Tile
+from fpmdask.errors import PartitionError
+from fpmdask.layout import Rectangle, br, nrrp
+from fpmdask.partition.validate import FloatArray
+
+LAYOUTS = ("auto", "rows", "columns", "nrrp")
+# Edges are made one where that changes no side by more than this part of it: less than models err.
+NEARLY = 1 / 128
+
+
+def tiled(
+    spec: MatmulSpec, layout: str, rows: Mapping[str, int], limits: FloatArray
+) -> dict[str, list[Tile]]:
+    """Return the tiles of a layout by name, in proportion to rows and within limits of these."""
+    height, _, width = spec.shape
+    busy = {worker: share for worker, share in rows.items() if share}
+    tiles: dict[str, list[Tile]] = {worker: [] for worker in rows}
+    if layout == "rows":
+        top = 0
+        for worker, share in busy.items():
+            tiles[worker] = [Tile(top, 0, top + share, width)]
+            top += share
+        return tiles
+    room = [limit * width for limit, share in zip(limits, rows.values(), strict=True) if share]
+    arrange = nrrp if layout == "nrrp" else br
+    found = arrange(list(busy.values()), (height, width), room)
+    for worker, zone in zip(busy, found.zones, strict=True):
+        if zone:
+            tiles[worker] = [zone_tile(zone)]
+    straight = straightened(tiles)
+    fits = all(
+        tile.area <= most
+        for worker, most in zip(busy, room, strict=True)
+        for tile in straight[worker]
+    )
+    return straight if fits else tiles
+
+
+def zone_tile(zone: Sequence[Rectangle]) -> Tile:
+    """Return a zone as a tile.
+
+    It has one rectangle, or two that are one without its lower right corner; of other zones the
+    area is not that of the tile.
+    """
+    row0, column0 = min(r.top for r in zone), min(r.left for r in zone)
+    row1, column1 = max(r.top + r.height for r in zone), max(r.left + r.width for r in zone)
+    last = max(zone, key=lambda r: r.top)
+    corner = row1 - last.top, column1 - last.left - last.width
+    return Tile(row0, column0, row1, column1, corner if len(zone) == 2 else (0, 0))
+
+
+def straightened(tiles: Mapping[str, Sequence[Tile]]) -> dict[str, list[Tile]]:
+    """Return the tiles with edges that nearly coincide made one: C has fewer, larger chunks.
+
+    No side of a tile changes by more than `NEARLY` of its length. O(tiles · log tiles).
+
+    Examples
+    --------
+    >>> found = straightened({"x": [Tile(0, 0, 500, 9)], "y": [Tile(500, 0, 900, 9)],
+    ...                       "z": [Tile(0, 9, 501, 15)], "u": [Tile(501, 9, 900, 15)]})
+    >>> cuts(tile for own in found.values() for tile in own)
+    ([0, 500, 900], [0, 9, 15])
+    """
+    every = [tile for own in tiles.values() for tile in own]
+    rows, columns = (_joined([tile.edges[axis] for tile in every]) for axis in (0, 1))
+
+    def moved(tile: Tile) -> Tile:
+        down, across = tile.edges
+        row0, row1, *row = (rows[edge] for edge in down)
+        column0, column1, *column = (columns[edge] for edge in across)
+        corner = (row1 - row[0], column1 - column[0]) if row else (0, 0)
+        return Tile(row0, column0, row1, column1, corner)
+
+    return {worker: [moved(tile) for tile in own] for worker, own in tiles.items()}
+
+
+def _joined(edges: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Return where each edge goes; `edges` are those of every tile along one axis."""
+    slack: dict[int, float] = {}  # of each edge, what the smallest side that ends there allows
+    for own in edges:
+        ordered = sorted(own)
+        least = NEARLY / 2 * min(high - low for low, high in pairwise(ordered))
+        for edge in ordered:
+            slack[edge] = min(slack.get(edge, math.inf), least)
+    groups: list[list[int]] = []
+    for edge in sorted(slack):
+        if groups and edge - groups[-1][0] <= min(slack[e] for e in (*groups[-1], edge)):
+            groups[-1].append(edge)
+        else:
+            groups.append([edge])
+    first, last = groups[0][0], groups[-1][-1]
+    found: dict[int, int] = {}
+    for group in groups:
+        at = sum(group) // len(group)
+        at = first if first in group else last if last in group else at
+        found |= dict.fromkeys(group, at)
+    return found
+
+
+def spread(
+    spec: MatmulSpec, zones: Mapping[str, Sequence[Sequence[int]]], workers: Iterable[str]
+) -> dict[str, list[Tile]]:
+    """Return the tiles of zones of blocks, spread over the elements of C.
+
+    Parameters
+    ----------
+    spec : MatmulSpec
+        The product.
+    zones : mapping of str to sequence of (top, left, height, width)
+        Worker -> its rectangles of blocks, covering a matrix of blocks of any shape.
+    workers : iterable of str
+        All workers; one without a zone has no part.
+
+    Raises
+    ------
+    PartitionError
+        If C has fewer rows or columns than the matrix of blocks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> axis = (9,)
+    >>> spec = MatmulSpec((9, 9, 9), np.dtype("f8"), (axis, axis), (axis, axis), "a", "b")
+    >>> found = spread(spec, {"x": [(0, 0, 1, 2)], "y": [(1, 0, 1, 2)]}, "xy")
+    >>> [tile.bounds for own in found.values() for tile in own]
+    [(0, 5, 0, 9), (5, 9, 0, 9)]
+    """
+    every = [Rectangle(*found) for zone in zones.values() for found in zone]
+    blocks = max(r.top + r.height for r in every), max(r.left + r.width for r in every)
+    sides = spec.shape[0], spec.shape[2]
+    if blocks[0] > sides[0] or blocks[1] > sides[1]:
+        raise PartitionError(
+            f"the layout has {blocks[0]} × {blocks[1]} blocks, C has {sides[0]} × {sides[1]} "
+            "elements; give a layout of no more blocks"
+        )
+
+    def element(edge: int, axis: int) -> int:
+        return -(-edge * sides[axis] // blocks[axis])
+
+    tiles: dict[str, list[Tile]] = {worker: [] for worker in workers}
+    for worker, zone in zones.items():
+        if not zone:
+            continue
+        found = []
+        for top, left, height, width in zone:
+            row, column = element(top, 0), element(left, 1)
+            down, across = element(top + height, 0) - row, element(left + width, 1) - column
+            found.append(Rectangle(row, column, down, across))
+        tiles[worker] = [zone_tile(found)]
+    return tiles
+
+
+def cuts(tiles: Iterable[Tile]) -> tuple[list[int], list[int]]:
+    """Return the rows and the columns at which any of the tiles begins or ends, in order.
+
+    Examples
+    --------
+    >>> cuts([Tile(0, 0, 6, 3), Tile(0, 3, 2, 4), Tile(2, 3, 6, 4)])
+    ([0, 2, 6], [0, 3, 4])
+    """
+    rows: set[int] = set()
+    columns: set[int] = set()
+    for tile in tiles:
+        rows.update(tile.edges[0])
+        columns.update(tile.edges[1])
+    return sorted(rows), sorted(columns)

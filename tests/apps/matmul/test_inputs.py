@@ -1,0 +1,203 @@
+"""Lazy inputs: every chunk is read once, by a worker that needs it."""
+
+import asyncio
+import gc
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import get_worker
+from distributed.utils_test import gen_cluster
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fpmdask
+from fpmdask.apps.matmul.moving import held_bytes, homes, moved_bytes
+from fpmdask.apps.matmul.place import placed
+from fpmdask.apps.matmul.spec import MatmulSpec
+from fpmdask.apps.matmul.tile import Tile
+from fpmdask.apps.matmul.tiling import LAYOUTS
+from fpmdask.errors import PartitionError
+from fpmdask.partition import proportional
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+ROWS = {"0": 60, "1": 40, "2": 20}
+
+
+def cluster(**options):
+    nthreads = [("127.0.0.1", 1)] * 3
+    return gen_cluster(client=True, nthreads=nthreads, config=CONFIG, timeout=60, **options)
+
+
+def read(seed, shape, block_info=None):
+    """Task: read a chunk; its worker, which is in this process, knows what to do besides."""
+    worker, at = get_worker(), block_info[None]
+    worker.hook(at["chunk-location"])
+    worker.reads.append((seed, at["chunk-location"]))
+    (row0, row1), (column0, column1) = at["array-location"]
+    return values_of(seed, shape)[row0:row1, column0:column1]
+
+
+def values_of(seed, shape):
+    return np.random.default_rng(seed).integers(-9, 9, shape).astype("f8")
+
+
+def source(workers, shape, chunks, seed, hook=lambda block: None):
+    """Return a lazy array of whole numbers and the numbers."""
+    for worker in workers:
+        worker.hook, worker.reads = hook, []
+    chunks = da.core.normalize_chunks(chunks, shape)
+    lazy = da.map_blocks(read, seed, shape, chunks=chunks, dtype="f8", meta=np.empty((0, 0)))
+    return lazy, values_of(seed, shape)
+
+
+def reads_of(workers, seed):
+    return [(at, str(w.name)) for w in workers for of, at in w.reads if of == seed]
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@cluster()
+async def test_every_chunk_is_read_once_by_a_worker_that_needs_it(c, s, *workers, layout):
+    balancer = await fpmdask.Balancer(c)
+    a, values_a = source(workers, (120, 80), (10, 20), 1)
+    b, values_b = source(workers, (80, 90), (40, 15), 2)
+    result = await balancer.matmul(a, b, layout=layout, distribution=ROWS)
+    report = balancer.report
+    reads_a, reads_b = (reads_of(workers, seed) for seed in (1, 2))
+    tiles = {share["worker"]: Tile.of(share["tile"]) for share in report.shares}
+    assert sorted(at for at, _ in reads_a) == [(i, j) for i in range(12) for j in range(4)]
+    assert sorted(at for at, _ in reads_b) == [(i, j) for i in range(2) for j in range(6)]
+    for (i, _), name in reads_a:
+        assert tiles[name].row0 < 10 * (i + 1)
+        assert tiles[name].row1 > 10 * i
+    for (_, j), name in reads_b:
+        assert tiles[name].column0 < 15 * (j + 1)
+        assert tiles[name].column1 > 15 * j
+    if layout == "rows":  # A lies where it is needed: only B moves
+        received = {share["worker"]: share["nbytes_received"] for share in report.shares}
+        own = {name: sum(40 * 15 * 8 for _, reader in reads_b if reader == name) for name in ROWS}
+        assert received == {name: 80 * 90 * 8 - own[name] for name in ROWS}
+    assert report.phases["read"] > 0
+    np.testing.assert_array_equal(await c.compute(result), values_a @ values_b)
+
+
+@cluster()
+async def test_one_lazy_input_and_the_same_array_twice(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a, values = source(workers, (60, 60), (20, 20), 1)
+    held = await c.persist(da.from_array(values, chunks=30))
+    for left, right in ((a, held), (held, a), (a, values), (a, a), (a, a.T), (a.T, a + 1)):
+        result = await balancer.matmul(left, right)
+        numpy = [await c.compute(x) if isinstance(x, da.Array) else x for x in (left, right)]
+        np.testing.assert_array_equal(await c.compute(result), numpy[0] @ numpy[1])
+
+
+@cluster()
+async def test_a_chunk_that_cannot_be_read_raises_its_own_exception(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+
+    def broken(block):
+        if block == (1, 1):
+            raise OSError("no such file: chunk 1.1")
+
+    a, _ = source(workers, (60, 60), (20, 20), 1, broken)
+    with pytest.raises(OSError, match=r"chunk 1\.1"):
+        await balancer.matmul(a, a.T)
+    a, values = source(workers, (60, 60), (20, 20), 1)
+    result = await balancer.matmul(a, a.T)
+    np.testing.assert_array_equal(await c.compute(result), values @ values.T)
+    del a, result
+    gc.collect()
+    for _ in range(200):
+        if not s.tasks:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(dict(s.tasks))
+
+
+@cluster()
+async def test_a_worker_that_leaves_while_inputs_are_read_is_replaced(c, s, *workers):
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    release = []
+
+    def slow(block):
+        if block == (0, 0):
+            loop.call_soon_threadsafe(begun.set)
+            while not release:
+                pass
+
+    balancer = await fpmdask.Balancer(c)
+    a, values = source(workers, (120, 80), (10, 20), 1, slow)
+    run = asyncio.ensure_future(balancer.matmul(a, a.T, layout="rows", distribution=ROWS))
+    await begun.wait()
+    closing = asyncio.ensure_future(workers[2].close(timeout=1))
+    await asyncio.sleep(0.1)
+    release.append(True)
+    await closing
+    result = await run
+    np.testing.assert_array_equal(await c.compute(result), values @ values.T)
+
+
+@cluster()
+async def test_a_run_that_is_given_up_while_inputs_are_read_leaves_nothing(c, s, *workers):
+    begun, release = asyncio.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def slow(block):
+        loop.call_soon_threadsafe(begun.set)
+        while not release:
+            pass
+
+    balancer = await fpmdask.Balancer(c)
+    a, _ = source(workers, (40, 40), (20, 20), 1, slow)
+    run = asyncio.ensure_future(balancer.matmul(a, a.T))
+    await begun.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    release.append(True)
+    del a, run
+    gc.collect()
+    for _ in range(200):
+        coordinator = s.plugins["fpmdask"]
+        if not s.tasks and not coordinator.runs:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError((dict(s.tasks), coordinator.runs))
+
+
+@cluster()
+async def test_what_does_not_fit_together_with_its_inputs_is_refused_before_reading(c, s, *workers):
+    # room for C and the panels, but not for as much of A and B
+    for worker in s.workers.values():
+        worker.memory_limit = int((worker.memory.optimistic + (18 << 20)) / 0.6)
+    balancer = await fpmdask.Balancer(c)
+    a, _ = source(workers, (1200, 1200), (300, 300), 1)
+    with pytest.raises(PartitionError, match="do not fit"):
+        await balancer.matmul(a, a.T)
+    assert reads_of(workers, 1) == []
+
+
+@given(st.data())
+def test_homes_need_what_they_read_and_reading_there_moves_less(data):
+    sizes = st.lists(st.integers(1, 30), min_size=1, max_size=6).map(tuple)
+    rows, inner, columns = data.draw(sizes), data.draw(sizes), data.draw(sizes)
+    shape = sum(rows), sum(inner), sum(columns)
+    spec = MatmulSpec(shape, np.dtype("f8"), (rows, inner), (inner, columns), "a", "b")
+    shares = data.draw(st.lists(st.integers(0, 20), min_size=1, max_size=5).filter(any))
+    names = [f"w{n}" for n in range(len(shares))]
+    rows_of = proportional(shape[0], [max(n, 1e-9) for n in shares])
+    layout = data.draw(st.sampled_from(LAYOUTS[1:]))
+    tiles = placed(spec, layout, dict(zip(names, map(int, rows_of), strict=True))).tiles
+    found = homes(spec, tiles)
+    assert set(found) == set(spec.keys)
+    busy = [name for name, own in tiles.items() if own]
+    assert set(found.values()) <= set(busy)
+    parts = list(tiles.values())
+    there = held_bytes(spec, names, {key: [home] for key, home in found.items()})
+    received, _ = moved_bytes(spec, parts, there)
+    elsewhere, _ = moved_bytes(spec, parts, held_bytes(spec, names, {}))
+    assert (received <= elsewhere).all()
+    if len(busy) == 1:
+        assert received.sum() == 0
