@@ -1,0 +1,267 @@
+"""Even, BR, FPM-KL and FPM-BR on sixteen workers whose memory fills: Figs. 5 and 7 of the paper.
+
+    python benchmarks/matmul_layouts.py [--sizes 2048 4096 6144 8192]
+
+The speeds are those of the sixteen hcl machines; beyond 100 MB for the process each has an eighth
+of its memory of 2011, then a swap file. Even and constant speeds (measured on small squares) do not
+see where a worker begins to page, models of squares (FPM-BR) and of rectangles (FPM-KL) do. The
+four layouts are then given to `Balancer.matmul` as they are, in turns, for growing matrices. With
+the first fourteen workers, KL and BR by the same speeds show what their volumes cost in time. JSON,
+tables and a plot.
+
+D. Clarke, A. Lastovetsky, V. Rychkov (2011), Column-Based Matrix Partitioning for Parallel Matrix
+Multiplication on Heterogeneous Processors Based on Functional Performance Models, section 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dfpa_matmul_parts import data
+from dfpa_matmul_parts.bench import Bench, bench, figure, panel, table
+
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.lab.parsing import load
+from fpmdask.layout import Layout, br, fpm_br, fpm_kl, kl
+from fpmdask.models import PiecewiseLinearModel, SurfaceModel
+from fpmdask.timing import TimingPolicy
+
+BLOCK = 64
+CHUNK = 512
+DEPTH = 64
+PROCESS_MB = 100
+MEMORY_2011_MB = {456: 1024, 328: 512, 296: 384, 264: 256}
+KINDS = ("even", "br", "fpm_kl", "fpm_br")
+POLICY = TimingPolicy(
+    relative_error=0.2, min_repetitions=1, min_seconds=0.4, max_repetitions=8, budget_seconds=2.0,
+    warmup=1,
+)  # fmt: skip
+DEADLINE = 20.0
+
+
+def definition(folder: Path) -> str:
+    """Write the lab's definition and return its path."""
+    lines = ["[lab]", 'backend = "root"', "period = 0.020"]
+    lines += ['[dask]\n"distributed.worker.profile.enabled" = false']
+    lines += ['"distributed.admin.tick.interval" = "500ms"', "[defaults]\nmemory_manager = false"]
+    for worker in load("hcl16").workers:
+        assert worker.memory is not None
+        megabytes = PROCESS_MB + MEMORY_2011_MB[round(worker.memory / 1e6)] // 8
+        lines += [f'[[workers]]\nname = "{worker.name}"', f"cpu = {worker.cpu}"]
+        lines += [f'memory = "{megabytes} MB"', 'swap = "500 MB"']
+    path = folder / "layouts16.toml"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def measured(made: Bench, sides: Sequence[int]) -> dict[str, dict[tuple[int, int], float]]:
+    """Return seconds of a panel update by (rows, columns) of C, all workers at once.
+
+    A worker that has paged at a size is not asked for larger ones: they take at least as long per
+    element.
+    """
+    found: dict[str, dict[tuple[int, int], float]] = {name: {} for name in made.names}
+    for width in sides:
+        for rows in sides:
+            sizes = {
+                name: rows
+                for name in made.names
+                if not any(r <= rows and w <= width and math.isinf(t)
+                           for (r, w), t in found[name].items())
+            }  # fmt: skip
+            if not sizes:
+                continue
+            try:
+                seconds = made.measure(sizes, panel(width, DEPTH), POLICY, DEADLINE)
+            except CoordinatorError as error:
+                print(f"  {rows} x {width}: {error}", flush=True)
+                continue
+            for name, taken in seconds.items():
+                found[name][rows, width] = taken if taken is not None else math.inf
+    return found
+
+
+def layouts(
+    made: Bench, points: Mapping[str, Mapping[tuple[int, int], float]], small: int, n: int
+) -> dict[str, Layout | str]:
+    """Return the four layouts of an n x n matrix, or why there is none."""
+    shape = (n // BLOCK, n // BLOCK)
+    per_block = BLOCK * BLOCK
+    speeds = [small * small / per_block / points[name][small, small] for name in made.names]
+    squares, surfaces = [], []
+    for name in made.names:
+        finite = {size: t for size, t in points[name].items() if math.isfinite(t)}
+        equal = {r: t for (r, w), t in finite.items() if r == w}
+        # of one panel, as everything here: only ratios matter
+        squares.append(
+            PiecewiseLinearModel.from_points(
+                [r * r / per_block for r in equal], list(equal.values())
+            )
+        )
+        surfaces.append(
+            SurfaceModel.from_points(
+                [r / BLOCK for r, _ in finite],
+                [w / BLOCK for _, w in finite],
+                list(finite.values()),
+            )
+        )
+    makers = {
+        "even": lambda: kl([1.0] * len(speeds), shape),
+        "br": lambda: br(speeds, shape),
+        "fpm_kl": lambda: fpm_kl(surfaces, shape),
+        "fpm_br": lambda: fpm_br(squares, shape),
+    }
+    found: dict[str, Layout | str] = {}
+    for kind, make in makers.items():
+        try:
+            found[kind] = make()
+        except PartitionError as error:
+            found[kind] = str(error)
+    return found
+
+
+def product(made: Bench, names: Sequence[str], layout: Layout, n: int) -> dict[str, Any]:
+    """Multiply by a layout; inputs are cut into uniform chunks."""
+    axis = tuple(min(CHUNK, n - at) for at in range(0, n, CHUNK))
+    a, b = (data.chunked(made.client, name, (axis, axis)) for name in "ab")
+    data.warm_memory(1 << 29)
+    zones = dict(zip(names, layout.zones, strict=True))
+    began = time.perf_counter()
+    c = made.balancer.matmul(a, b, layout=zones)
+    wall = time.perf_counter() - began
+    report = made.balancer.report
+    assert report is not None
+    return {
+        "seconds": wall,
+        "bytes_moved": report.bytes_moved,
+        "half_perimeter": layout.half_perimeter,
+        "converged": layout.converged,
+        "shares": [dict(share) for share in report.shares],
+        "error": data.check(c),
+    }
+
+
+def grow(made: Bench, points: Any, small: int, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Multiply by each layout for growing n; a layout that has failed is not tried again."""
+    found, failed = [], set()
+    for n in sizes:
+        made_for = layouts(made, points, small, n)
+        for kind in KINDS:
+            layout = made_for[kind]
+            facts: dict[str, Any] = {"n": n, "layout": kind}
+            if kind in failed:
+                continue
+            try:
+                if isinstance(layout, str):
+                    raise PartitionError(layout)
+                facts |= product(made, made.names, layout, n)
+            except (CoordinatorError, PartitionError, OSError) as error:
+                facts["failed"] = f"{type(error).__name__}: {error}"
+                failed.add(kind)
+            print(f"  n = {n}, {kind}: {facts.get('seconds', facts.get('failed'))}", flush=True)
+            found.append(facts)
+    return found
+
+
+def fourteen(made: Bench, points: Any, small: int, n: int, repeats: int) -> dict[str, Any]:
+    """Compare the grid with rectangles by the same speeds on fourteen workers."""
+    names = made.names[:14]
+    shape = (n // BLOCK, n // BLOCK)
+    speeds = [small * small / points[name][small, small] for name in names]
+    tried = {"kl": kl(speeds, shape), "br": br(speeds, shape)}
+    runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in tried}
+    for _ in range(repeats):
+        for kind, layout in tried.items():
+            runs[kind].append(product(made, names, layout, n))
+    return {
+        kind: {
+            "half_perimeter": tried[kind].half_perimeter,
+            "seconds": statistics.median(run["seconds"] for run in own),
+            "gigabytes_moved": own[0]["bytes_moved"] / 1e9,
+            "runs": own,
+        }
+        for kind, own in runs.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2048, 4096, 6144, 8192])
+    parser.add_argument("--sides", type=int, nargs="+", default=[384, 768, 1280, 1792, 2304, 2816])
+    parser.add_argument("--fourteen", type=int, default=4096)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/matmul_layouts.json"))
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    small = options.sides[1]
+    with tempfile.TemporaryDirectory() as folder, bench(definition(Path(folder))) as made:
+        began = time.perf_counter()
+        points = measured(made, options.sides)
+        print(f"models: {time.perf_counter() - began:.0f} s", flush=True)
+        pair = fourteen(made, points, small, options.fourteen, options.repeats)
+        found = grow(made, points, small, options.sizes)
+        lab = made.lab.definition.to_json()
+    as_text = {
+        name: {f"{rows}x{width}": t for (rows, width), t in own.items()}
+        for name, own in points.items()
+    }
+    results = {"lab": lab, "points": as_text, "fourteen": pair, "grow": found}
+    options.out.write_text(json.dumps(results, indent=1, default=str))
+    show(found, pair, options)
+
+
+def show(found: list[dict[str, Any]], pair: dict[str, Any], options: Any) -> None:
+    at = {(facts["n"], facts["layout"]): facts for facts in found}
+
+    def cell(n: int, kind: str) -> Any:
+        facts = at.get((n, kind), {})
+        return facts.get("seconds", "failed" if "failed" in facts else "-")
+
+    table(
+        "sixteen workers, memories that fill: seconds",
+        ["n", *KINDS, "fpm_br GB", "best other / fpm_br"],
+        [
+            [
+                n,
+                *(cell(n, kind) for kind in KINDS),
+                at.get((n, "fpm_br"), {}).get("bytes_moved", 0) / 1e9,
+                _gain([cell(n, kind) for kind in KINDS]),
+            ]
+            for n in options.sizes
+        ],
+    )
+    table(
+        f"fourteen workers, n = {options.fourteen}: the same speeds in a grid and in rectangles",
+        ["layout", "half-perimeter", "GB moved", "seconds"],
+        [
+            [kind, own["half_perimeter"], own["gigabytes_moved"], own["seconds"]]
+            for kind, own in pair.items()
+        ],
+    )
+
+    def draw(axis: Any) -> None:
+        for kind in KINDS:
+            own = [(n, cell(n, kind)) for n in options.sizes if isinstance(cell(n, kind), float)]
+            axis.plot(*zip(*own, strict=True), "o-", label=kind.replace("_", "-").upper())
+        axis.set(xlabel="n", ylabel="seconds", yscale="log", title="sixteen workers, paging")
+        axis.legend()
+
+    figure(options.out.with_suffix(".png"), 1, draw)
+
+
+def _gain(cells: list[Any]) -> Any:
+    *others, ours = cells
+    finished = [seconds for seconds in others if isinstance(seconds, float)]
+    return min(finished) / ours if finished and isinstance(ours, float) else "-"
+
+
+if __name__ == "__main__":
+    main()
