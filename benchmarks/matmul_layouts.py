@@ -1,8 +1,8 @@
 """Even, BR, FPM-KL and FPM-BR on sixteen workers whose memory fills: Figs. 5 and 7 of the paper.
 
-    python benchmarks/matmul_layouts.py [--sizes 2048 4096 6144 8192]
+    python benchmarks/matmul_layouts.py [--sizes 3072 4096 5120 6144]
 
-The speeds are those of the sixteen hcl machines; beyond 100 MB for the process each has an eighth
+The speeds are those of the sixteen hcl machines; beyond 95 MB for the process each has a sixteenth
 of its memory of 2011, then a swap file. Even and constant speeds (measured on small squares) do not
 see where a worker begins to page, models of squares (FPM-BR) and of rectangles (FPM-KL) do. The
 four layouts are then given to `Balancer.matmul` as they are, in turns, for growing matrices. With
@@ -37,11 +37,11 @@ from fpmdask.timing import TimingPolicy
 BLOCK = 64
 CHUNK = 512
 DEPTH = 64
-PROCESS_MB = 100
+PROCESS_MB = 95
 MEMORY_2011_MB = {456: 1024, 328: 512, 296: 384, 264: 256}
 KINDS = ("even", "br", "fpm_kl", "fpm_br")
 POLICY = TimingPolicy(
-    relative_error=0.2, min_repetitions=1, min_seconds=0.4, max_repetitions=8, budget_seconds=2.0,
+    relative_error=0.2, min_repetitions=1, min_seconds=0.6, max_repetitions=8, budget_seconds=2.0,
     warmup=1,
 )  # fmt: skip
 DEADLINE = 20.0
@@ -54,7 +54,7 @@ def definition(folder: Path) -> str:
     lines += ['"distributed.admin.tick.interval" = "500ms"', "[defaults]\nmemory_manager = false"]
     for worker in load("hcl16").workers:
         assert worker.memory is not None
-        megabytes = PROCESS_MB + MEMORY_2011_MB[round(worker.memory / 1e6)] // 8
+        megabytes = PROCESS_MB + MEMORY_2011_MB[round(worker.memory / 1e6)] // 16
         lines += [f'[[workers]]\nname = "{worker.name}"', f"cpu = {worker.cpu}"]
         lines += [f'memory = "{megabytes} MB"', 'swap = "500 MB"']
     path = folder / "layouts16.toml"
@@ -194,14 +194,14 @@ def fourteen(made: Bench, points: Any, small: int, n: int, repeats: int) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[2048, 4096, 6144, 8192])
-    parser.add_argument("--sides", type=int, nargs="+", default=[384, 768, 1280, 1792, 2304, 2816])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[3072, 4096, 5120, 6144])
+    parser.add_argument("--sides", type=int, nargs="+", default=[768, 1280, 1792, 2304, 2816])
     parser.add_argument("--fourteen", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/matmul_layouts.json"))
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    small = options.sides[1]
+    small = options.sides[0]
     with tempfile.TemporaryDirectory() as folder, bench(definition(Path(folder))) as made:
         began = time.perf_counter()
         points = measured(made, options.sides)

@@ -213,8 +213,9 @@ class Balancer:
         ----------
         a, b
             Dask or NumPy arrays (M × K and K × N), any chunks, known sizes; lazy ones are persisted
-            by this client. Vectors as `numpy.matmul` has them: K elements each, and that axis is
-            not in C.
+            by this client, each chunk on a worker that needs it (wherever they may run, where they
+            have annotations or depend on what is in memory). Vectors as `numpy.matmul` has them: K
+            elements each, and that axis is not in C.
         layout
             ``"rows"``: rows of A and C are sliced, all of B goes everywhere. ``"columns"``: the
             rectangles in columns that need the fewest rows of A and columns of B. ``"nrrp"``: a

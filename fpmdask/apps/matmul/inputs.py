@@ -23,8 +23,13 @@ BLOCK_NBYTES = 64 << 20
 
 
 def is_lazy(x: Any) -> bool:
-    """Tell whether an array consists of tasks only, nothing of which is on a worker yet."""
-    return isinstance(x, da.Array) and not futures_of(x)
+    """Tell whether an array consists of tasks only, which may run on any worker.
+
+    Nothing of it is on a worker yet, and no annotation says where or how its tasks are to run.
+    """
+    if not isinstance(x, da.Array) or futures_of(x) or dask.get_annotations():
+        return False
+    return not any(layer.annotations for layer in x.dask.layers.values())
 
 
 async def read(
@@ -51,8 +56,8 @@ def _pinned(x: da.Array, homes: Mapping[Any, str]) -> da.Array:
         wanted[key] = {homes[key]}
     order = TopologicalSorter({key: task.dependencies for key, task in graph.items()})
     for key in reversed([*order.static_order()]):  # from what is wanted to what it is made from
-        for needed in graph[key].dependencies:
-            wanted[needed] |= wanted[key]
+        for needed in graph[key].dependencies if key in graph else ():
+            wanted.setdefault(needed, set()).update(wanted[key])
     at = {key: tuple(places) for key, places in wanted.items() if len(places) == 1}
     pinned = {key: task for key, task in graph.items() if key in at}
     shared = {key: task for key, task in graph.items() if key not in at}

@@ -180,9 +180,11 @@ def _settled(
     receiving, sending = np.array([(links or {}).get(name, (0.0, 0.0)) for name in names]).T
     per_row = operations(spec, 1) / speeds
     best: Placement | None = None
+    held: Held | None = None
     for _ in range(_ROUNDS):
         tiles = tiled(spec, layout, rows, limits)
-        held = inputs.held(tiles)
+        if held is None:  # later turns move little of what would be read elsewhere
+            held = inputs.held(tiles)
         received, sent = moved_bytes(spec, list(tiles.values()), held)
         if not in_order and layout != "nrrp":
             ordered = nearer(spec, tiles, held)

@@ -15,8 +15,11 @@ from fpmdask.errors import PartitionError
 
 # A panel of B: deep enough for BLAS (512 at a width of 8192), a message that streams well.
 PANEL_NBYTES = 32 << 20
-# BLAS gains nothing beyond this depth.
+# BLAS gains nothing beyond this depth, and loses a twentieth below the other one.
 PANEL_DEPTH = 512
+LEAST_DEPTH = 128
+# With so many panels a worker that is late can still give up most of what it has left.
+PANELS_WANTED = 16
 # Panels in memory at once: first the pieces of one and their assembly, then that and the next.
 PANELS_HELD = 2
 
@@ -35,6 +38,7 @@ def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int
     -------
     tuple of (k0, k1)
         In order, covering 0 … K once. B's ends go before A's: its panels are the larger ones.
+        About sixteen, unless they would be deeper than BLAS needs or too flat for it.
 
     Examples
     --------
@@ -44,7 +48,8 @@ def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int
     ((0, 4), (4, 9))
     """
     _, inner, width = spec.shape
-    deepest = max(1, min(PANEL_DEPTH, nbytes // (width * spec.dtype.itemsize)))
+    wanted = min(PANEL_DEPTH, max(LEAST_DEPTH, inner // PANELS_WANTED))
+    deepest = max(1, min(wanted, nbytes // (width * spec.dtype.itemsize)))
     ends_b = list(accumulate(spec.b_chunks[0]))
     ends_a = list(accumulate(spec.a_chunks[1]))
     cut = []

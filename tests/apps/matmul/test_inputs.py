@@ -3,6 +3,7 @@
 import asyncio
 import gc
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
+from fpmdask.apps.matmul.inputs import is_lazy
 from fpmdask.apps.matmul.moving import held_bytes, homes, moved_bytes
 from fpmdask.apps.matmul.place import placed
 from fpmdask.apps.matmul.spec import MatmulSpec
@@ -93,6 +95,27 @@ async def test_one_lazy_input_and_the_same_array_twice(c, s, *workers):
 
 
 @cluster()
+async def test_only_what_may_be_read_anywhere_is_read_late(c, s, *workers):
+    free, _ = source(workers, (60, 60), (20, 20), 1)
+    assert is_lazy(free)
+    assert is_lazy(free.T + 1)
+    assert not is_lazy(c.persist(free))
+    assert not is_lazy(c.persist(free).T)
+    assert not is_lazy(np.ones((2, 2)))
+    with dask.annotate(workers=[workers[1].address]):
+        assert not is_lazy(free)
+        bound = da.ones((60, 60), chunks=20)
+    assert not is_lazy(bound)
+    future = c.submit(np.ones, (20, 20))
+    assert not is_lazy(da.from_delayed(future, (20, 20), dtype=float))
+    balancer = await fpmdask.Balancer(c)
+    result = await balancer.matmul(bound, free)
+    np.testing.assert_array_equal(
+        await c.compute(result), np.ones((60, 60)) @ await c.compute(free)
+    )
+
+
+@cluster()
 async def test_a_chunk_that_cannot_be_read_raises_its_own_exception(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
 
@@ -171,7 +194,7 @@ async def test_a_run_that_is_given_up_while_inputs_are_read_leaves_nothing(c, s,
 async def test_what_does_not_fit_together_with_its_inputs_is_refused_before_reading(c, s, *workers):
     # room for C and the panels, but not for as much of A and B
     for worker in s.workers.values():
-        worker.memory_limit = int((worker.memory.optimistic + (18 << 20)) / 0.6)
+        worker.memory_limit = int((worker.memory.optimistic + (12 << 20)) / 0.6)
     balancer = await fpmdask.Balancer(c)
     a, _ = source(workers, (1200, 1200), (300, 300), 1)
     with pytest.raises(PartitionError, match="do not fit"):
