@@ -60,16 +60,34 @@ async def wait_for_chunks(
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def until_loaded(scheduler: Any, keys: Sequence[Any]) -> None:
+async def until_loaded(scheduler: Any, keys: Sequence[Any], run: str) -> None:
     """Wait until every chunk is in memory, or cannot be: the client that loads them cancels then.
 
-    However long it takes: loading is the client's.
+    However long it takes: loading is the client's. What is to run on a worker that is gone may run
+    on any.
     """
-    waiting = set(keys)
-    while waiting:
-        states = {key: scheduler.tasks.get(key) for key in waiting}
-        waiting -= {key for key, state in states.items() if state is not None and state.who_has}
+    while True:
+        states = [scheduler.tasks.get(key) for key in keys]
+        waiting = [state for state in states if state is None or not state.who_has]
+        if not waiting:
+            return
+        if scheduler.unrunnable:
+            _let_others_run(scheduler, filter(None, waiting), run)
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def _let_others_run(scheduler: Any, states: Iterable[Any], run: str) -> None:
+    """Let tasks that wait for a worker that is not there run on others."""
+    open_, seen = list(states), set()
+    while open_:
+        state = open_.pop()
+        if state in seen or state.who_has:
+            continue
+        seen.add(state)
+        open_ += state.dependencies
+        if state in scheduler.unrunnable and state.worker_restrictions:
+            state.loose_restrictions = True
+            scheduler.transitions({state.key: "processing"}, stimulus_id=run)
 
 
 def free_nbytes(context: RunContext, address: str) -> float:

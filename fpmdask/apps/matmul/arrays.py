@@ -17,7 +17,7 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client
 
 from fpmdask.apps.matmul.blas import gemm_accumulate
-from fpmdask.apps.matmul.inputs import finished, in_memory, is_lazy, read
+from fpmdask.apps.matmul.inputs import finished, in_memory, read, to_be_read
 from fpmdask.apps.matmul.moving import homes
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
@@ -48,25 +48,31 @@ def check_layout(layout: Any) -> str | dict[str, list[tuple[int, int, int, int]]
         return layout
     zones: dict[str, tuple[Rectangle, ...]] = {}
     for name, zone in layout.items():
-        if not isinstance(zone, Sequence) or not all(isinstance(r, Rectangle) for r in zone):
+        if not isinstance(zone, Sequence) or not all(map(_is_whole, zone)):
             raise PartitionError(
-                f"the layout gives {name} {zone!r}; give a sequence of fpmdask.layout.Rectangle"
+                f"the layout gives {name} {zone!r}; give a sequence of fpmdask.layout.Rectangle "
+                "with whole numbers"
             )
-        zone = zones[str(name)] = tuple(zone)
-        if zone and zone_tile(zone).area != sum(found.area for found in zone):
-            raise PartitionError(
-                f"the zone of {name} is {zone}; give one rectangle, or two that together are one "
-                "without its lower right corner"
-            )
-    every = [found for zone in zones.values() for found in zone if found.area]
+        if str(name) in zones:
+            raise PartitionError(f"the layout names {name} twice")
+        zones[str(name)] = tuple(
+            Rectangle(int(r.top), int(r.left), int(r.height), int(r.width)) for r in zone if r.area
+        )
+    every = [found for zone in zones.values() for found in zone]
     if not every:
         raise PartitionError("the layout has no blocks; give every block to a worker")
     shape = max(r.top + r.height for r in every), max(r.left + r.width for r in every)
-    checked = Layout(shape, tuple(zones.values()))  # every block exactly once
-    return {
-        name: [(r.top, r.left, r.height, r.width) for r in zone if r.area]
-        for name, zone in zip(zones, checked.zones, strict=True)
-    }
+    Layout(shape, tuple(zones.values()))  # every block exactly once
+    for zone in filter(None, zones.values()):
+        zone_tile(zone)
+    return {n: [(r.top, r.left, r.height, r.width) for r in zone] for n, zone in zones.items()}
+
+
+def _is_whole(found: Any) -> bool:
+    sides = ("top", "left", "height", "width")
+    return isinstance(found, Rectangle) and all(
+        isinstance(getattr(found, side), Integral) for side in sides
+    )
 
 
 def as_matrices(a: Any, b: Any) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -218,9 +224,9 @@ async def product(
 
     Lazy inputs are read in mid-run, once it is known who needs what.
     """
-    lazy = [x.name for x in (a, b) if is_lazy(x)]
+    lazy = [x.name for x in (a, b) if await to_be_read(client, x)]
     await proxy.check(client, "matmul", {**request, "lazy": lazy})
-    a, b = [x if is_lazy(x) else await in_memory(client, x) for x in (a, b)]
+    a, b = [x if getattr(x, "name", None) in lazy else await in_memory(client, x) for x in (a, b)]
     spec = check(a, b)
     placed = asyncio.get_running_loop().create_future()
 
@@ -237,11 +243,12 @@ async def product(
             await asyncio.wait([running, placed], return_when=asyncio.FIRST_COMPLETED)
         if placed.done():
             tiles = {w: [Tile.of(tile) for tile in own] for w, own in placed.result().items()}
-            reading = asyncio.ensure_future(read(client, (a, b), homes(spec, tiles)))
+            at = {key: home for key, home in homes(spec, tiles).items() if key[0] in lazy}
+            reading = asyncio.ensure_future(read(client, (a, b), at))
             tasks.append(reading)
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                a, b = reading.result()
+            if not running.done() or running.exception() is None:
+                a, b = await reading
         value, _ = await running
         return a, b, collect(client, a, b, value)
     finally:

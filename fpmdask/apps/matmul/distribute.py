@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.learned import known_rows
-from fpmdask.apps.matmul.plan import MatmulSpec, limits, panels, rows_within
+from fpmdask.apps.matmul.moving import homes
+from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, limits, panels, rows_within
+from fpmdask.apps.matmul.tile import Tile
 from fpmdask.coordinator.chunks import free_nbytes
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.rounds import measure
@@ -55,6 +57,35 @@ def row_bounds(context: RunContext, spec: MatmulSpec, workers: Sequence[str]) ->
     deepest = max(k1 - k0 for k0, k1 in panels(spec))
     bounds = limits(spec, free, max(deepest, timed_depth(context, spec)), context.spec["lazy"])
     return dict(zip(workers, bounds, strict=True))
+
+
+def check_memory(
+    context: RunContext, spec: MatmulSpec, tiles: Mapping[str, Sequence[Tile]]
+) -> None:
+    """Refuse tiles that do not fit with their panels and the whole chunks that are to be read.
+
+    Raises
+    ------
+    PartitionError
+        With the first worker that they do not fit into.
+    """
+    read = dict.fromkeys(tiles, 0)
+    for key, home in homes(spec, tiles).items() if context.spec["lazy"] else ():
+        if key[0] in context.spec["lazy"]:
+            rows, columns = spec.chunk_shape(key)
+            read[home] += rows * columns
+    deepest = max(k1 - k0 for k0, k1 in panels(spec))
+    for worker, own in tiles.items():
+        sides = sum(tile.height + tile.width for tile in own)
+        elements = sum(tile.area for tile in own) + PANELS_HELD * deepest * sides + read[worker]
+        free = free_nbytes(context, worker)
+        if own and elements * spec.dtype.itemsize > free:
+            raise PartitionError(
+                f"the part of {context.name(worker)} does not fit into its memory: with its panels "
+                f"and {read[worker] * spec.dtype.itemsize} bytes of chunks that it is to read it "
+                f"needs {elements * spec.dtype.itemsize} bytes, {free:.0f} are free; use smaller "
+                "chunks, add workers or memory, or give out=, a Zarr array"
+            )
 
 
 def least_gain(shape: tuple[int, int, int], workers: int) -> float:

@@ -32,17 +32,27 @@ def is_lazy(x: Any) -> bool:
     return not any(layer.annotations for layer in x.dask.layers.values())
 
 
+async def to_be_read(client: Client, x: Any) -> bool:
+    """Tell whether an array is lazy and its chunks are in no worker's memory."""
+    if not is_lazy(x):
+        return False
+    scheduler: Any = client.scheduler
+    return not any((await scheduler.who_has(keys=[*flatten(x.__dask_keys__())])).values())
+
+
 async def read(
     client: Client, arrays: Sequence[da.Array], homes: Mapping[Any, str]
 ) -> list[da.Array]:
-    """Return arrays in the workers' memory, of the lazy ones each chunk read at its home.
+    """Return arrays in the workers' memory; chunks that have a home are read there.
 
-    Another worker reads it where the home is gone. Tasks that several homes need run anywhere.
+    Where the home is gone, the coordinator lets another worker read them. Tasks that several homes
+    need run anywhere.
     """
-    lazy = [x for x in arrays if is_lazy(x)]
+    names = {name for name, *_ in homes}
+    lazy = [x for x in arrays if x.name in names]
     pinned = [_pinned(x, homes) for x in dask.optimize(*lazy)]
     persisted = iter(client.persist(pinned, optimize_graph=False))
-    found = [next(persisted) if is_lazy(x) else x for x in arrays]
+    found = [next(persisted) if x.name in names else x for x in arrays]
     for x in found:
         await finished(client, x)
     return found
@@ -61,7 +71,8 @@ def _pinned(x: da.Array, homes: Mapping[Any, str]) -> da.Array:
     at = {key: tuple(places) for key, places in wanted.items() if len(places) == 1}
     pinned = {key: task for key, task in graph.items() if key in at}
     shared = {key: task for key, task in graph.items() if key not in at}
-    annotations = {"workers": at.__getitem__, "allow_other_workers": True}
+    # hard: where others are allowed, Dask's stealing moves them to whoever has nothing to do
+    annotations = {"workers": at.__getitem__, "allow_other_workers": False}
     anywhere = f"{x.name}-shared"
     layers = {
         x.name: MaterializedLayer(pinned, annotations=annotations),

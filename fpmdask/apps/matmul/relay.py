@@ -118,15 +118,8 @@ def in_order_of_arrival(
     return sorted(panels, key=waiting)
 
 
-def shape_of(spec: MatmulSpec, key: Any) -> tuple[int, int]:
-    """Return the rows and columns of a chunk."""
-    name, row, column = key
-    rows, columns = spec.a_chunks if name == spec.a_name else spec.b_chunks
-    return rows[row], columns[column]
-
-
 def _nbytes(spec: MatmulSpec, key: Any) -> int:
-    rows, columns = shape_of(spec, key)
+    rows, columns = spec.chunk_shape(key)
     return rows * columns * spec.dtype.itemsize
 
 
@@ -197,7 +190,7 @@ class Relaying:
             pass  # who asks for them here hears that they are missing, and goes to the owner
         finally:
             for key, _ in wanted:
-                rows, columns = shape_of(self._spec, key)
+                rows, columns = self._spec.chunk_shape(key)
                 whole = (0, rows, 0, columns)
                 if not self._space.is_ready(relayed_key(key), whole):
                     self._space.arrived(relayed_key(key), None, whole)
@@ -212,7 +205,7 @@ class Relaying:
         """Receive a slice into its chunk; tell whether it came."""
         if self._space.cancelled.is_set():
             return False
-        shape = shape_of(self._spec, key)
+        shape = self._spec.chunk_shape(key)
         channel.ask(self._space.run, [(key, source, shape)])
         answer = channel.answer()
         if "dtypes" not in answer:
@@ -240,7 +233,7 @@ def slice_of(
     True
     """
     name, row, column = key
-    rows, columns = shape_of(spec, key)
+    rows, columns = spec.chunk_shape(key)
     of_a = name == spec.a_name
     begin = sum(spec.a_chunks[1][:column]) if of_a else sum(spec.b_chunks[0][:row])
     length = columns if of_a else rows

@@ -8,7 +8,7 @@ from typing import Any
 from distributed.utils import offload
 
 from fpmdask.apps.matmul.distribute import check as check
-from fpmdask.apps.matmul.distribute import find_distribution, row_bounds, timed_depth
+from fpmdask.apps.matmul.distribute import check_memory, find_distribution, row_bounds, timed_depth
 from fpmdask.apps.matmul.learned import learn
 from fpmdask.apps.matmul.place import given, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
@@ -57,6 +57,8 @@ async def run(context: RunContext) -> dict[str, Any]:
             lazy=lazy,
             in_order=context.spec["distribution"] is not None,
         )
+    if lazy or context.spec["zones"] is not None:
+        check_memory(context, spec, placement.tiles)
     if rates:
         context.report["predicted_seconds"] = placement.seconds
     if links:
@@ -67,7 +69,7 @@ async def run(context: RunContext) -> dict[str, Any]:
     if lazy:
         tiles = {worker: [tile.bounds for tile in own] for worker, own in placement.tiles.items()}
         context.emit("placed", tiles=tiles)
-        await until_loaded(context.scheduler, spec.keys)
+        await until_loaded(context.scheduler, spec.keys, context.run)
     loaded = time.perf_counter()
     product = Product(context, spec, placement, bounds, links)
     value = await product.multiply()

@@ -53,17 +53,23 @@ class Part:
         return found
 
     def chunk(self, bounds: Sequence[int]) -> np.ndarray:
-        """Return the elements ``(row0, row1, column0, column1)`` of C, which lie in one cell.
+        """Return the elements ``(row0, row1, column0, column1)`` of C.
 
-        The cell itself without a copy where it is the whole chunk. A cell is cut only when parts
-        were shared out anew after a loss.
+        The cell itself without a copy where it is the whole chunk. Cells are cut or put together
+        only where parts were shared out anew after a loss.
         """
         tile = Tile.of(bounds)
-        for at, piece in self.within(tile):
+        for at, cell in self.cells:
             if at == tile:
-                whole = [cell for cell_tile, cell in self.cells if cell_tile == tile]
-                return whole[0] if whole else piece.copy()
-        raise KeyError(f"no cell holds {tuple(bounds)}")
+                return cell
+        found = self.within(tile)
+        if sum(at.area for at, _ in found) != tile.area:
+            raise KeyError(f"no cells hold {tuple(bounds)}")
+        chunk = np.empty((tile.height, tile.width), found[0][1].dtype)
+        for at, piece in found:
+            row, column = at.row0 - tile.row0, at.column0 - tile.column0
+            chunk[row : row + at.height, column : column + at.width] = piece
+        return chunk
 
 
 @dataclass

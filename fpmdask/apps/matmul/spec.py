@@ -121,6 +121,12 @@ class MatmulSpec:
             for j in range(len(columns))
         ]
 
+    def chunk_shape(self, key: Any) -> tuple[int, int]:
+        """Return the rows and columns of a chunk of A or B."""
+        name, row, column = key
+        rows, columns = self.a_chunks if name == self.a_name else self.b_chunks
+        return rows[row], columns[column]
+
     @property
     def nbytes(self) -> int:
         """Bytes of A and B in the dtype of C."""

@@ -46,14 +46,28 @@ def tiled(
 def zone_tile(zone: Sequence[Rectangle]) -> Tile:
     """Return a zone as a tile.
 
-    It has one rectangle, or two that are one without its lower right corner; of other zones the
-    area is not that of the tile.
+    Raises
+    ------
+    PartitionError
+        If its rectangles, which do not overlap, are not together one, or one without its lower
+        right corner.
+
+    Examples
+    --------
+    >>> zone_tile([Rectangle(0, 0, 2, 1), Rectangle(0, 1, 1, 1)]).bounds
+    (0, 2, 0, 2, 1, 1)
     """
     row0, column0 = min(r.top for r in zone), min(r.left for r in zone)
     row1, column1 = max(r.top + r.height for r in zone), max(r.left + r.width for r in zone)
-    last = max(zone, key=lambda r: r.top)
-    corner = row1 - last.top, column1 - last.left - last.width
-    return Tile(row0, column0, row1, column1, corner if len(zone) == 2 else (0, 0))
+    row = max(r.top + r.height for r in zone if r.left + r.width == column1)
+    column = max(r.left + r.width for r in zone if r.top + r.height == row1)
+    tile = Tile(row0, column0, row1, column1, (row1 - row, column1 - column))
+    outside = any(r.top + r.height > row and r.left + r.width > column for r in zone)
+    if tile.area != sum(r.area for r in zone) or (outside and not tile.is_rectangle):
+        raise PartitionError(
+            f"the zone {tuple(zone)} is neither a rectangle nor one without its lower right corner"
+        )
+    return tile
 
 
 def straightened(tiles: Mapping[str, Sequence[Tile]]) -> dict[str, list[Tile]]:

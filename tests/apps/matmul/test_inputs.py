@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 
 import dask
 import dask.array as da
@@ -61,8 +62,12 @@ def reads_of(workers, seed):
 @cluster()
 async def test_every_chunk_is_read_once_by_a_worker_that_needs_it(c, s, *workers, layout):
     balancer = await fpmdask.Balancer(c)
-    a, values_a = source(workers, (120, 80), (10, 20), 1)
-    b, values_b = source(workers, (80, 90), (40, 15), 2)
+
+    def slow(block):  # long enough for Dask to steal from who has more to read
+        time.sleep(0.05)
+
+    a, values_a = source(workers, (120, 80), (10, 20), 1, slow)
+    b, values_b = source(workers, (80, 90), (40, 15), 2, slow)
     result = await balancer.matmul(a, b, layout=layout, distribution=ROWS)
     report = balancer.report
     reads_a, reads_b = (reads_of(workers, seed) for seed in (1, 2))
@@ -113,6 +118,18 @@ async def test_only_what_may_be_read_anywhere_is_read_late(c, s, *workers):
     np.testing.assert_array_equal(
         await c.compute(result), np.ones((60, 60)) @ await c.compute(free)
     )
+
+
+@cluster()
+async def test_what_is_in_memory_already_is_not_read_again(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a, values = source(workers, (60, 60), (20, 20), 1)
+    held = await c.persist(a)
+    before = len(reads_of(workers, 1))
+    result = await balancer.matmul(a, a)  # the same keys, and no futures in the graph
+    np.testing.assert_array_equal(await c.compute(result), values @ values)
+    assert len(reads_of(workers, 1)) == before == 9
+    del held
 
 
 @cluster()
@@ -190,14 +207,17 @@ async def test_a_run_that_is_given_up_while_inputs_are_read_leaves_nothing(c, s,
     raise AssertionError((dict(s.tasks), coordinator.runs))
 
 
+@pytest.mark.parametrize(("side", "megabytes"), [(300, 12), (1200, 16.5)])
 @cluster()
-async def test_what_does_not_fit_together_with_its_inputs_is_refused_before_reading(c, s, *workers):
-    # room for C and the panels, but not for as much of A and B
+async def test_what_does_not_fit_with_its_inputs_is_refused_before_reading(
+    c, s, *workers, side, megabytes
+):
+    """There is room for C and the panels, but not for as much of A and B, or for a whole one."""
     for worker in s.workers.values():
-        worker.memory_limit = int((worker.memory.optimistic + (12 << 20)) / 0.6)
+        worker.memory_limit = int((worker.memory.optimistic + megabytes * 2**20) / 0.6)
     balancer = await fpmdask.Balancer(c)
-    a, _ = source(workers, (1200, 1200), (300, 300), 1)
-    with pytest.raises(PartitionError, match="do not fit"):
+    a, _ = source(workers, (1200, 1200), (side, side), 1)
+    with pytest.raises(PartitionError, match=r"do(es)? not fit"):
         await balancer.matmul(a, a.T)
     assert reads_of(workers, 1) == []
 

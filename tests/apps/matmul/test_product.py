@@ -9,7 +9,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, wait
+from distributed import Client, get_worker, wait
 from distributed.security import Security
 from distributed.utils_test import gen_cluster
 
@@ -199,6 +199,12 @@ async def test_a_layout_made_elsewhere_is_taken_as_it_is(c, s, *workers):
         for name, area in zip("012", layout.areas, strict=True):
             assert areas[name] == pytest.approx(area * 90 * 70 / sides[0] / sides[1], rel=0.15)
         np.testing.assert_allclose(await c.compute(result), a @ b)
+    upright = {
+        "0": [Rectangle(0, 1, 1, 1), Rectangle(0, 0, np.int64(2), 1)],
+        "2": [Rectangle(1, 1, 1, 1)],
+    }
+    result = await balancer.matmul(x, y, layout=upright)
+    np.testing.assert_allclose(await c.compute(result), a @ b)
     only = await balancer.matmul(x, y, layout={"1": [Rectangle(0, 0, 1, 1)]})
     assert [share["worker"] for share in balancer.report.shares] == ["1"]
     np.testing.assert_allclose(await c.compute(only), a @ b)
@@ -216,6 +222,10 @@ async def test_a_layout_made_elsewhere_is_taken_as_it_is(c, s, *workers):
         ({"0": [Rectangle(0, 0, 2, 2)], "1": [Rectangle(1, 1, 1, 1)]}, "in 2 zones"),
         ({"0": [Rectangle(0, 0, 1, 1), Rectangle(1, 1, 1, 1)],
           "1": [Rectangle(0, 1, 1, 1), Rectangle(1, 0, 1, 1)]}, "without its lower right corner"),
+        ({"0": [Rectangle(0, 1, 3, 1), Rectangle(1, 0, 1, 1)], "1": [Rectangle(0, 0, 1, 1)],
+          "2": [Rectangle(2, 0, 1, 1)]}, "without its lower right corner"),
+        ({"0": [Rectangle(0, 0, 1.5, 1)]}, "whole numbers"),
+        ({"0": [Rectangle(0, 0, 1, 1)], 0: [Rectangle(1, 0, 1, 1)]}, "names 0 twice"),
         ({"0": [Rectangle(0, 0, 91, 1)]}, "give a layout of no more blocks"),
         ({"nobody": [Rectangle(0, 0, 1, 1)]}, "names nobody"),
     ],
@@ -308,6 +318,45 @@ async def test_a_worker_that_leaves_in_the_run_loses_nothing(c, s, *workers, lay
     # what was finished is kept: the parts of five rows, or as much, are still there
     assert sorted(part["units"] for part in report.shares)[:2] == pytest.approx([5, 5], abs=1)
     assert sum(part["units"] for part in report.shares) == pytest.approx(600)
+
+
+@cluster()
+async def test_cells_are_put_together_where_two_losses_have_moved_an_edge(c, s, *workers):
+    """The edge between what 1 and 2 had is none any more: 0 has both, and cells that end at it."""
+    x = c.persist(da.random.random((600, 300), chunks=(50, 60)))
+    await wait(x)
+    whole = await c.compute(x)
+    zones = {
+        "0": [Rectangle(0, 0, 4, 1)],
+        "1": [Rectangle(0, 1, 2, 1)],
+        "2": [Rectangle(2, 1, 2, 1)],
+    }
+    named = {str(worker.name): worker for worker in workers}
+    begun = asyncio.Event()
+    balancer = await fpmdask.Balancer(
+        c, progress=lambda event: begun.set() if event["event"] == "share" else None
+    )
+    original = share.panel_update
+
+    def slow(*args, **options):
+        original(*args, **options)
+        if str(get_worker().name) != "0":
+            time.sleep(0.5)
+
+    share.panel_update = slow
+    try:
+        run = asyncio.ensure_future(balancer.matmul(x, x.T, layout=zones))
+        await begun.wait()
+        for name in "12":
+            begun.clear()
+            await named[name].close(timeout=1)
+            if name == "1":
+                await asyncio.sleep(0.2)
+        result = await run
+    finally:
+        share.panel_update = original
+    np.testing.assert_allclose(await c.compute(result), whole @ whole.T)
+    assert {part["worker"] for part in balancer.report.shares} == {"0"}
 
 
 @cluster()

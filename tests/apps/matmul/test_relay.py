@@ -170,7 +170,7 @@ async def test_slices_of_a_chunk_may_come_in_any_order(c, s, *workers, monkeypat
     class Slow(relay.Relaying):
         def _slice(self, channel, key, source, chunks):
             if key not in chunks:
-                chunks[key] = np.full(relay.shape_of(self._spec, key), np.nan)
+                chunks[key] = np.full(self._spec.chunk_shape(key), np.nan)
             elif source[2] == 0:
                 self._space.cancelled.wait(0.1)
             return super()._slice(channel, key, source, chunks)

@@ -27,5 +27,5 @@ def test_a_chunk_within_a_cell_has_memory_of_its_own(part):
 
 
 def test_a_chunk_of_another_part_is_refused(part):
-    with pytest.raises(KeyError, match="no cell holds"):
+    with pytest.raises(KeyError, match="no cells hold"):
         part.chunk((0, 2, 0, 3))
