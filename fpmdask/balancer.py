@@ -21,7 +21,6 @@ from fpmdask.timing import TimingPolicy
 if TYPE_CHECKING:
     import dask.array as da
 
-    from fpmdask.layout import Rectangle
 
 APPS = {
     "partition": "fpmdask.apps.partition:run",
@@ -198,7 +197,7 @@ class Balancer:
         a: da.Array | np.ndarray,
         b: da.Array | np.ndarray,
         *,
-        layout: str | Mapping[str, Sequence[Rectangle]] = "auto",
+        layout: str | Mapping[str, Sequence[Any]] = "auto",
         epsilon: float | None = None,
         distribution: Mapping[str, int] | None = None,
         max_rounds: int | None = None,
@@ -278,11 +277,11 @@ class Balancer:
         ----------
         Lastovetsky and Reddy (2009), section 3 and Fig. 3.
         """
-        from fpmdask.apps.matmul import arrays, stored
+        from fpmdask.apps.matmul import arrays, given, stored
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
-        kind = arrays.check_layout(layout)
+        kind = given.check_layout(layout)
         a, b, index = arrays.as_matrices(a, b)
         spec = arrays.check(a, b)
         measuring = arguments.measuring(epsilon, max_rounds, timing, None)
@@ -295,7 +294,7 @@ class Balancer:
             if distribution is not None or out is not None:
                 raise PartitionError("a mapping as layout leaves no room for distribution or out")
             zones, kind = kind, "given"
-            distribution = arrays.rows_of(zones, spec)
+            distribution = given.rows_of(zones, spec)
         request = {
             "workers": self.workers,
             "layout": kind,

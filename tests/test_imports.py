@@ -38,10 +38,12 @@ DASK_SIDE = {
     "distribute",
     "fetch",
     "helping",
+    "inputs",
     "learned",
     "stored",
     "product",
     "relay",
+    "whereabouts",
 }
 
 

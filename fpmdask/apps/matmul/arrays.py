@@ -22,57 +22,9 @@ from fpmdask.apps.matmul.moving import homes
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.apps.matmul.tile import Tile
-from fpmdask.apps.matmul.tiling import LAYOUTS, spread, zone_tile
 from fpmdask.coordinator import proxy
 from fpmdask.coordinator.proxy import Progress
 from fpmdask.errors import PartitionError
-from fpmdask.layout import Layout, Rectangle
-from fpmdask.partition import proportional
-
-
-def check_layout(layout: Any) -> str | dict[str, list[tuple[int, int, int, int]]]:
-    """Return the name of a layout, or (top, left, height, width) of rectangles per worker name.
-
-    Raises
-    ------
-    PartitionError
-        For an unknown name, and rectangles that do not cover a matrix of blocks exactly once or of
-        which a worker has others than one, or two that are one without its lower right corner.
-    """
-    if not isinstance(layout, Mapping):
-        if not isinstance(layout, str) or layout not in LAYOUTS:
-            raise PartitionError(
-                f"layout = {layout!r}; give one of {', '.join(map(repr, LAYOUTS))}, or a mapping "
-                "of worker name to its fpmdask.layout.Rectangles"
-            )
-        return layout
-    zones: dict[str, tuple[Rectangle, ...]] = {}
-    for name, zone in layout.items():
-        if not isinstance(zone, Sequence) or not all(map(_is_whole, zone)):
-            raise PartitionError(
-                f"the layout gives {name} {zone!r}; give a sequence of fpmdask.layout.Rectangle "
-                "with whole numbers"
-            )
-        if str(name) in zones:
-            raise PartitionError(f"the layout names {name} twice")
-        zones[str(name)] = tuple(
-            Rectangle(int(r.top), int(r.left), int(r.height), int(r.width)) for r in zone if r.area
-        )
-    every = [found for zone in zones.values() for found in zone]
-    if not every:
-        raise PartitionError("the layout has no blocks; give every block to a worker")
-    shape = max(r.top + r.height for r in every), max(r.left + r.width for r in every)
-    Layout(shape, tuple(zones.values()))  # every block exactly once
-    for zone in filter(None, zones.values()):
-        zone_tile(zone)
-    return {n: [(r.top, r.left, r.height, r.width) for r in zone] for n, zone in zones.items()}
-
-
-def _is_whole(found: Any) -> bool:
-    sides = ("top", "left", "height", "width")
-    return isinstance(found, Rectangle) and all(
-        isinstance(getattr(found, side), Integral) for side in sides
-    )
 
 
 def as_matrices(a: Any, b: Any) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -162,21 +114,6 @@ def check_distribution(distribution: Any, spec: MatmulSpec) -> dict[str, int]:
             f"{spec.shape[0]}, the rows of A"
         )
     return rows
-
-
-def rows_of(zones: Mapping[str, Sequence[Sequence[int]]], spec: MatmulSpec) -> dict[str, int]:
-    """Return the rows of full width that zones of blocks come to, per worker name.
-
-    Raises
-    ------
-    PartitionError
-        If the zones have more blocks than C has elements.
-    """
-    spread(spec, zones, zones)
-    areas = {n: sum(height * width for *_, height, width in zone) for n, zone in zones.items()}
-    busy = [name for name, area in areas.items() if area]
-    rows = proportional(spec.shape[0], [areas[name] for name in busy])
-    return dict.fromkeys(areas, 0) | dict(zip(busy, map(int, rows), strict=True))
 
 
 def check_depth(depth: Any, spec: MatmulSpec) -> int | None:

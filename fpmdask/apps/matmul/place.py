@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fpmdask.apps.matmul.given import spread
 from fpmdask.apps.matmul.moving import (
     Held,
     Holders,
@@ -18,7 +19,7 @@ from fpmdask.apps.matmul.moving import (
 )
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.tile import Tile
-from fpmdask.apps.matmul.tiling import LAYOUTS, spread, tiled
+from fpmdask.apps.matmul.tiling import LAYOUTS, tiled
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import proportional
 from fpmdask.partition.validate import FloatArray

@@ -118,59 +118,6 @@ def _joined(edges: Sequence[Sequence[int]]) -> dict[int, int]:
     return found
 
 
-def spread(
-    spec: MatmulSpec, zones: Mapping[str, Sequence[Sequence[int]]], workers: Iterable[str]
-) -> dict[str, list[Tile]]:
-    """Return the tiles of zones of blocks, spread over the elements of C.
-
-    Parameters
-    ----------
-    spec : MatmulSpec
-        The product.
-    zones : mapping of str to sequence of (top, left, height, width)
-        Worker -> its rectangles of blocks, covering a matrix of blocks of any shape.
-    workers : iterable of str
-        All workers; one without a zone has no part.
-
-    Raises
-    ------
-    PartitionError
-        If C has fewer rows or columns than the matrix of blocks.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> axis = (9,)
-    >>> spec = MatmulSpec((9, 9, 9), np.dtype("f8"), (axis, axis), (axis, axis), "a", "b")
-    >>> found = spread(spec, {"x": [(0, 0, 1, 2)], "y": [(1, 0, 1, 2)]}, "xy")
-    >>> [tile.bounds for own in found.values() for tile in own]
-    [(0, 5, 0, 9), (5, 9, 0, 9)]
-    """
-    every = [Rectangle(*found) for zone in zones.values() for found in zone]
-    blocks = max(r.top + r.height for r in every), max(r.left + r.width for r in every)
-    sides = spec.shape[0], spec.shape[2]
-    if blocks[0] > sides[0] or blocks[1] > sides[1]:
-        raise PartitionError(
-            f"the layout has {blocks[0]} × {blocks[1]} blocks, C has {sides[0]} × {sides[1]} "
-            "elements; give a layout of no more blocks"
-        )
-
-    def element(edge: int, axis: int) -> int:
-        return -(-edge * sides[axis] // blocks[axis])
-
-    tiles: dict[str, list[Tile]] = {worker: [] for worker in workers}
-    for worker, zone in zones.items():
-        if not zone:
-            continue
-        found = []
-        for top, left, height, width in zone:
-            row, column = element(top, 0), element(left, 1)
-            down, across = element(top + height, 0) - row, element(left + width, 1) - column
-            found.append(Rectangle(row, column, down, across))
-        tiles[worker] = [zone_tile(found)]
-    return tiles
-
-
 def cuts(tiles: Iterable[Tile]) -> tuple[list[int], list[int]]:
     """Return the rows and the columns at which any of the tiles begins or ends, in order.
 
