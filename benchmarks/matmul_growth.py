@@ -31,9 +31,11 @@ WORKERS = 6
 def definition(workers: int, folder: Path) -> str:
     """Write the definition of a lab and return its path."""
     weights = [PATTERN[i % len(PATTERN)] for i in range(workers)]
+    # the kernel's smallest quota is 1 ms per period
+    period = max(0.010, 1.1e-3 * sum(weights) / (CORES * min(weights)))
     lines = [
         f'description = "{workers} workers that share {CORES} cores"',
-        "[lab]\nperiod = 0.010",
+        f"[lab]\nperiod = {period:.4f}",
         '[dask]\n"distributed.worker.profile.enabled" = false',
         '"distributed.admin.tick.interval" = "500ms"',
         *(
