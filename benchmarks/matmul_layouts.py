@@ -1,13 +1,14 @@
-"""Even, BR, FPM-KL and FPM-BR on sixteen workers whose memory fills: Figs. 5 and 7 of the paper.
+"""Even, BR, FPM-KL and FPM-BR on sixteen workers with little memory: Figs. 5 and 7 of the paper.
 
     python benchmarks/matmul_layouts.py [--sizes 3072 4096 5120 6144]
 
 The speeds are those of the sixteen hcl machines; beyond 95 MB for the process each has a sixteenth
-of its memory of 2011, then a swap file. Even and constant speeds (measured on small squares) do not
-see where a worker begins to page, models of squares (FPM-BR) and of rectangles (FPM-KL) do. The
-four layouts are then given to `Balancer.matmul` as they are, in turns, for growing matrices. With
-the first fourteen workers, KL and BR by the same speeds show what their volumes cost in time. JSON,
-tables and a plot.
+of its memory of 2011, then a swap file. Constant speeds (measured on small squares) could not see
+where a worker begins to page; models of squares (FPM-BR) and of rectangles (FPM-KL) could. The
+layouts are then given to `Balancer.matmul` as they are, in turns, for growing matrices. Look at the
+points in the JSON first: where no speed falls, the models have nothing to gain. With the first
+fourteen workers, KL and BR by the same speeds show what their volumes cost in time. JSON, tables and
+a plot.
 
 D. Clarke, A. Lastovetsky, V. Rychkov (2011), Column-Based Matrix Partitioning for Parallel Matrix
 Multiplication on Heterogeneous Processors Based on Functional Performance Models, section 4.
@@ -226,7 +227,7 @@ def show(found: list[dict[str, Any]], pair: dict[str, Any], options: Any) -> Non
         return facts.get("seconds", "failed" if "failed" in facts else "-")
 
     table(
-        "sixteen workers, memories that fill: seconds",
+        "sixteen workers: seconds",
         ["n", *KINDS, "fpm_br GB", "best other / fpm_br"],
         [
             [
@@ -251,7 +252,7 @@ def show(found: list[dict[str, Any]], pair: dict[str, Any], options: Any) -> Non
         for kind in KINDS:
             own = [(n, cell(n, kind)) for n in options.sizes if isinstance(cell(n, kind), float)]
             axis.plot(*zip(*own, strict=True), "o-", label=kind.replace("_", "-").upper())
-        axis.set(xlabel="n", ylabel="seconds", yscale="log", title="sixteen workers, paging")
+        axis.set(xlabel="n", ylabel="seconds", yscale="log", title="sixteen workers")
         axis.legend()
 
     figure(options.out.with_suffix(".png"), 1, draw)
