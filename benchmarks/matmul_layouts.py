@@ -7,8 +7,8 @@ of its memory of 2011, then a swap file. Constant speeds (measured on small squa
 where a worker begins to page; models of squares (FPM-BR) and of rectangles (FPM-KL) could. The
 layouts are then given to `Balancer.matmul` as they are, in turns, for growing matrices. Look at the
 points in the JSON first: where no speed falls, the models have nothing to gain. With the first
-fourteen workers, KL and BR by the same speeds show what their volumes cost in time. JSON, tables and
-a plot.
+fourteen workers, KL and BR by the same speeds show what their volumes cost in time. JSON,
+tables and a plot.
 
 D. Clarke, A. Lastovetsky, V. Rychkov (2011), Column-Based Matrix Partitioning for Parallel Matrix
 Multiplication on Heterogeneous Processors Based on Functional Performance Models, section 4.
