@@ -13,51 +13,73 @@ from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 
 # How often chunks that are waited for are looked for.
 LOOK_SECONDS = 0.05
+# How long the graph that makes a chunk may take from its client to the scheduler.
+ON_THEIR_WAY = 1.0
 
 
 def holders(scheduler: Any, keys: Iterable[Any]) -> dict[Any, list[str]]:
-    """Return who holds each chunk.
+    """Return who holds each chunk, nobody where it is not in memory.
 
     Raises
     ------
-    ChunksLostError
-        If a chunk is in nobody's memory and cannot be made again.
+    CoordinatorError
+        If a chunk's task has failed.
     """
     places: dict[Any, list[str]] = {}
-    lost = []
     for key in keys:
         state = scheduler.tasks.get(key)
-        if state is None or (not state.who_has and state.run_spec is None):
-            lost.append(key)
-        elif state.state == "erred":
+        if state is not None and state.state == "erred":
             raise CoordinatorError(f"chunk {key} cannot be computed: {state.exception_text}")
-        else:
-            places[key] = [holder.address for holder in state.who_has or ()]
-    if lost:
-        raise ChunksLostError(
-            f"{len(lost)} input chunks were only on workers that are gone and have no task to "
-            f"make them again: {', '.join(map(str, lost[:8]))}{', …' * (len(lost) > 8)}. "
-            "Build the inputs as persisted collections, or replicate scattered data"
-        )
+        places[key] = [holder.address for holder in (state and state.who_has) or ()]
     return places
 
 
 async def wait_for_chunks(
     scheduler: Any, keys: Sequence[Any], patience: float
 ) -> dict[Any, list[str]]:
-    """Return the `holders` once every chunk is in memory somewhere, within ``patience`` seconds."""
-    give_up = time.monotonic() + patience
+    """Return the `holders` once every chunk is in memory somewhere, within ``patience`` seconds.
+
+    Where a client lets a collection go and persists it again at once, Dask may tell it of the first
+    one's chunks that these are in memory when they are gone already, and the tasks that make them
+    again are still on their way: what nobody can make is looked for during ``ON_THEIR_WAY`` seconds
+    and as long as the scheduler takes in graphs.
+
+    Raises
+    ------
+    ChunksLostError
+        If a chunk is in nobody's memory by then, or nobody can make it.
+    """
+    began = known = time.monotonic()
     while True:
         places = holders(scheduler, keys)
         missing = [key for key, addresses in places.items() if not addresses]
         if not missing:
             return places
-        if time.monotonic() > give_up:
+        lost = [key for key in missing if not _can_be_made(scheduler, key)]
+        now = time.monotonic()
+        if not lost or getattr(scheduler, "_active_graph_updates", 0):
+            known = now
+        if now - known > ON_THEIR_WAY:
+            raise ChunksLostError(
+                f"{len(lost)} input chunks were only on workers that are gone and have no task to "
+                f"make them again: {_named(lost)}. Build the inputs as persisted collections, or "
+                "replicate scattered data"
+            )
+        if now - began > patience:
             raise ChunksLostError(
                 f"{len(missing)} input chunks were not made again within {patience:g} s: "
-                f"{', '.join(map(str, missing[:8]))}"
+                f"{_named(missing)}"
             )
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def _can_be_made(scheduler: Any, key: Any) -> bool:
+    state = scheduler.tasks.get(key)
+    return state is not None and state.run_spec is not None
+
+
+def _named(keys: Sequence[Any]) -> str:
+    return f"{', '.join(map(str, keys[:8]))}{', …' * (len(keys) > 8)}"
 
 
 async def until_loaded(scheduler: Any, keys: Sequence[Any], run: str) -> None:

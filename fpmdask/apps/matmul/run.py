@@ -13,7 +13,7 @@ from fpmdask.apps.matmul.learned import learn
 from fpmdask.apps.matmul.place import given, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.product import Product
-from fpmdask.coordinator.chunks import holders, until_loaded
+from fpmdask.coordinator.chunks import until_loaded, wait_for_chunks
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.links import measured_links
 
@@ -52,7 +52,7 @@ async def run(context: RunContext) -> dict[str, Any]:
             distribution,
             bounds=bounds,
             rates=rates if len(rates) == sum(map(bool, distribution.values())) else None,
-            holders=holders(context.scheduler, present),
+            holders=await wait_for_chunks(context.scheduler, present, context.spec["recovery"]),
             links={worker: (link.receiving, link.sending) for worker, link in links.items()},
             lazy=lazy,
             in_order=context.spec["distribution"] is not None,

@@ -360,6 +360,19 @@ async def test_cells_are_put_together_where_two_losses_have_moved_an_edge(c, s, 
 
 
 @cluster()
+async def test_products_of_the_same_inputs_follow_each_other_at_once(c, s, *workers):
+    """Chunks of the transpose are let go and made again under the same names meanwhile."""
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.default_rng(0).integers(0, 9, (300, 400), chunks=(50, 40)).astype("f8"))
+    whole = await c.compute(x)
+    rows = {"0": 100, "1": 100, "2": 100}
+    for _ in range(12):
+        await balancer.matmul(x, x.T, distribution=rows)
+    result = await balancer.matmul(x, x.T, distribution=rows)
+    np.testing.assert_array_equal(await c.compute(result), whole @ whole.T)
+
+
+@cluster()
 async def test_lost_chunks_without_a_task_are_named(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     (future,) = await c.scatter([np.ones((6, 6))], workers=[workers[0].address])

@@ -1,0 +1,55 @@
+"""Chunks that a run needs: waited for while somebody can make them, named where nobody can."""
+
+import asyncio
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Event, wait
+from distributed.utils_test import gen_cluster
+
+from fpmdask.coordinator.chunks import holders, wait_for_chunks
+from fpmdask.errors import ChunksLostError, CoordinatorError
+
+
+def keys_of(x):
+    return [(x.name, *block) for block in np.ndindex(*x.numblocks)]
+
+
+@gen_cluster(client=True)
+async def test_a_graph_on_its_way_is_waited_for(c, s, a, b):
+    x = da.ones((4, 4), chunks=2, name="x")
+    keys = keys_of(x)
+    waiting = asyncio.ensure_future(wait_for_chunks(s, keys, patience=60))
+    await asyncio.sleep(0.2)
+    x = c.persist(x)
+    places = await waiting
+    assert places == holders(s, keys)
+    assert all(places[key] for key in keys)
+
+
+@gen_cluster(client=True)
+async def test_chunks_that_nobody_can_make_are_named(c, s, a, b):
+    (future,) = await c.scatter([np.ones((2, 2))], workers=[a.address])
+    await a.close()
+    with pytest.raises(ChunksLostError, match=f"1 input chunks were only on .* {future.key}. Bui"):
+        await wait_for_chunks(s, [future.key], patience=60)
+
+
+@gen_cluster(client=True)
+async def test_chunks_that_take_too_long_are_named(c, s, a, b):
+    late = Event("late")
+    future = c.submit(lambda: Event("late").wait(), key="k")
+    await asyncio.sleep(0.1)
+    with pytest.raises(ChunksLostError, match=r"1 input chunks were not made again .* 0\.2 s: k"):
+        await wait_for_chunks(s, ["k"], patience=0.2)
+    await late.set()
+    await future
+
+
+@gen_cluster(client=True)
+async def test_a_chunk_whose_task_fails_says_why(c, s, a, b):
+    future = c.submit(lambda: 1 / 0, key="k")
+    await wait(future)
+    with pytest.raises(CoordinatorError, match=r"chunk k cannot be computed: .*division by zero"):
+        await wait_for_chunks(s, ["k"], patience=60)
