@@ -57,7 +57,7 @@ async def wait_for_chunks(
             return places
         lost = [key for key in missing if not _can_be_made(scheduler, key)]
         now = time.monotonic()
-        if not lost or getattr(scheduler, "_active_graph_updates", 0):
+        if not lost or getattr(scheduler, "_active_graph_updates", 0) > 0:
             known = now
         if now - known > ON_THEIR_WAY:
             raise ChunksLostError(
