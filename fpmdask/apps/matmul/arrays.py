@@ -18,10 +18,8 @@ from distributed import Client
 
 from fpmdask.apps.matmul.blas import gemm_accumulate
 from fpmdask.apps.matmul.inputs import finished, in_memory, read, to_be_read
-from fpmdask.apps.matmul.moving import homes
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
-from fpmdask.apps.matmul.tile import Tile
 from fpmdask.coordinator import proxy
 from fpmdask.coordinator.proxy import Progress
 from fpmdask.errors import PartitionError
@@ -169,7 +167,7 @@ async def product(
 
     def heard(event: Mapping[str, Any]) -> None:
         if event["event"] == "placed" and not placed.done():
-            placed.set_result(event["tiles"])
+            placed.set_result(event["reads"])
 
     running = asyncio.ensure_future(
         follow("matmul", {**request, "product": spec.to_json(), "lazy": lazy}, heard)
@@ -179,8 +177,8 @@ async def product(
         if lazy:
             await asyncio.wait([running, placed], return_when=asyncio.FIRST_COMPLETED)
         if placed.done():
-            tiles = {w: [Tile.of(tile) for tile in own] for w, own in placed.result().items()}
-            at = {key: home for key, home in homes(spec, tiles).items() if key[0] in lazy}
+            keys = spec.keys
+            at = {keys[n]: home for home, numbers in placed.result().items() for n in numbers}
             reading = asyncio.ensure_future(read(client, (a, b), at))
             tasks.append(reading)
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.learned import known_rows
-from fpmdask.apps.matmul.moving import homes
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, limits, panels, rows_within
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.coordinator.chunks import free_nbytes
@@ -59,33 +58,30 @@ def row_bounds(context: RunContext, spec: MatmulSpec, workers: Sequence[str]) ->
     return dict(zip(workers, bounds, strict=True))
 
 
-def check_memory(
+def room_beside(
     context: RunContext, spec: MatmulSpec, tiles: Mapping[str, Sequence[Tile]]
-) -> None:
-    """Refuse tiles that do not fit with their panels and the whole chunks that are to be read.
+) -> dict[str, float]:
+    """Return the bytes that each worker has left beside its tiles and their panels.
 
     Raises
     ------
     PartitionError
-        With the first worker that they do not fit into.
+        With the first worker that its tiles do not fit into.
     """
-    read = dict.fromkeys(tiles, 0)
-    for key, home in homes(spec, tiles).items() if context.spec["lazy"] else ():
-        if key[0] in context.spec["lazy"]:
-            rows, columns = spec.chunk_shape(key)
-            read[home] += rows * columns
+    room = {}
     deepest = max(k1 - k0 for k0, k1 in panels(spec))
     for worker, own in tiles.items():
         sides = sum(tile.height + tile.width for tile in own)
-        elements = sum(tile.area for tile in own) + PANELS_HELD * deepest * sides + read[worker]
+        elements = sum(tile.area for tile in own) + PANELS_HELD * deepest * sides
         free = free_nbytes(context, worker)
-        if own and elements * spec.dtype.itemsize > free:
+        room[worker] = free - elements * spec.dtype.itemsize
+        if own and room[worker] < 0:
             raise PartitionError(
                 f"the part of {context.name(worker)} does not fit into its memory: with its panels "
-                f"and {read[worker] * spec.dtype.itemsize} bytes of chunks that it is to read it "
-                f"needs {elements * spec.dtype.itemsize} bytes, {free:.0f} are free; use smaller "
-                "chunks, add workers or memory, or give out=, a Zarr array"
+                f"it needs {elements * spec.dtype.itemsize} bytes, {free:.0f} are free; add "
+                "workers or memory, or give out=, a Zarr array"
             )
+    return room
 
 
 def least_gain(shape: tuple[int, int, int], workers: int) -> float:

@@ -68,9 +68,11 @@ def _pinned(x: da.Array, homes: Mapping[Any, str]) -> da.Array:
     for key in reversed([*order.static_order()]):  # from what is wanted to what it is made from
         for needed in graph[key].dependencies if key in graph else ():
             wanted.setdefault(needed, set()).update(wanted[key])
-    at = {key: tuple(places) for key, places in wanted.items() if len(places) == 1}
-    pinned = {key: task for key, task in graph.items() if key in at}
-    shared = {key: task for key, task in graph.items() if key not in at}
+    # what was optimized together may have tasks of the other array
+    own = {key: task for key, task in graph.items() if wanted[key]}
+    at = {key: tuple(wanted[key]) for key in own if len(wanted[key]) == 1}
+    pinned = {key: own[key] for key in at}
+    shared = {key: task for key, task in own.items() if key not in at}
     # hard: where others are allowed, Dask's stealing moves them to whoever has nothing to do
     annotations = {"workers": at.__getitem__, "allow_other_workers": False}
     anywhere = f"{x.name}-shared"

@@ -1,6 +1,7 @@
 """What of A and B the workers hold, what has to move for tiles of C, and which order moves less."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
 from fpmdask.apps.matmul.spec import Chunks
+from fpmdask.errors import PartitionError
 from fpmdask.partition.validate import FloatArray
 
 # Key of a chunk of A or B -> workers that hold it.
@@ -92,7 +94,12 @@ def held_bytes(
     return found[0], found[1]
 
 
-def homes(spec: MatmulSpec, tiles: Mapping[str, Sequence[Tile]]) -> dict[Any, str]:
+def homes(
+    spec: MatmulSpec,
+    tiles: Mapping[str, Sequence[Tile]],
+    lazy: Collection[str],
+    room: Mapping[str, float] | None = None,
+) -> dict[Any, str]:
     """Return who is to read each chunk of inputs that are in nobody's memory yet.
 
     Parameters
@@ -101,32 +108,57 @@ def homes(spec: MatmulSpec, tiles: Mapping[str, Sequence[Tile]]) -> dict[Any, st
         The product.
     tiles
         Worker -> its tiles of C.
+    lazy
+        Names of these inputs.
+    room
+        Worker -> bytes that it has for what it reads; without it there is room for everything.
 
     Returns
     -------
     dict
         Key of a chunk -> one of the workers that need it: of those that need at least half as much
-        of it as any other does, the one that has read least for its part of C. O(chunks · workers).
+        of it as any other does, the one that has read least for its part of C. Where none of them
+        has room, whoever has most. O(chunks · workers).
+
+    Raises
+    ------
+    PartitionError
+        If there is no room for a chunk.
 
     Examples
     --------
     >>> import numpy as np
     >>> rows = ((2, 2), (4,))
     >>> spec = MatmulSpec((4, 4, 4), np.dtype("f8"), rows, rows, "a", "b")
-    >>> homes(spec, {"x": [Tile(0, 0, 2, 4)], "y": [Tile(2, 0, 4, 4)]})
+    >>> homes(spec, {"x": [Tile(0, 0, 2, 4)], "y": [Tile(2, 0, 4, 4)]}, "ab")
     {('a', 0, 0): 'x', ('a', 1, 0): 'y', ('b', 0, 0): 'x', ('b', 1, 0): 'y'}
     """
     names = list(tiles)
     areas = np.array([sum(tile.area for tile in own) for own in tiles.values()], dtype=np.float64)
     read = np.zeros(len(names))
+    free = np.array([math.inf if room is None else room[name] for name in names])
     found = {}
     for name, chunks, axis in ((spec.a_name, spec.a_chunks, 0), (spec.b_name, spec.b_chunks, 1)):
+        if name not in lazy:
+            continue
         lines = _overlaps(axis, chunks, list(tiles.values()))
         for line, size in enumerate(chunks[axis]):
             (near,) = np.nonzero((lines[line] >= lines[line].max() / 2) & (areas > 0))
             for other, depth in enumerate(chunks[1 - axis]):
-                chosen = int(near[np.argmin(read[near] / areas[near])])
+                nbytes = size * depth * spec.dtype.itemsize
+                able = near[free[near] >= nbytes]
+                chosen = int(np.argmax(free))
+                if able.size:
+                    chosen = int(able[np.argmin(read[able] / areas[able])])
+                elif free[chosen] < nbytes:
+                    raise PartitionError(
+                        f"the chunks that are to be read do not fit: one has {nbytes} bytes, and "
+                        f"beside the parts of C and their panels {free[chosen]:.0f} are free at "
+                        "most; use smaller chunks, add workers or memory, or give out=, a Zarr "
+                        "array"
+                    )
                 read[chosen] += size * depth
+                free[chosen] -= nbytes
                 found[(name, line, other) if axis == 0 else (name, other, line)] = names[chosen]
     return found
 

@@ -141,7 +141,7 @@ def placed(
     return replace(found, tiles={worker: found.tiles.get(worker, []) for worker in rows})
 
 
-def given(
+def as_given(
     spec: MatmulSpec, zones: Mapping[str, Sequence[Sequence[int]]], workers: Iterable[str]
 ) -> Placement:
     """Return the placement of zones of blocks; arguments and errors as for `spread`."""
@@ -229,8 +229,7 @@ class _Inputs:
         """Return the bytes per line once lazy inputs have been read for these tiles."""
         if not self.lazy:
             return self._now
-        at = {key: (worker,) for key, worker in homes(self.spec, tiles).items()}
-        read = {key: worker for key, worker in at.items() if key[0] in self.lazy}
+        read = {key: (worker,) for key, worker in homes(self.spec, tiles, self.lazy).items()}
         return held_bytes(self.spec, self.workers, {**self.holders, **read})
 
 

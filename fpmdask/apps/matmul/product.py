@@ -16,8 +16,8 @@ from fpmdask.apps.matmul.place import Placement, by_elements, work_per_byte
 from fpmdask.apps.matmul.plan import (
     Assignment,
     MatmulSpec,
+    PartsPlan,
     Tile,
-    TilesPlan,
     panels,
     rows_within,
 )
@@ -39,7 +39,7 @@ OVERDUE = 10.0
 
 
 class Product:
-    """Shell around `TilesPlan`: submits its assignments, feeds it what happens, publishes C."""
+    """Shell around `PartsPlan`: submits its assignments, feeds it what happens, publishes C."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Product:
         self.turn = {worker: n for n, worker in enumerate(tiles)}
         self.cuts = cuts(tile for own in tiles.values() for tile in own)
         models = {worker: context.model_of(worker) for worker in tiles}
-        self.plan = TilesPlan(
+        self.plan = PartsPlan(
             tiles,
             models={w: by_elements(m, self.width) for w, m in models.items() if m is not None},
             limits={

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distributed.utils import offload
 
 from fpmdask.apps.matmul.distribute import check as check
-from fpmdask.apps.matmul.distribute import check_memory, find_distribution, row_bounds, timed_depth
+from fpmdask.apps.matmul.distribute import find_distribution, room_beside, row_bounds, timed_depth
 from fpmdask.apps.matmul.learned import learn
-from fpmdask.apps.matmul.place import given, operations, placed
+from fpmdask.apps.matmul.moving import homes
+from fpmdask.apps.matmul.place import Placement, as_given, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.product import Product
 from fpmdask.coordinator.chunks import until_loaded, wait_for_chunks
 from fpmdask.coordinator.context import RunContext
-from fpmdask.coordinator.links import measured_links
+from fpmdask.coordinator.links import Link, measured_links
 
 # Links are measured for inputs of at least so much.
 PROBED_NBYTES = 16 << 20
@@ -38,27 +40,7 @@ async def run(context: RunContext) -> dict[str, Any]:
         for worker, seconds in context.report["result"]["seconds"].items()
         if seconds > 0 and distribution[worker]
     }
-    lazy = context.spec["lazy"]
-    present = [key for key in spec.keys if key[0] not in lazy]
-    if context.spec["zones"] is not None:
-        addresses = {context.name(address): address for address in distribution}
-        zones = {addresses[name]: zone for name, zone in context.spec["zones"].items()}
-        placement = given(spec, zones, distribution)
-    else:
-        placement = await offload(  # many workers or chunks would hold the event loop
-            placed,
-            spec,
-            context.spec["layout"],
-            distribution,
-            bounds=bounds,
-            rates=rates if len(rates) == sum(map(bool, distribution.values())) else None,
-            holders=await wait_for_chunks(context.scheduler, present, context.spec["recovery"]),
-            links={worker: (link.receiving, link.sending) for worker, link in links.items()},
-            lazy=lazy,
-            in_order=context.spec["distribution"] is not None,
-        )
-    if lazy or context.spec["zones"] is not None:
-        check_memory(context, spec, placement.tiles)
+    placement = await _placement(context, spec, distribution, bounds, rates, links)
     if rates:
         context.report["predicted_seconds"] = placement.seconds
     if links:
@@ -66,9 +48,13 @@ async def run(context: RunContext) -> dict[str, Any]:
             context.name(worker): [link.receiving, link.sending] for worker, link in links.items()
         }
     context.report["layout"] = {"name": placement.layout, "why": placement.why}
+    lazy = context.spec["lazy"]
+    if lazy or context.spec["zones"] is not None:
+        room = room_beside(context, spec, placement.tiles)
+    at = time.perf_counter()
     if lazy:
-        tiles = {worker: [tile.bounds for tile in own] for worker, own in placement.tiles.items()}
-        context.emit("placed", tiles=tiles)
+        reads = await offload(_reads, spec, placement, lazy, room)
+        context.emit("placed", reads=reads)
         await until_loaded(context.scheduler, spec.keys, context.run)
     loaded = time.perf_counter()
     product = Product(context, spec, placement, bounds, links)
@@ -77,7 +63,48 @@ async def run(context: RunContext) -> dict[str, Any]:
     context.report["phases"] = {
         "prepare": prepared - began,
         "measure": measured - prepared,
-        "read": loaded - measured,
+        "place": at - measured,
+        "read": loaded - at,
         "multiply": time.perf_counter() - loaded,
     }
     return value
+
+
+async def _placement(
+    context: RunContext,
+    spec: MatmulSpec,
+    distribution: Mapping[str, int],
+    bounds: Mapping[str, float],
+    rates: Mapping[str, float],
+    links: Mapping[str, Link],
+) -> Placement:
+    """Return the layout that the caller gave, or the one that is expected to end first."""
+    if context.spec["zones"] is not None:
+        addresses = {context.name(address): address for address in distribution}
+        zones = {addresses[name]: zone for name, zone in context.spec["zones"].items()}
+        return as_given(spec, zones, distribution)
+    lazy = context.spec["lazy"]
+    present = [key for key in spec.keys if key[0] not in lazy]
+    return await offload(  # many workers or chunks would hold the event loop
+        placed,
+        spec,
+        context.spec["layout"],
+        distribution,
+        bounds=bounds,
+        rates=rates if len(rates) == sum(map(bool, distribution.values())) else None,
+        holders=await wait_for_chunks(context.scheduler, present, context.spec["recovery"]),
+        links={worker: (link.receiving, link.sending) for worker, link in links.items()},
+        lazy=lazy,
+        in_order=context.spec["distribution"] is not None,
+    )
+
+
+def _reads(
+    spec: MatmulSpec, placement: Placement, lazy: Sequence[str], room: Mapping[str, float]
+) -> dict[str, list[int]]:
+    """Return worker -> numbers, among ``spec.keys``, of the chunks that it is to read."""
+    numbers = {key: n for n, key in enumerate(spec.keys)}
+    reads: dict[str, list[int]] = {worker: [] for worker in placement.tiles}
+    for key, home in homes(spec, placement.tiles, lazy, room).items():
+        reads[home].append(numbers[key])
+    return reads

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
+from fpmdask.apps.matmul import distribute
 from fpmdask.apps.matmul.inputs import is_lazy
 from fpmdask.apps.matmul.moving import held_bytes, homes, moved_bytes
 from fpmdask.apps.matmul.place import placed
@@ -207,19 +208,41 @@ async def test_a_run_that_is_given_up_while_inputs_are_read_leaves_nothing(c, s,
     raise AssertionError((dict(s.tasks), coordinator.runs))
 
 
-@pytest.mark.parametrize(("side", "megabytes"), [(300, 12), (1200, 16.5)])
+def leave_free(monkeypatch, megabytes):
+    free = dict(zip(ROWS, megabytes, strict=True))
+    monkeypatch.setattr(
+        distribute, "free_nbytes", lambda context, address: 1e6 * free[context.name(address)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("side", "megabytes", "message"),
+    [(300, 14, "1200 rows of C do not fit"), (1200, 18, "are to be read do not fit: one has 1")],
+)
 @cluster()
 async def test_what_does_not_fit_with_its_inputs_is_refused_before_reading(
-    c, s, *workers, side, megabytes
+    c, s, *workers, side, megabytes, message, monkeypatch
 ):
     """There is room for C and the panels, but not for as much of A and B, or for a whole one."""
-    for worker in s.workers.values():
-        worker.memory_limit = int((worker.memory.optimistic + megabytes * 2**20) / 0.6)
+    leave_free(monkeypatch, [megabytes] * 3)
     balancer = await fpmdask.Balancer(c)
     a, _ = source(workers, (1200, 1200), (side, side), 1)
-    with pytest.raises(PartitionError, match=r"do(es)? not fit"):
-        await balancer.matmul(a, a.T)
+    with pytest.raises(PartitionError, match=message):
+        await balancer.matmul(a, a.T, distribution=dict.fromkeys(ROWS, 400))
     assert reads_of(workers, 1) == []
+
+
+@cluster()
+async def test_who_has_room_reads_what_others_have_none_for(c, s, *workers, monkeypatch):
+    """Beside C and its panels, two workers have room for two of eight chunks each."""
+    leave_free(monkeypatch, [15, 15, 100])
+    balancer = await fpmdask.Balancer(c)
+    a, values = source(workers, (1200, 1200), (600, 600), 1)
+    b, _ = source(workers, (1200, 1200), (600, 600), 1)
+    result = await balancer.matmul(a, b + 1, distribution=dict.fromkeys(ROWS, 400))
+    np.testing.assert_array_equal(await c.compute(result), values @ (values + 1))
+    names = [name for _, name in reads_of(workers, 1)]
+    assert max(names.count("0"), names.count("1")) <= 2
 
 
 @given(st.data())
@@ -233,7 +256,7 @@ def test_homes_need_what_they_read_and_reading_there_moves_less(data):
     rows_of = proportional(shape[0], [max(n, 1e-9) for n in shares])
     layout = data.draw(st.sampled_from(LAYOUTS[1:]))
     tiles = placed(spec, layout, dict(zip(names, map(int, rows_of), strict=True))).tiles
-    found = homes(spec, tiles)
+    found = homes(spec, tiles, "ab")
     assert set(found) == set(spec.keys)
     busy = [name for name, own in tiles.items() if own]
     assert set(found.values()) <= set(busy)

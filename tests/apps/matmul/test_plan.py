@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fpmdask.apps.matmul import distribute
 from fpmdask.apps.matmul.place import placed
-from fpmdask.apps.matmul.plan import MatmulSpec, Tile, TilesPlan, limits, panels, pieces
+from fpmdask.apps.matmul.plan import MatmulSpec, PartsPlan, Tile, limits, panels, pieces
 from fpmdask.apps.matmul.tiling import LAYOUTS, cuts, straightened
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import ConstantModel
@@ -125,7 +125,7 @@ def rows_plan(models, distribution, workers, limits=None):
     for worker, rows in zip(workers, distribution, strict=True):
         tiles[worker] = [Tile(top, 0, top + rows, 1)] if rows else []
         top += rows
-    return TilesPlan(
+    return PartsPlan(
         tiles,
         models=None if models is None else dict(zip(workers, models, strict=True)),
         limits=None if limits is None else dict(zip(workers, limits, strict=True)),
@@ -244,9 +244,9 @@ def test_stale_events_are_refused_with_both_values():
 
 def test_plans_of_nothing_are_refused():
     with pytest.raises(PartitionError, match="at least one element"):
-        TilesPlan({"a": []})
+        PartsPlan({"a": []})
     with pytest.raises(PartitionError, match="at least one element"):
-        TilesPlan({"a": [Tile(0, 0, 3, 0)]})
+        PartsPlan({"a": [Tile(0, 0, 3, 0)]})
 
 
 @given(
@@ -262,7 +262,7 @@ def test_any_tiles_cover_the_product_after_any_losses(shape, weights, data):
     placement = placed(spec, layout, rows)
     taken, tiles = placement.layout, placement.tiles
     assert taken in LAYOUTS[1:]
-    plan = TilesPlan(tiles, by_rows=taken == "rows")
+    plan = PartsPlan(tiles, by_rows=taken == "rows")
     assert plan.elements == shape[0] * shape[1]
     living = list(workers)
     while len(living) > 1 and data.draw(st.booleans()):
@@ -324,7 +324,7 @@ def test_edges_that_nearly_coincide_become_one_and_no_side_changes_much(height, 
                 place += 1
         left = right
     found = straightened(tiles)
-    plan = TilesPlan(found)
+    plan = PartsPlan(found)
     for part in plan.assign():
         plan.finished(part.part, part.worker)
     times = np.zeros((height, width), dtype=np.int8)

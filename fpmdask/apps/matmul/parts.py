@@ -24,7 +24,7 @@ class Assignment:
     part: int
 
 
-class TilesPlan:
+class PartsPlan:
     """Follow the parts of C from assignment to completion.
 
     Parameters
@@ -53,7 +53,7 @@ class TilesPlan:
 
     Examples
     --------
-    >>> plan = TilesPlan({"x": [Tile(0, 0, 6, 3)], "y": [Tile(6, 0, 10, 3)]})
+    >>> plan = PartsPlan({"x": [Tile(0, 0, 6, 3)], "y": [Tile(6, 0, 10, 3)]})
     >>> first, second = plan.assign()
     >>> plan.finished(second.part, "y")
     >>> [(again.worker, again.tile.bounds, again.part) for again in plan.left("x")]
