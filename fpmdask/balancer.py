@@ -253,8 +253,9 @@ class Balancer:
         Raises
         ------
         PartitionError
-            For shapes, dtypes, chunks, a layout or an `out` that cannot be, or when C, the panels
-            and what the workers hold do not fit into their memory; `out` needs less.
+            For shapes, dtypes, chunks, a layout or an `out` that cannot be, or when C, the panels,
+            what the workers hold and the chunks of lazy inputs do not fit into their memory; `out`
+            needs less.
         ChunksLostError
             If the only copy of an input chunk was on a worker that died.
 

@@ -39,15 +39,17 @@ async def wait_for_chunks(
 ) -> dict[Any, list[str]]:
     """Return the `holders` once every chunk is in memory somewhere, within ``patience`` seconds.
 
-    Where a client lets a collection go and persists it again at once, Dask may tell it of the first
-    one's chunks that these are in memory when they are gone already, and the tasks that make them
-    again are still on their way: what nobody can make is looked for during ``ON_THEIR_WAY`` seconds
-    and as long as the scheduler takes in graphs.
+    A chunk without a task may still get one: a client that lets a collection go and persists it
+    again at once may hear from Dask that the chunks are in memory, which was true of those that it
+    has let go, before the tasks that make the new ones arrive. Such a chunk is waited for during
+    ``ON_THEIR_WAY`` seconds, and while the scheduler takes in graphs.
 
     Raises
     ------
     ChunksLostError
         If a chunk is in nobody's memory by then, or nobody can make it.
+    CoordinatorError
+        If a chunk's task has failed.
     """
     began = known = time.monotonic()
     while True:
@@ -59,13 +61,14 @@ async def wait_for_chunks(
         now = time.monotonic()
         if not lost or getattr(scheduler, "_active_graph_updates", 0) > 0:
             known = now
-        if now - known > ON_THEIR_WAY:
+        late = now - began > patience
+        if now - known > ON_THEIR_WAY or (lost and late):
             raise ChunksLostError(
                 f"{len(lost)} input chunks were only on workers that are gone and have no task to "
                 f"make them again: {_named(lost)}. Build the inputs as persisted collections, or "
                 "replicate scattered data"
             )
-        if now - began > patience:
+        if late:
             raise ChunksLostError(
                 f"{len(missing)} input chunks were not made again within {patience:g} s: "
                 f"{_named(missing)}"
@@ -86,30 +89,33 @@ async def until_loaded(scheduler: Any, keys: Sequence[Any], run: str) -> None:
     """Wait until every chunk is in memory, or cannot be: the client that loads them cancels then.
 
     However long it takes: loading is the client's. What is to run on a worker that is gone may run
-    on any.
+    on any, and so may everything once it is loaded: whoever makes a lost chunk again.
     """
     while True:
         states = [scheduler.tasks.get(key) for key in keys]
         waiting = [state for state in states if state is None or not state.who_has]
         if not waiting:
-            return
+            break
         if scheduler.unrunnable:
-            _let_others_run(scheduler, filter(None, waiting), run)
+            for state in _made_from(state for state in waiting if state is not None):
+                if state in scheduler.unrunnable and state.worker_restrictions:
+                    state.loose_restrictions = True
+                    scheduler.transitions({state.key: "processing"}, stimulus_id=run)
         await asyncio.sleep(LOOK_SECONDS)
-
-
-def _let_others_run(scheduler: Any, states: Iterable[Any], run: str) -> None:
-    """Let tasks that wait for a worker that is not there run on others."""
-    open_, seen = list(states), set()
-    while open_:
-        state = open_.pop()
-        if state in seen or state.who_has:
-            continue
-        seen.add(state)
-        open_ += state.dependencies
-        if state in scheduler.unrunnable and state.worker_restrictions:
+    for state in _made_from(filter(None, states)):
+        if state.worker_restrictions:
             state.loose_restrictions = True
-            scheduler.transitions({state.key: "processing"}, stimulus_id=run)
+
+
+def _made_from(states: Iterable[Any]) -> list[Any]:
+    """Return tasks and all that they are made from. O(tasks)."""
+    open_ = list(states)
+    found = set(open_)
+    while open_:
+        new = open_.pop().dependencies - found
+        found |= new
+        open_ += new
+    return list(found)
 
 
 def free_nbytes(context: RunContext, address: str) -> float:

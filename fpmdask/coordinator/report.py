@@ -60,7 +60,8 @@ class Report:
     imbalance, reason
         How DFPA ended.
     phases : dict
-        Wall seconds of the run's phases.
+        Wall seconds of the run's phases; of a product ``prepare``, ``measure``, ``place`` (waiting
+        for inputs that are being made again included), ``read`` (lazy inputs) and ``multiply``.
     shares : tuple of dict
         Per finished part: worker, units, seconds computing and waiting, bytes received; empty for
         `Balancer.partition`.

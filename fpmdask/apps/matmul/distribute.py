@@ -63,14 +63,19 @@ def room_beside(
 ) -> dict[str, float]:
     """Return the bytes that each worker has left beside its tiles and their panels.
 
+    One that has left meanwhile has no room; others will get its tiles.
+
     Raises
     ------
     PartitionError
         With the first worker that its tiles do not fit into.
     """
-    room = {}
+    room: dict[str, float] = {}
     deepest = max(k1 - k0 for k0, k1 in panels(spec))
     for worker, own in tiles.items():
+        if worker not in context.scheduler.workers:
+            room[worker] = 0.0
+            continue
         sides = sum(tile.height + tile.width for tile in own)
         elements = sum(tile.area for tile in own) + PANELS_HELD * deepest * sides
         free = free_nbytes(context, worker)

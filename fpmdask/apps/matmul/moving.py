@@ -145,6 +145,9 @@ def homes(
         for line, size in enumerate(chunks[axis]):
             (near,) = np.nonzero((lines[line] >= lines[line].max() / 2) & (areas > 0))
             for other, depth in enumerate(chunks[1 - axis]):
+                key = (name, line, other) if axis == 0 else (name, other, line)
+                if key in found:  # A is B
+                    continue
                 nbytes = size * depth * spec.dtype.itemsize
                 able = near[free[near] >= nbytes]
                 chosen = int(np.argmax(free))
@@ -159,7 +162,7 @@ def homes(
                     )
                 read[chosen] += size * depth
                 free[chosen] -= nbytes
-                found[(name, line, other) if axis == 0 else (name, other, line)] = names[chosen]
+                found[key] = names[chosen]
     return found
 
 

@@ -55,7 +55,9 @@ async def run(context: RunContext) -> dict[str, Any]:
     if lazy:
         reads = await offload(_reads, spec, placement, lazy, room)
         context.emit("placed", reads=reads)
-        await until_loaded(context.scheduler, spec.keys, context.run)
+        await until_loaded(
+            context.scheduler, [key for key in spec.keys if key[0] in lazy], context.run
+        )
     loaded = time.perf_counter()
     product = Product(context, spec, placement, bounds, links)
     value = await product.multiply()

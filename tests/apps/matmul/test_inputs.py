@@ -8,20 +8,20 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import get_worker
+from distributed import get_worker, wait
 from distributed.utils_test import gen_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.matmul import distribute
+from fpmdask.apps.matmul import distribute, run
 from fpmdask.apps.matmul.inputs import is_lazy
 from fpmdask.apps.matmul.moving import held_bytes, homes, moved_bytes
 from fpmdask.apps.matmul.place import placed
 from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.tiling import LAYOUTS
-from fpmdask.errors import PartitionError
+from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.partition import proportional
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -170,13 +170,13 @@ async def test_a_worker_that_leaves_while_inputs_are_read_is_replaced(c, s, *wor
 
     balancer = await fpmdask.Balancer(c)
     a, values = source(workers, (120, 80), (10, 20), 1, slow)
-    run = asyncio.ensure_future(balancer.matmul(a, a.T, layout="rows", distribution=ROWS))
+    running = asyncio.ensure_future(balancer.matmul(a, a.T, layout="rows", distribution=ROWS))
     await begun.wait()
     closing = asyncio.ensure_future(workers[2].close(timeout=1))
     await asyncio.sleep(0.1)
     release.append(True)
     await closing
-    result = await run
+    result = await running
     np.testing.assert_array_equal(await c.compute(result), values @ values.T)
 
 
@@ -192,13 +192,13 @@ async def test_a_run_that_is_given_up_while_inputs_are_read_leaves_nothing(c, s,
 
     balancer = await fpmdask.Balancer(c)
     a, _ = source(workers, (40, 40), (20, 20), 1, slow)
-    run = asyncio.ensure_future(balancer.matmul(a, a.T))
+    running = asyncio.ensure_future(balancer.matmul(a, a.T))
     await begun.wait()
-    run.cancel()
+    running.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await run
+        await running
     release.append(True)
-    del a, run
+    del a, running
     gc.collect()
     for _ in range(200):
         coordinator = s.plugins["fpmdask"]
@@ -206,6 +206,55 @@ async def test_a_run_that_is_given_up_while_inputs_are_read_leaves_nothing(c, s,
             return
         await asyncio.sleep(0.02)
     raise AssertionError((dict(s.tasks), coordinator.runs))
+
+
+@cluster()
+async def test_a_worker_that_leaves_before_the_reading_reads_nothing(c, s, *workers, monkeypatch):
+    original = run.wait_for_chunks
+
+    async def leaving(*args):
+        await workers[1].close(timeout=1)
+        return await original(*args)
+
+    balancer = await fpmdask.Balancer(c)
+    a, values = source(workers, (120, 80), (10, 20), 1)
+    b = c.persist(da.ones((80, 40), chunks=20))
+    await wait(b)
+    monkeypatch.setattr(run, "wait_for_chunks", leaving)
+    result = await balancer.matmul(a, b, distribution=ROWS)
+    assert "1" not in {name for _, name in reads_of(workers, 1)}
+    assert list(balancer.report.left_out) == ["1"]
+    np.testing.assert_array_equal(await c.compute(result), values @ np.ones((80, 40)))
+
+
+@cluster()
+async def test_chunks_of_c_that_are_lost_later_are_made_again_from_what_was_read(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a, values = source(workers, (120, 80), (10, 20), 1)
+    result = await balancer.matmul(a, a.T, distribution=ROWS)
+    await workers[0].close()
+    np.testing.assert_array_equal(await c.compute(result), values @ values.T)
+
+
+@cluster()
+async def test_scattered_chunks_that_are_lost_while_others_are_read_end_the_run(c, s, *workers):
+    begun, release = asyncio.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def slow(block):
+        loop.call_soon_threadsafe(begun.set)
+        while not release:
+            pass
+
+    balancer = await fpmdask.Balancer(c)
+    b, _ = source(workers, (40, 60), (40, 20), 1, slow)
+    running = asyncio.ensure_future(balancer.matmul(np.ones((120, 40)), b, distribution=ROWS))
+    await begun.wait()
+    closing = asyncio.ensure_future(workers[0].close(timeout=1))
+    release.append(True)
+    await closing
+    with pytest.raises(ChunksLostError, match="1 input chunks were only on workers that are gone"):
+        await running
 
 
 def leave_free(monkeypatch, megabytes):
@@ -243,6 +292,17 @@ async def test_who_has_room_reads_what_others_have_none_for(c, s, *workers, monk
     np.testing.assert_array_equal(await c.compute(result), values @ (values + 1))
     names = [name for _, name in reads_of(workers, 1)]
     assert max(names.count("0"), names.count("1")) <= 2
+
+
+@cluster()
+async def test_an_array_by_itself_is_read_once(c, s, *workers, monkeypatch):
+    """There is no room to read it twice."""
+    leave_free(monkeypatch, [15, 18.5, 15])
+    balancer = await fpmdask.Balancer(c)
+    a, values = source(workers, (1200, 1200), (1200, 1200), 1)
+    result = await balancer.matmul(a, a, distribution=dict.fromkeys(ROWS, 400))
+    assert reads_of(workers, 1) == [((0, 0), "1")]
+    np.testing.assert_array_equal(await c.compute(result), values @ values)
 
 
 @given(st.data())
