@@ -1,14 +1,14 @@
 """Even, BR, FPM-KL and FPM-BR on sixteen workers with little memory: Figs. 5 and 7 of the paper.
 
-    python benchmarks/matmul_layouts.py [--sizes 3072 4096 5120 6144]
+    python benchmarks/matmul_layouts.py [--sizes 4096 6144 7168 8192]
 
-The speeds are those of the sixteen hcl machines; beyond 95 MB for the process each has a sixteenth
-of its memory of 2011, then a swap file. Constant speeds (measured on small squares) could not see
-where a worker begins to page; models of squares (FPM-BR) and of rectangles (FPM-KL) could. The
-layouts are then given to `Balancer.matmul` as they are, in turns, for growing matrices. Look at the
-points in the JSON first: where no speed falls, the models have nothing to gain. With the first
-fourteen workers, KL and BR by the same speeds show what their volumes cost in time. JSON,
-tables and a plot.
+The speeds are those of the sixteen hcl machines; beyond 24 MB each has a sixteenth of its memory of
+2011, then a swap file. (Of the 80 MB of an idle worker all but 16 are swapped out at no cost.)
+Constant speeds, measured on small squares, cannot see where a worker begins to page; models of
+squares (FPM-BR) and of rectangles (FPM-KL) can. The layouts are then given to `Balancer.matmul` as
+they are, in turns, for growing n × K by K × n matrices: K is small so that parts of C, which the
+models know, fill the memory, and not A and B, which they do not. With the first fourteen workers,
+KL and BR by the same speeds show what their volumes cost in time. JSON, tables and a plot.
 
 D. Clarke, A. Lastovetsky, V. Rychkov (2011), Column-Based Matrix Partitioning for Parallel Matrix
 Multiplication on Heterogeneous Processors Based on Functional Performance Models, section 4.
@@ -38,13 +38,14 @@ from fpmdask.timing import TimingPolicy
 BLOCK = 64
 CHUNK = 512
 DEPTH = 64
-PROCESS_MB = 95
+PROCESS_MB = 24
 MEMORY_2011_MB = {456: 1024, 328: 512, 296: 384, 264: 256}
 KINDS = ("even", "br", "fpm_kl", "fpm_br")
 POLICY = TimingPolicy(
     relative_error=0.2, min_repetitions=1, min_seconds=0.6, max_repetitions=8, budget_seconds=2.0,
     warmup=1,
 )  # fmt: skip
+INNER = 1024
 DEADLINE = 20.0
 
 
@@ -132,7 +133,9 @@ def layouts(
 def product(made: Bench, names: Sequence[str], layout: Layout, n: int) -> dict[str, Any]:
     """Multiply by a layout; inputs are cut into uniform chunks."""
     axis = tuple(min(CHUNK, n - at) for at in range(0, n, CHUNK))
-    a, b = (data.chunked(made.client, name, (axis, axis)) for name in "ab")
+    inner = (CHUNK,) * (INNER // CHUNK)
+    a = data.chunked(made.client, "a", (axis, inner))
+    b = data.chunked(made.client, "b", (inner, axis))
     data.warm_memory(1 << 29)
     zones = dict(zip(names, layout.zones, strict=True))
     began = time.perf_counter()
@@ -146,7 +149,7 @@ def product(made: Bench, names: Sequence[str], layout: Layout, n: int) -> dict[s
         "half_perimeter": layout.half_perimeter,
         "converged": layout.converged,
         "shares": [dict(share) for share in report.shares],
-        "error": data.check(c),
+        "error": data.check(c, INNER),
     }
 
 
@@ -195,8 +198,8 @@ def fourteen(made: Bench, points: Any, small: int, n: int, repeats: int) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[3072, 4096, 5120, 6144])
-    parser.add_argument("--sides", type=int, nargs="+", default=[768, 1280, 1792, 2304, 2816])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 6144, 7168, 8192])
+    parser.add_argument("--sides", type=int, nargs="+", default=[768, 1280, 1664, 2048, 2432])
     parser.add_argument("--fourteen", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/matmul_layouts.json"))
