@@ -1,8 +1,8 @@
 """Even, BR, FPM-KL and FPM-BR on sixteen workers with little memory: Figs. 5 and 7 of the paper.
 
-    python benchmarks/matmul_layouts.py [--sizes 4096 6144 7168 8192]
+    python benchmarks/matmul_layouts.py [--sizes 4096 6144 8192 9216]
 
-The speeds are those of the sixteen hcl machines; beyond 24 MB each has a sixteenth of its memory of
+The speeds are those of the sixteen hcl machines; beyond 40 MB each has a sixteenth of its memory of
 2011, then a swap file. (Of the 80 MB of an idle worker all but 16 are swapped out at no cost.)
 Constant speeds, measured on small squares, cannot see where a worker begins to page; models of
 squares (FPM-BR) and of rectangles (FPM-KL) can. The layouts are then given to `Balancer.matmul` as
@@ -38,7 +38,7 @@ from fpmdask.timing import TimingPolicy
 BLOCK = 64
 CHUNK = 512
 DEPTH = 64
-PROCESS_MB = 24
+PROCESS_MB = 40
 MEMORY_2011_MB = {456: 1024, 328: 512, 296: 384, 264: 256}
 KINDS = ("even", "br", "fpm_kl", "fpm_br")
 POLICY = TimingPolicy(
@@ -81,14 +81,33 @@ def measured(made: Bench, sides: Sequence[int]) -> dict[str, dict[tuple[int, int
             }  # fmt: skip
             if not sizes:
                 continue
-            try:
-                seconds = made.measure(sizes, panel(width, DEPTH), POLICY, DEADLINE)
-            except CoordinatorError as error:
-                print(f"  {rows} x {width}: {error}", flush=True)
-                continue
+            seconds: Mapping[str, float | None] = {}
+            while sizes and not seconds:
+                try:
+                    seconds = made.measure(sizes, panel(width, DEPTH), POLICY, DEADLINE)
+                except CoordinatorError as error:
+                    print(f"  {rows} x {width}: {error}", flush=True)
+                    killed = revived(made)
+                    if not killed:
+                        raise
+                    for name in killed:
+                        found[name][rows, width] = math.inf
+                        sizes.pop(name, None)
             for name, taken in seconds.items():
                 found[name][rows, width] = taken if taken is not None else math.inf
+            for name in revived(made):
+                found[name][rows, width] = math.inf
     return found
+
+
+def revived(made: Bench) -> list[str]:
+    """Start workers anew that the kernel has killed, as it does where paging falls behind."""
+    there = made.client.scheduler_info(n_workers=-1)["workers"].values()
+    killed = sorted(set(made.names) - {worker["name"] for worker in there})
+    for name in killed:
+        made.lab.restart_worker(name)
+    made.client.wait_for_workers(len(made.names), timeout=60)
+    return killed
 
 
 def layouts(
@@ -100,7 +119,8 @@ def layouts(
     speeds = [small * small / per_block / points[name][small, small] for name in made.names]
     squares, surfaces = [], []
     for name in made.names:
-        finite = {size: t for size, t in points[name].items() if math.isfinite(t)}
+        # who did not finish in time, or was killed, would have needed longer than this
+        finite = {s: t if math.isfinite(t) else DEADLINE for s, t in points[name].items()}
         equal = {r: t for (r, w), t in finite.items() if r == w}
         # of one panel, as everything here: only ratios matter
         squares.append(
@@ -170,6 +190,7 @@ def grow(made: Bench, points: Any, small: int, sizes: Sequence[int]) -> list[dic
             except (CoordinatorError, PartitionError, OSError) as error:
                 facts["failed"] = f"{type(error).__name__}: {error}"
                 failed.add(kind)
+            facts["killed"] = revived(made)
             print(f"  n = {n}, {kind}: {facts.get('seconds', facts.get('failed'))}", flush=True)
             found.append(facts)
     return found
@@ -198,8 +219,8 @@ def fourteen(made: Bench, points: Any, small: int, n: int, repeats: int) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 6144, 7168, 8192])
-    parser.add_argument("--sides", type=int, nargs="+", default=[768, 1280, 1664, 2048, 2432])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 6144, 8192, 9216])
+    parser.add_argument("--sides", type=int, nargs="+", default=[768, 1536, 2048, 2560, 3072])
     parser.add_argument("--fourteen", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/matmul_layouts.json"))
