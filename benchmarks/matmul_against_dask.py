@@ -233,12 +233,12 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with bench(options.lab) as made:
         for case in options.cases:
-            turns = [
-                turn(made, case, label, inputs, options.layout)
-                for _ in range(options.repeats)
-                for label, inputs in case.chunkings().items()
-                if options.chunks is None or label in options.chunks
-            ]
+            turns = []
+            for label, inputs in [*case.chunkings().items()] * options.repeats:
+                if options.chunks is None or label in options.chunks:
+                    turns.append(turn(made, case, label, inputs, options.layout))
+                    seconds = ", ".join(f"{k} {turns[-1][k]['seconds']:.1f} s" for k in KINDS)
+                    print(f"  {case}, {label}: {seconds}", flush=True)
             results[str(case)] = {"turns": turns, **summary(turns)}
             show(f"{case}, {options.lab}", results[str(case)], options.repeats)
             options.out.write_text(json.dumps(results, indent=1, default=str))
