@@ -55,6 +55,23 @@ def source(workers, shape, chunks, seed, hook=lambda block: None):
     return lazy, values_of(seed, shape)
 
 
+def held_back(only=None):
+    """Return an event and a list, and a hook that sets the one and waits for the other to fill.
+
+    At every block, or at `only` one.
+    """
+    begun, release = asyncio.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def hook(block):
+        if only in (None, block):
+            loop.call_soon_threadsafe(begun.set)
+            while not release:
+                pass
+
+    return begun, release, hook
+
+
 def reads_of(workers, seed):
     return [(at, str(w.name)) for w in workers for of, at in w.reads if of == seed]
 
@@ -158,16 +175,7 @@ async def test_a_chunk_that_cannot_be_read_raises_its_own_exception(c, s, *worke
 
 @cluster()
 async def test_a_worker_that_leaves_while_inputs_are_read_is_replaced(c, s, *workers):
-    begun = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    release = []
-
-    def slow(block):
-        if block == (0, 0):
-            loop.call_soon_threadsafe(begun.set)
-            while not release:
-                pass
-
+    begun, release, slow = held_back((0, 0))
     balancer = await fpmdask.Balancer(c)
     a, values = source(workers, (120, 80), (10, 20), 1, slow)
     running = asyncio.ensure_future(balancer.matmul(a, a.T, layout="rows", distribution=ROWS))
@@ -182,14 +190,7 @@ async def test_a_worker_that_leaves_while_inputs_are_read_is_replaced(c, s, *wor
 
 @cluster()
 async def test_a_run_that_is_given_up_while_inputs_are_read_leaves_nothing(c, s, *workers):
-    begun, release = asyncio.Event(), []
-    loop = asyncio.get_running_loop()
-
-    def slow(block):
-        loop.call_soon_threadsafe(begun.set)
-        while not release:
-            pass
-
+    begun, release, slow = held_back()
     balancer = await fpmdask.Balancer(c)
     a, _ = source(workers, (40, 40), (20, 20), 1, slow)
     running = asyncio.ensure_future(balancer.matmul(a, a.T))
@@ -238,14 +239,7 @@ async def test_chunks_of_c_that_are_lost_later_are_made_again_from_what_was_read
 
 @cluster()
 async def test_scattered_chunks_that_are_lost_while_others_are_read_end_the_run(c, s, *workers):
-    begun, release = asyncio.Event(), []
-    loop = asyncio.get_running_loop()
-
-    def slow(block):
-        loop.call_soon_threadsafe(begun.set)
-        while not release:
-            pass
-
+    begun, release, slow = held_back()
     balancer = await fpmdask.Balancer(c)
     b, _ = source(workers, (40, 60), (40, 20), 1, slow)
     running = asyncio.ensure_future(balancer.matmul(np.ones((120, 40)), b, distribution=ROWS))
