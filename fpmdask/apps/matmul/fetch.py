@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,6 +23,8 @@ from fpmdask.errors import PartitionError
 
 # A peer that does not answer for so long is taken for gone.
 PEER_SECONDS = 120.0
+# Sums of others are added in bands of so much.
+BAND_NBYTES = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -124,23 +126,31 @@ class Fetcher:
         ]
         return self._thread.submit(self._fetch, index, wanted, tile, k1 - k0)
 
-    def take(self, key: Any, tile: Tile, peer: str, address: tuple[str, int] | None) -> np.ndarray:
-        """Return what a worker has offered under ``key`` for a tile of C, in a panel's buffer.
+    def take(
+        self, key: Any, tile: Tile, peer: str, address: tuple[str, int] | None
+    ) -> Iterator[tuple[Tile, np.ndarray]]:
+        """Yield what a worker has offered under ``key`` for a rectangle of C, in bands of rows.
 
-        Only while no panel is wanted.
+        All bands come in the same part of a panel's buffer, which a cache holds. Only while no
+        panel is wanted.
 
         Raises
         ------
         ChunksMissing
             If the peer is gone.
         """
-        shape = (tile.height, tile.width)
-        item = Wanted("c", key, shape, (0, tile.height, 0, tile.width), (0, 0))
+        shape, dtype = (tile.height, tile.width), self.spec.dtype
+        height = min(tile.height, max(1, BAND_NBYTES // (tile.width * dtype.itemsize)))
+        tops = range(0, tile.height, height)
+        bands = [(top, min(top + height, tile.height)) for top in tops]
+        items = [Wanted("c", key, shape, (*band, 0, tile.width), (0, 0)) for band in bands]
         if address is not None:
             self._addresses.setdefault(peer, address)
-        taken: np.ndarray = self.space.scratch.take("matmul.a0", shape, self.spec.dtype)
-        self._receive(peer, self._asked(peer, [item]), [item], {"c": taken})
-        return taken
+        buffer: np.ndarray = self.space.scratch.take("matmul.a0", (height, tile.width), dtype)
+        arriving = self._receive(peer, self._asked(peer, items), items, {"c": buffer})
+        for (low, high), _ in zip(bands, arriving, strict=True):
+            at = Tile(tile.row0 + low, tile.column0, tile.row0 + high, tile.column1)
+            yield at, buffer[: high - low]
 
     def _fetch(self, index: int, wanted: Sequence[Wanted], tile: Tile, depth: int) -> Panel:
         began = time.thread_time()
@@ -154,7 +164,7 @@ class Fetcher:
                 item.inside(panels[item.operand])[...] = piece
         nbytes = 0
         for peer, items in remote.items():
-            nbytes += self._receive(peer, asked[peer], items, panels)
+            nbytes += sum(self._receive(peer, asked[peer], items, panels))
         return Panel(tile, panels["a"], panels["b"], nbytes, time.thread_time() - began)
 
     def _placed(
@@ -244,8 +254,8 @@ class Fetcher:
         channel: Channel | None,
         items: Sequence[Wanted],
         panels: Mapping[str, np.ndarray],
-    ) -> int:
-        """Put what a peer sends in its place; return the bytes."""
+    ) -> Iterator[int]:
+        """Put what a peer sends in its place; yield the bytes of each item once it is there."""
         keys = [item.key for item in items]
         if channel is None:
             wanted = [item.request for item in items]
@@ -255,8 +265,8 @@ class Fetcher:
             for item, piece in zip(items, answer["pieces"], strict=True):
                 self._check_dtype(item, piece.dtype)
                 item.inside(panels[item.operand])[...] = piece
-            return sum(piece.nbytes for piece in answer["pieces"])
-        nbytes = 0
+                yield piece.nbytes
+            return
         try:
             answer = channel.answer()
             _check(answer, keys)
@@ -266,15 +276,13 @@ class Fetcher:
                 target = item.inside(panels[item.operand])
                 if target.dtype == dtype:
                     channel.receive(target)
-                    nbytes += target.nbytes
                 else:
                     piece = np.empty(target.shape, dtype)
                     channel.receive(piece)
                     target[...] = piece
-                    nbytes += piece.nbytes
+                yield target.size * dtype.itemsize
         except OSError as error:
             raise ChunksMissing(keys) from error
-        return nbytes
 
     def _check_dtype(self, item: Wanted, found: np.dtype[Any]) -> None:
         if found.kind == "c" and self.spec.dtype.kind != "c":

@@ -77,13 +77,15 @@ class Given:
     """Lines of a part that another worker multiplies by the panels from `first` on.
 
     `result` says where the sum is: a worker and its channel, ``()`` where there is none and the
-    panels are multiplied here after all, None as long as the coordinator has not told.
+    panels are multiplied here after all, None as long as the coordinator has not told. So many rows
+    of the sum are `merged` already.
     """
 
     number: int
     tile: Tile
     first: int
     result: tuple[Any, ...] | None = None
+    merged: int = 0
 
 
 @dataclass
@@ -299,22 +301,22 @@ class _Notes:
         if given.result:
             waiting = time.perf_counter()
             try:
-                found = update.fetcher.take(offer(given.number), given.tile, *given.result)
+                for at, band in update.fetcher.take(offer(given.number), given.tile, *given.result):
+                    for piece, cell in progress.part.within(at):
+                        rows = slice(piece.row0 - at.row0, piece.row1 - at.row0)
+                        columns = slice(piece.column0 - at.column0, piece.column1 - at.column0)
+                        np.add(cell, band[rows, columns], out=cell)
+                    progress.nbytes_received += band.nbytes
+                    given.merged = at.row1 - given.tile.row0
             except ChunksMissing:
                 given.result = ()
-            else:
-                for at, cell in progress.part.within(given.tile):
-                    rows = slice(at.row0 - given.tile.row0, at.row1 - given.tile.row0)
-                    columns = slice(
-                        at.column0 - given.tile.column0, at.column1 - given.tile.column0
-                    )
-                    np.add(cell, found[rows, columns], out=cell)
-                progress.nbytes_received += found.nbytes
             progress.wait_seconds += time.perf_counter() - waiting
         if not given.result:
+            tile = given.tile
+            rest = Tile(tile.row0 + given.merged, tile.column0, tile.row1, tile.column1)
             while given.first < len(update.order["panels"]):
-                panel = update.fetcher.start(given.first, given.tile).result()
-                update.add(progress, panel, given.tile, beta=1.0)
+                panel = update.fetcher.start(given.first, rest).result()
+                update.add(progress, panel, rest, beta=1.0)
                 given.first += 1
 
     def _hear(self, note: Mapping[str, Any] | None) -> None:

@@ -25,6 +25,9 @@ OVERHEAD_SECONDS = 0.15
 GAIN_SECONDS = 0.2
 # A giver that begins its next panel sooner than this cannot be told in time.
 LEAD_SECONDS = 0.15
+# Workers that still compute take work off one that would need so many times as long as all together
+# could, once it has shown its rate in so many panels; they do it after their own.
+EARLY, EARLY_PANELS = 1.25, 3
 
 
 @dataclass(frozen=True)
@@ -174,14 +177,15 @@ class Tail:
         """Return what those who have nothing to do are to take over now."""
         made = []
         busy = {state.worker for state in self._parts.values()}
-        busy |= {help.helper for help, _ in self._helps.values()}
-        for worker in sorted(self._rates.keys() - busy, key=lambda w: (-self._rates[w], w)):
-            help = self._help_by(worker, now)
+        helping = {help.helper for help, _ in self._helps.values()} - busy
+        free = self._rates.keys() - helping
+        for worker in sorted(free, key=lambda w: (w in busy, -self._rates[w], w)):
+            help = self._help_by(worker, now, early=worker in busy)
             if help is not None:
                 made.append(help)
         return made
 
-    def _help_by(self, helper: str, now: float) -> Help | None:
+    def _help_by(self, helper: str, now: float, *, early: bool) -> Help | None:
         left = dict.fromkeys(self._rates, 0.0)
         taken = {state.worker for state in self._parts.values()}
         taken |= {help.helper for help, _ in self._helps.values()}
@@ -191,7 +195,7 @@ class Tail:
             left[state.worker] += self._seconds_left(state, now)
         for help, until in self._helps.values():
             if help.helper in left:
-                left[help.helper] += max(0.0, until - now)
+                left[help.helper] = max(left[help.helper], until - now)
         for worker in left.keys() - taken:
             left[worker] = OVERHEAD_SECONDS  # before it can do anything
         level = sum(self._rates[w] * s for w, s in left.items()) / sum(self._rates.values())
@@ -205,6 +209,15 @@ class Tail:
         latest, part = max(giving)
         state = self._parts[part]
         assert state.tile is not None
+        if early:
+            # by whole panels: how slow the one in work is shows when it ends
+            latest = self._seconds_left(state, now, pace=self._rates[state.worker])
+            if (
+                latest < EARLY * level
+                or (state.index or 0) < EARLY_PANELS
+                or state.worker in self._waited_for_by(helper)
+            ):
+                return None
         first = self._first(state, now)
         depth = sum(state.depths[first:])
         if not depth:
@@ -215,15 +228,20 @@ class Tail:
         per_element = depth + 2 * self.itemsize * self.work_per_byte  # its sum goes to the giver
         moving = self.itemsize * self.work_per_byte * depth  # of each line of A and B
         rate = self._rates[helper]
-        can = rate * (level - OVERHEAD_SECONDS) - across * moving
+        begins = left[helper] if early else 0.0
+        can = rate * (level - begins - OVERHEAD_SECONDS) - across * moving
         can_lines = can / (across * per_element + moving)
-        spare = self._rate(state, now) * (latest - level) / (across * depth)
+        # the giver saves the multiplications, and has to receive the sum
+        saved = across * (depth - self.itemsize * self.work_per_byte)
+        if saved <= 0:
+            return None
+        spare = self._rate(state, now) * (latest - level) / saved
         room = self._room[helper] - self._sums.get(helper, 0)
         count = int(min(can_lines, spare, lines, room / across))
         if count < 1:
             return None
-        seconds = (count * (across * per_element + moving) + across * moving) / rate
-        after = latest - count * across * depth / self._rate(state, now)
+        seconds = begins + (count * (across * per_element + moving) + across * moving) / rate
+        after = latest - count * saved / self._rate(state, now)
         if latest - max(after, seconds + OVERHEAD_SECONDS) < GAIN_SECONDS:
             return None
         help = Help(self._made, helper, state.worker, part, state.tile.last(count), first)
@@ -234,14 +252,23 @@ class Tail:
         self._helps[help.number] = help, now + OVERHEAD_SECONDS + seconds
         return help
 
+    def _waited_for_by(self, worker: str) -> set[str]:
+        """Return the worker, whose sums it waits for, whose those wait for, and so on."""
+        found = {worker}
+        while True:
+            more = {help.helper for help, _ in self._helps.values() if help.giver in found}
+            if more <= found:
+                return found
+            found |= more
+
     def _rate(self, state: _Part, now: float) -> float:
         rate = self._rates[state.worker]
         if state.index is None or state.index >= len(state.depths) or now <= state.since:
             return rate
         return min(rate, state.work(state.index, state.index + 1) / (now - state.since))
 
-    def _seconds_left(self, state: _Part, now: float) -> float:
-        rate = self._rate(state, now)
+    def _seconds_left(self, state: _Part, now: float, pace: float | None = None) -> float:
+        rate = pace or self._rate(state, now)
         if state.index is None:
             return state.work(0) / rate
         return max(0.0, state.since + state.work(state.index) / rate - now)
