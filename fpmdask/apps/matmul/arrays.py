@@ -79,6 +79,31 @@ def check(a: Any, b: Any) -> MatmulSpec:
     )
 
 
+def empty(a: Any, b: Any) -> da.Array | None:
+    """Return the product where a side is 0, as NumPy has it; None where there is work to do.
+
+    Raises
+    ------
+    PartitionError
+        For dtypes that cannot be multiplied.
+    """
+    arrays = all(isinstance(x, da.Array | np.ndarray) and x.ndim == 2 for x in (a, b))
+    if not arrays or 0 not in (*a.shape, *b.shape) or a.shape[1] != b.shape[0]:
+        return None
+    one = ((1,), (1,))
+    spec = MatmulSpec.build(
+        shape=(1, 1, 1),
+        inner=1,
+        dtypes=(a.dtype, b.dtype),
+        a_chunks=one,
+        b_chunks=one,
+        a_name="a",
+        b_name="b",
+    )
+    zeros: da.Array = da.zeros((a.shape[0], b.shape[1]), dtype=spec.dtype)
+    return zeros
+
+
 def _chunks(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if isinstance(x, da.Array):
         rows, columns = x.chunks

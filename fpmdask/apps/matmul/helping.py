@@ -70,18 +70,17 @@ class Helping:
     def left(self, worker: str) -> None:
         """Take note that a worker is gone, or gets no more work."""
         for help in self.tail.left(worker):
-            if worker == help.helper:
-                self._take(help, None)
-            else:
+            self._take(help, None)  # nothing is said to a giver that is gone
+            if worker != help.helper:
                 self._drop(help)
 
     def answered(self, number: int, answer: Mapping[str, Any]) -> None:
         """Take note that a help has ended: its sum is there, or the giver has to multiply."""
-        help = self.tail.help_ended(number)
+        failed = "seconds" not in answer
+        help = self.tail.failed(number) if failed else self.tail.help_ended(number)
         if help is None:
             return  # nobody waits for it any more
-        if "seconds" not in answer:
-            self.left(help.helper)  # it gets no more of these
+        if failed:
             self._take(help, None)
             return
         self._take(help, help.helper)
@@ -93,10 +92,12 @@ class Helping:
 
     def give_up(self) -> bool:
         """Have the givers multiply what helpers have not finished; tell whether there is any."""
-        helpers = {help.helper for help in self.tail.open_helps}
-        for helper in helpers:
-            self.left(helper)
-        return bool(helpers)
+        given_up = self.tail.open_helps
+        for help in given_up:
+            self.tail.failed(help.number)
+            self._take(help, None)
+            self._drop(help)
+        return bool(given_up)
 
     def _look(self) -> None:
         if not self.context.spec["rebalance"]:

@@ -52,6 +52,29 @@ def check_out(out: Any, spec: MatmulSpec) -> None:
         raise PartitionError("out is read-only; open it with mode 'r+'")
 
 
+def check_apart(out: Any, *inputs: Any) -> None:
+    """Refuse to write C over an input that is read meanwhile.
+
+    Raises
+    ------
+    PartitionError
+        If the graph of an input holds the same Zarr array, by the place that it tells. O(tasks).
+    """
+    for x in inputs:
+        for task in dict(getattr(x, "dask", {})).values():
+            found = getattr(task, "value", task)
+            if isinstance(found, type(out)) and _place(found) == _place(out):
+                raise PartitionError(
+                    f"out is {_place(out)}, which an input is read from; give another array"
+                )
+
+
+def _place(array: Any) -> str:
+    """Return where a Zarr array is, alike for folders by whatever kind of store."""
+    root = getattr(array.store, "root", None) or getattr(array.store, "path", array.store)
+    return f"{root}/{array.path}".rstrip("/")
+
+
 def step(out: Any) -> tuple[int, int]:
     """Return the rows and columns that are written as one: those of a shard, or of a chunk."""
     rows, columns = getattr(out, "shards", None) or out.chunks

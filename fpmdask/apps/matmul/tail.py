@@ -113,6 +113,7 @@ class Tail:
     _room: dict[str, float] = field(default_factory=dict)
     _sums: dict[str, int] = field(default_factory=dict)  # elements, kept until the run is over
     _made: int = 0
+    _unable: set[str] = field(default_factory=set)
 
     def began(
         self, part: int, worker: str, tile: Tile, depths: Sequence[int], room: float = float("inf")
@@ -155,12 +156,21 @@ class Tail:
 
     def refused(self, number: int) -> Help | None:
         """Take note that the giver was beyond the first panel already, and keeps the lines."""
+        self.help_ended(number)  # it may have ended before
+        for state in self._parts.values():
+            for help in state.released:
+                if help.number == number:
+                    self._sums[help.helper] -= help.tile.area
+                    state.released.remove(help)
+                    state.settle()
+                    return help
+        return None
+
+    def failed(self, number: int) -> Help | None:
+        """Take note that a help has failed: its helper gets no other one."""
         help = self.help_ended(number)
-        if help is not None and help.part in self._parts:
-            state = self._parts[help.part]
-            self._sums[help.helper] -= help.tile.area
-            state.released.remove(help)
-            state.settle()
+        if help is not None:
+            self._unable.add(help.helper)
         return help
 
     def left(self, worker: str) -> list[Help]:
@@ -178,7 +188,7 @@ class Tail:
         made = []
         busy = {state.worker for state in self._parts.values()}
         helping = {help.helper for help, _ in self._helps.values()} - busy
-        free = self._rates.keys() - helping
+        free = self._rates.keys() - helping - self._unable
         for worker in sorted(free, key=lambda w: (w in busy, -self._rates[w], w)):
             help = self._help_by(worker, now, early=worker in busy)
             if help is not None:

@@ -13,7 +13,7 @@ from distributed import get_worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import distribute, kernel, place, plan, share, tail
+from fpmdask.apps.matmul import distribute, fetch, kernel, place, plan, share, tail
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 SLOW = "2"
@@ -190,3 +190,72 @@ async def test_the_second_product_needs_no_measurement(c, s, *workers):
         assert balancer.report.reason != "known"
         await balancer.matmul(x, x.T, epsilon=0.2)
         assert balancer.report.reason != "known"
+
+
+@cluster()
+async def test_who_still_computes_takes_work_off_a_much_slower_worker(c, s, *workers):
+    heard = []
+    balancer = await fpmdask.Balancer(c, progress=heard.append)
+    x, expected = await inputs(c)
+    with updates({**SECONDS, SLOW: 0.2}):
+        result = await balancer.matmul(x, x.T, distribution=EVEN, rebalance=True)
+    events = [(event["event"], event.get("worker")) for event in heard]
+    helper = next(worker for event, worker in events if event == "help")
+    assert events.index(("help", helper)) < events.index(("share", helper))
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
+def scripted(made, losses, monkeypatch):
+    """Have "0" take lines off "1", and "2" off "0"; each loses a chunk once, as `losses` says."""
+
+    def helps(self, now):
+        parts = {state.worker: (part, state) for part, state in self._parts.items()}
+        ready = len(parts) == 3 and all((state.index or 0) >= 3 for _, state in parts.values())
+        if made or not ready:
+            return []
+        a, b, c = sorted(parts, key=lambda worker: parts[worker][0])
+        for helper, giver in ((a, b), (c, a)):
+            part, state = parts[giver]
+            tile, first = state.tile.last(10), state.index + 4
+            help = tail.Help(len(made), helper, giver, part, tile, first)
+            self._sums[helper] = tile.area
+            state.released.append(help)
+            state.settle()
+            self._helps[help.number] = help, now + 3
+            made.append(help)
+        return list(made)
+
+    original = fetch.Fetcher.start
+
+    def start(self, index, tile):
+        kind = "help" if "help" in self.order else "part"
+        mine = made and self.side.worker.address == made[0].helper
+        if mine and kind in losses and (kind == "help" or index >= made[1].first + 2):
+            losses.remove(kind)
+
+            def lost():
+                raise fetch.ChunksMissing([(self.spec.a_name, 0, 0)])
+
+            return self._thread.submit(lost)
+        return original(self, index, tile)
+
+    monkeypatch.setattr(tail.Tail, "helps", helps)
+    monkeypatch.setattr(fetch.Fetcher, "start", start)
+
+
+@pytest.mark.parametrize("losses", [{"help"}, {"part", "help"}])
+@cluster()
+async def test_a_helper_that_gives_hears_of_its_own_lines_whatever_it_lost(
+    c, s, *workers, losses, monkeypatch
+):
+    made, losses = [], set(losses)
+    scripted(made, losses, monkeypatch)
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c)
+    options = {"layout": "rows", "distribution": EVEN, "rebalance": True}
+    with updates({"0": 0.05, "1": 0.05, "2": 0.05}):
+        result = await asyncio.wait_for(balancer.matmul(x, x.T, **options), 25)
+    assert not losses
+    assert len(made) == 2
+    assert not balancer.report.left_out
+    np.testing.assert_array_equal(await c.compute(result), expected)

@@ -228,3 +228,19 @@ def test_columns_are_halved_before_rows():
     assert shapes == [(64, 64), (64, 40), (64, 20), (20, 20)]
     with pytest.raises(PartitionError, match="10 × 20 elements"):
         stored.tile_shape(spec, (10, 20), 1000)
+
+
+@cluster()
+async def test_an_input_is_not_written_over(c, s, *workers, tmp_path):
+    balancer = await fpmdask.Balancer(c)
+    values = np.arange(64.0).reshape(8, 8)
+    place = tmp_path / "both"
+    both = on_disk(place, values, (4, 4))
+    ones = da.ones((8, 8), chunks=4)
+    for a, b in [
+        (da.from_zarr(both), ones),
+        (ones[:, :4], da.from_zarr(str(place)).T[::2]),
+    ]:
+        with pytest.raises(PartitionError, match="which an input is read from"):
+            await balancer.matmul(a, b, out=both)
+    np.testing.assert_array_equal(both[:], values)
