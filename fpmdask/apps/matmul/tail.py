@@ -26,8 +26,8 @@ GAIN_SECONDS = 0.2
 # A giver that begins its next panel sooner than this cannot be told in time.
 LEAD_SECONDS = 0.15
 # Workers that still compute take work off one that would need so many times as long as all together
-# could, once it has shown its rate in so many panels; they do it after their own.
-EARLY, EARLY_PANELS = 1.25, 3
+# could, by what it has done in whole panels of so many seconds: a shorter stall passes by itself.
+EARLY, STEADY_SECONDS = 1.25, 2.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class _Part:
     depths: Sequence[int]
     index: int | None = None  # of the panel in work
     since: float = 0.0
+    done: float = 0.0
+    marks: list[tuple[float, float]] = field(default_factory=list)  # (since, done) of panels
     released: list[Help] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,13 @@ class _Part:
         self.tile = self.whole
         for help in self.released:
             self.tile = None if self.tile is None else self.tile.without(help.tile)
+
+    def steady_rate(self) -> float | None:
+        """Return the rate in the last whole panels that took `STEADY_SECONDS`, None before."""
+        for since, done in reversed(self.marks):
+            if self.since - since >= STEADY_SECONDS:
+                return (self.done - done) / (self.since - since)
+        return None
 
     def work(self, first: int, last: int | None = None) -> float:
         """Return multiplications of the panels `first … last`."""
@@ -88,7 +97,9 @@ class Tail:
     seconds, with `OVERHEAD_SECONDS` left for a worker that has nothing to do. Such a worker takes
     from the one that is expected last as many lines as it can finish by then, or as that one has
     too many, whichever is less, and only where the last one finishes at least `GAIN_SECONDS`
-    earlier. O(workers) per question.
+    earlier. Where the last one, by whole panels of `STEADY_SECONDS`, would need `EARLY` times as
+    long as ``T``, workers that still compute do so, too, and multiply these lines after their own
+    part; nobody ever waits for one that waits for it. O(workers²) per question.
 
     Examples
     --------
@@ -131,7 +142,10 @@ class Tail:
         if state is None or (state.index is not None and index <= state.index):
             return
         if state.index is not None and now > state.since:
-            self._rates[state.worker] = state.work(state.index, index) / (now - state.since)
+            work = state.work(state.index, index)
+            self._rates[state.worker] = work / (now - state.since)
+            state.marks.append((state.since, state.done))
+            state.done += work
         state.index, state.since = index, now
 
     def ended(self, part: int, now: float) -> list[Help]:
@@ -220,13 +234,11 @@ class Tail:
         state = self._parts[part]
         assert state.tile is not None
         if early:
-            # by whole panels: how slow the one in work is shows when it ends
-            latest = self._seconds_left(state, now, pace=self._rates[state.worker])
-            if (
-                latest < EARLY * level
-                or (state.index or 0) < EARLY_PANELS
-                or state.worker in self._waited_for_by(helper)
-            ):
+            steady = state.steady_rate()
+            if not steady or state.worker in self._waited_for_by(helper):
+                return None
+            latest = self._seconds_left(state, now, steady)
+            if latest < EARLY * level:
                 return None
         first = self._first(state, now)
         depth = sum(state.depths[first:])
