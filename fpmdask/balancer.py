@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 APPS = {
     "partition": "fpmdask.apps.partition:run",
     "matmul": "fpmdask.apps.matmul.run:run",
+    "sort": "fpmdask.apps.sort.run:run",
 }
 KERNELS = {
     "matmul.panel": "fpmdask.apps.matmul.kernel:PanelUpdate",
+    "sort.local": "fpmdask.apps.sort.kernel:LocalSort",
     "emulated": "fpmdask.timing.emulated:EmulatedKernel",
 }
 
@@ -336,6 +338,65 @@ class Balancer:
         from fpmdask.apps.matmul import stored
 
         return await stored.multiply_into(self.client, a, b, out, request, self._follow)
+
+    def sort(self, x: da.Array | np.ndarray, *, descending: bool = False) -> Any:
+        """Sort a one-dimensional array, each worker a part in proportion to its speed.
+
+        Parameters
+        ----------
+        x
+            A dask or NumPy array of booleans, numbers, dates, strings of fixed length or bytes, in
+            any chunks, also of unknown size. Lazy arrays are persisted by this client.
+        descending
+            The reverse of the ascending order.
+
+        Returns
+        -------
+        dask.array.Array
+            The keys in order, complete and in the workers' memory: one chunk per worker and
+            thread. NaN and NaT come last, as `numpy.sort` has them; descending they come first.
+
+        Raises
+        ------
+        PartitionError
+            For an array that cannot be sorted, or where a run of keys and a part of the result,
+            beside the input, do not fit into the workers' memory.
+        ChunksLostError
+            If the only copy of an input chunk was on a worker that died.
+
+        Notes
+        -----
+        Sample sort: each worker sorts what it holds (a slow one hands untouched chunks to fast
+        ones), splitters are placed by samples and one round of exact counts, so that every part is
+        within 1 % of its share whatever the keys are: equal ones are split. Then each worker takes
+        its part from all runs and sorts it. Every key moves once at most, handed-over ones twice.
+        Where a worker is lost in the middle, the others start over.
+
+        O(workers) tasks, O(workers²) messages between workers.
+
+        References
+        ----------
+        C. Cérin, J.-C. Dubacq, J.-L. Roch (2006), Methods for Partitioning Data to Improve Parallel
+        Execution Time for Sorting on Heterogeneous Clusters.
+        """
+        from fpmdask.apps.sort import arrays
+
+        if not isinstance(descending, bool):
+            raise PartitionError(f"descending = {descending!r}; give True or False")
+        arrays.check(x)
+        measuring = arguments.measuring(None, None, None, None)
+        measuring["policy"] = None  # follows from the number of keys
+        request = {
+            "workers": self.workers,
+            "recovery": config.seconds("recovery"),
+            "measuring": measuring,
+        }
+        return self._sync(self._sort, x, descending, request)
+
+    async def _sort(self, x: Any, descending: bool, request: dict[str, Any]) -> da.Array:
+        from fpmdask.apps.sort import arrays
+
+        return await arrays.sort(self.client, x, descending, request, self._follow)
 
     # ---- life
 

@@ -136,6 +136,8 @@ class Rounds:
                 if address not in self.context.workers:
                     return []  # it has left again
                 return machine.joined(address, self.member(address))
+            case ("news", *_):
+                return []  # of what was given up before this measurement
             case ("overdue", number, limit):
                 instructions: list[Instruction] = []
                 if number == machine.round:

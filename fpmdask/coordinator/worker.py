@@ -173,11 +173,12 @@ class WorkerSide(WorkerPlugin):
     async def pieces(
         self, run: str, wanted: Sequence[tuple[Any, Sequence[int], Sequence[int]]]
     ) -> dict[str, Any]:
-        """Return slices of two-dimensional chunks that this worker holds.
+        """Return slices of one- or two-dimensional chunks that this worker holds.
 
         ``wanted`` lists (key, (row start, row stop, column start, column stop), shape of the
-        chunk); the answer is either ``pieces`` in that order, or ``missing``, the keys that are not
-        here, or ``unusable``, why a chunk is not what its array says.
+        chunk); a one-dimensional chunk is one row. The answer is either ``pieces`` in that order,
+        or ``missing``, the keys that are not here, or ``unusable``, why a chunk is not what its
+        array says.
         """
         refusal, cut = self._cut(run, wanted)
         if refusal:
@@ -206,7 +207,10 @@ class WorkerSide(WorkerPlugin):
             ]
         except PartitionError as error:
             return {"unusable": str(error)}, []
-        return {}, [block[r0:r1, c0:c1] for block, (r0, r1, c0, c1) in blocks]
+        return {}, [
+            (block if block.ndim == 2 else block.reshape(1, -1))[r0:r1, c0:c1]
+            for block, (r0, r1, c0, c1) in blocks
+        ]
 
     def _listen(self, worker: Worker) -> Channels | None:
         """Offer channels where the cluster's protocol is that of plain or encrypted sockets."""

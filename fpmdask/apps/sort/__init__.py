@@ -1,0 +1,1 @@
+"""Sorting on unequal workers."""

@@ -1,0 +1,131 @@
+"""The client's side of a sort: what goes in as a persisted array, what comes out as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+from uuid import uuid4
+
+import dask.array as da
+import numpy as np
+from dask._task_spec import List, Task, TaskRef
+from dask.highlevelgraph import HighLevelGraph
+from distributed import Client, futures_of
+
+from fpmdask.apps.matmul.inputs import finished
+from fpmdask.apps.sort.kernel import KINDS
+from fpmdask.apps.sort.plan import SortSpec
+from fpmdask.coordinator import proxy
+from fpmdask.errors import PartitionError
+
+# NumPy inputs are cut into blocks of about this size.
+BLOCK_NBYTES = 64 << 20
+
+Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
+
+
+def check(x: Any) -> None:
+    """Refuse what cannot be sorted.
+
+    Raises
+    ------
+    PartitionError
+        For anything but a one-dimensional dask or NumPy array, without a mask, of booleans,
+        numbers, dates, strings or bytes.
+    """
+    if not isinstance(x, da.Array | np.ndarray):
+        raise PartitionError(
+            f"found a {type(x).__name__}; give a dask or NumPy array (dask.array.from_array makes "
+            "one)"
+        )
+    inside = type(x._meta) if isinstance(x, da.Array) else type(x)
+    if issubclass(inside, np.ma.MaskedArray) or not issubclass(inside, np.ndarray):
+        raise PartitionError(
+            f"found an array of {inside.__module__}.{inside.__qualname__}; only NumPy arrays "
+            "without a mask are sorted (filled or toarray makes such)"
+        )
+    if x.ndim != 1:
+        raise PartitionError(
+            f"found {x.ndim} dimensions, 1 is needed; ravel it, or sort along an axis that is one "
+            "chunk with map_blocks"
+        )
+    if x.dtype.names is not None:
+        raise PartitionError(
+            f"found the structured dtype {x.dtype}; there is no key to sort by: sort one of its "
+            "fields"
+        )
+    if x.dtype.kind not in KINDS:
+        raise PartitionError(
+            f"found dtype {x.dtype}; booleans, numbers, dates, strings of fixed length and bytes "
+            "are sorted (astype makes such)"
+        )
+
+
+async def sort(
+    client: Client, x: Any, descending: bool, request: dict[str, Any], follow: Follow
+) -> da.Array:
+    """Return the sorted array; ``follow`` runs ``request`` as the app "sort"."""
+    x = await _in_memory(client, x)
+    if not x.size:
+        empty: da.Array = client.persist(da.empty(0, dtype=x.dtype, chunks=-1))
+        return empty
+    spec = SortSpec(x.dtype, tuple(map(int, x.chunks[0])), x.name, descending)
+    request = {**request, "sort": spec.to_json()}
+    await proxy.check(client, "sort", request)
+    value, _ = await follow("sort", request)
+    return _collected(client, x, spec, value["name"], value["sizes"])
+
+
+async def _in_memory(client: Client, x: Any) -> da.Array:
+    """Return ``x`` as a dask array whose chunks, of known sizes, are in the workers' memory."""
+    if isinstance(x, np.ndarray):
+        scheduler: Any = client.scheduler
+        workers = max(1, len(await scheduler.ncores()))
+        most = min(BLOCK_NBYTES // x.itemsize, -(-x.size // workers))
+        name = f"fpmdask-scattered-{uuid4().hex}"
+        edges = [*range(0, x.size, max(1, most)), x.size]
+        blocks = {
+            (name, n): np.ascontiguousarray(x[low:high])
+            for n, (low, high) in enumerate(pairwise(edges))
+        }
+        if not blocks:
+            empty: da.Array = da.from_array(x)
+            return empty
+        futures = await client.scatter(blocks, direct=True, hash=False)
+        sizes = (tuple(block.size for block in blocks.values()),)
+        return da.Array(futures, name, chunks=sizes, dtype=x.dtype)
+    persisted: da.Array = client.persist(x)
+    await finished(client, persisted)
+    if any(math.isnan(size) for size in persisted.chunks[0]):
+        futures = {future.key: future for future in futures_of(persisted)}
+        ordered = [futures[key] for key in persisted.__dask_keys__()]
+        sizes = (tuple(await client.gather(client.map(len, ordered, pure=False))),)
+        persisted = da.Array(persisted.dask, persisted.name, chunks=sizes, meta=persisted._meta)
+    return persisted
+
+
+def _collected(
+    client: Client, x: da.Array, spec: SortSpec, name: str, sizes: Sequence[int]
+) -> da.Array:
+    """Return the result over the published keys, each with a task that makes it from all of x."""
+    edges = [0, *accumulate(sizes)]
+    chunks = List(*(TaskRef(key) for key in spec.keys))
+    graph: dict[Any, Task] = {
+        (name, n): Task((name, n), recompute, low, high, spec.descending, chunks)
+        for n, (low, high) in enumerate(pairwise(edges))
+    }
+    inputs: Any = [x]
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=inputs)
+    made = da.Array(layers, name, chunks=(tuple(sizes),), dtype=spec.dtype)
+    persisted: da.Array = client.persist(made, optimize_graph=False)
+    return persisted
+
+
+def recompute(low: int, high: int, descending: bool, chunks: Sequence[np.ndarray]) -> np.ndarray:
+    """Task: keys ``low … high`` of the sorted array from all chunks of the input."""
+    keys = np.sort(np.concatenate(chunks))
+    if descending:
+        keys = keys[::-1]
+    return keys[low:high].copy()

@@ -1,0 +1,317 @@
+"""The sort's run on the scheduler: shares, splitters, exchange; again where a worker was lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from distributed.utils import offload
+
+from fpmdask.apps.sort.kernel import NAME
+from fpmdask.apps.sort.plan import SortSpec, candidates, check_fits, cuts, dealt, sample_count
+from fpmdask.apps.sort.share import sort_share
+from fpmdask.coordinator.chunks import free_nbytes, publish, wait_for_chunks
+from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
+from fpmdask.coordinator.rounds import measure
+from fpmdask.coordinator.tickets import Order
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.models import ConstantModel, Model
+from fpmdask.partition import geometric
+from fpmdask.timing import TimingPolicy
+
+TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.04, budget_seconds=0.1, warmup=1)
+# Fewer keys than this per worker are not worth measuring anybody.
+FEW = 1 << 17
+# A sort that is disturbed so often is given up.
+MOST_ATTEMPTS = 20
+# Rounds of DFPA: times per key hardly depend on the number, so that little is left to find.
+ROUNDS = 2
+
+
+class LostWorker(Exception):
+    """A worker was lost in the middle: the others start over."""
+
+
+def check(context: RunContext) -> None:
+    """Refuse at once what cannot be run.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker, or not every named one, is connected.
+    PartitionError
+        If the keys, twice, do not fit into the workers' memory.
+    """
+    spec = SortSpec.from_json(context.spec["sort"])
+    bounds = {address: _room(context, spec, address) for address in context.candidates()}
+    if sum(bounds.values()) < spec.units:
+        raise PartitionError(
+            f"{spec.units} keys of {spec.dtype.itemsize} bytes need "
+            f"{2 * spec.units * spec.dtype.itemsize} bytes beside the input; the workers have room "
+            f"for {sum(bounds.values()):.0f} keys; add workers or memory"
+        )
+
+
+async def run(context: RunContext) -> dict[str, Any]:
+    """Sort; the value names the result's keys and their sizes."""
+    spec = SortSpec.from_json(context.spec["sort"])
+    began = time.perf_counter()
+    await context.acquire({"name": NAME, "parameters": {"dtype": spec.dtype.str}})
+    prepared = time.perf_counter()
+    shares = await _shares(context, spec)
+    measured = time.perf_counter()
+    attempt = 0
+    while True:
+        sorting = Sorting(context, spec, attempt)
+        try:
+            value = await sorting.run(shares)
+            break
+        except LostWorker as lost:
+            sorting.stop()
+            context.emit("starting over", reason=str(lost))
+            attempt += 1
+            if not context.workers or attempt > MOST_ATTEMPTS:
+                raise CoordinatorError(f"the sort was given up after this: {lost}") from None
+            shares = await _shares(context, spec)
+        except BaseException:
+            sorting.stop()
+            raise
+    context.report["phases"] = {
+        "prepare": prepared - began,
+        "measure": measured - prepared,
+        "sort": time.perf_counter() - measured,
+    }
+    return value
+
+
+def _room(context: RunContext, spec: SortSpec, address: str) -> float:
+    """Return the keys that a worker can take: a run to be sorted, and a part of the result."""
+    return free_nbytes(context, address) // (2 * spec.dtype.itemsize)
+
+
+async def _shares(context: RunContext, spec: SortSpec) -> dict[str, int]:
+    """Return keys per worker: by models, where there are none by DFPA."""
+    workers = list(context.workers)
+    bounds = {
+        address: _room(context, spec, address) if address in context.scheduler.workers else 0.0
+        for address in workers
+    }
+    if sum(bounds.values()) < spec.units:
+        raise PartitionError(
+            f"{spec.units} keys do not fit into the memory of the {len(workers)} workers that are "
+            f"left, which have room for {sum(bounds.values()):.0f}; add workers or memory"
+        )
+    models: list[Model] = []
+    reason = "known"
+    for address in workers:
+        model = context.model_of(address)
+        models.append(model if model is not None else ConstantModel(1.0))
+    if any(context.model_of(address) is None for address in workers):
+        if spec.units < FEW * len(workers):
+            models, reason = [ConstantModel(1.0)] * len(workers), "few keys"
+        else:
+            return await _measured(context, spec, bounds)
+    limits = [bounds[address] for address in workers]
+    found = await offload(geometric, spec.units, models, limits)
+    shares = {address: int(share) for address, share in zip(workers, found, strict=True)}
+    seconds = {
+        address: float(model.time(shares[address])) if shares[address] else 0.0
+        for address, model in zip(workers, models, strict=True)
+    }
+    context.set_result(shares, seconds, None, reason, shares)
+    return shares
+
+
+async def _measured(
+    context: RunContext, spec: SortSpec, bounds: Mapping[str, float]
+) -> dict[str, int]:
+    measuring = context.spec["measuring"]
+    if measuring["policy"] is None:
+        measuring = {**measuring, "policy": TIMING.to_json()}
+    measuring = {**measuring, "max_rounds": min(ROUNDS, measuring["max_rounds"])}
+    machine = await measure(
+        context,
+        spec.units,
+        limit_of=lambda address: bounds.get(address) or _room(context, spec, address),
+        scout=max(1, spec.units // (8 * len(context.workers))),
+        **measuring,
+    )
+    result = machine.result
+    assert result is not None
+    context.set_result(
+        result.proposal,
+        {worker: result.seconds[worker] for worker in result.proposal},
+        result.imbalance,
+        result.reason,
+        result.proposal,
+    )
+    return dict(result.proposal)
+
+
+class Sorting:
+    """One attempt with the workers that are there; `LostWorker` where they do not stay."""
+
+    def __init__(self, context: RunContext, spec: SortSpec, attempt: int) -> None:
+        self.context, self.spec, self.attempt = context, spec, attempt
+        self.workers: list[str] = []
+
+    async def run(self, shares: Mapping[str, int]) -> dict[str, Any]:
+        """Go through the steps; return what the client needs to know of the result."""
+        context, spec = self.context, self.spec
+        places = await wait_for_chunks(context.scheduler, spec.keys, context.spec["recovery"])
+        shares = {worker: n for worker, n in shares.items() if worker in context.workers}
+        if sum(shares.values()) < spec.units:
+            raise LostWorker("a worker left before the sort began")
+        busy = {worker: share for worker, share in shares.items() if share}
+        pieces = await offload(dealt, spec, [places[key] for key in spec.keys], busy)
+        sizes = {worker: sum(piece.size for piece in own) for worker, own in pieces.items()}
+        there = [worker for worker in busy if worker in context.scheduler.workers]
+        if len(there) < len(busy):
+            raise LostWorker("a worker left before the sort began")
+        check_fits(
+            {context.name(worker): sizes[worker] + busy[worker] for worker in busy},
+            {context.name(worker): 2 * _room(context, spec, worker) for worker in busy},
+        )
+        self.workers = list(busy)
+        parts = _parts(context, busy)
+        self._dispatch(pieces, sample_count(spec.units, min(size for _, size in parts)))
+
+        told = await self._everyone("samples", "sort")
+        runs = [(w, n) for w in self.workers for n in range(len(told[w]["sizes"]))]
+        lengths = [told[worker]["sizes"][n] for worker, n in runs]
+        samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]
+        ranks = [*accumulate(size for _, size in parts)][:-1]
+        tried = await offload(candidates, samples, lengths, ranks)
+        for worker in self.workers:
+            self._tell(worker, count=tried.tobytes())
+
+        told = await self._everyone("below", "count")
+        below, through = (
+            [np.frombuffer(told[worker][side][n], np.int64) for worker, n in runs]
+            for side in ("below", "through")
+        )
+        at = await offload(cuts, below, through, ranks)
+        edges = np.column_stack([np.zeros(len(runs), np.int64), at, lengths])
+        found = [int(size) for size in np.diff(edges, axis=1).sum(0)]
+        exchange: dict[str, list[Any]] = {worker: [] for worker in self.workers}
+        for part, (worker, _) in enumerate(parts):
+            turn = self.workers.index(worker)  # not all ask the same one first
+            own = [
+                (peer, n, int(edges[row, part]), int(edges[row, part + 1]), lengths[row])
+                for row, (peer, n) in enumerate(runs)
+            ]
+            first = next(i for i, piece in enumerate(own) if piece[0] == self.workers[turn])
+            exchange[worker].append((part, [*own[first:], *own[:first]]))
+        for worker in self.workers:
+            self._tell(worker, exchange=exchange[worker])
+
+        answers = await self._everyone(None, "exchange")
+        self._report(parts, found, answers)
+        return await self._publish(parts, found)
+
+    def stop(self) -> None:
+        """Tell the workers that this attempt is over."""
+        for worker in self.workers:
+            self.context.tell(worker, f"sort {self.attempt}", {"stop": True})
+
+    def _dispatch(self, pieces: Mapping[str, Sequence[Any]], samples: int) -> None:
+        context = self.context
+        orders = [
+            Order(
+                worker,
+                sort_share,
+                {
+                    "sort": self.spec.to_json(),
+                    "attempt": self.attempt,
+                    "samples": samples,
+                    "channels": dict(context.channels),
+                    "pieces": [(p.chunk, p.low, p.high, p.owner) for p in pieces[worker]],
+                },
+                context.coordinator.slots,
+            )
+            for worker in self.workers
+        ]
+        context.dispatch(orders, [(worker, f"sort {self.attempt}") for worker in self.workers])
+
+    def _tell(self, worker: str, **note: Any) -> None:
+        self.context.tell(worker, f"sort {self.attempt}", note)
+
+    async def _everyone(self, what: str | None, step: str) -> dict[str, Any]:
+        """Return what all workers tell under ``what``, their answers where that is None."""
+        self.context.emit("step", step=step, attempt=self.attempt)
+        heard: dict[str, Any] = {}
+        while len(heard) < len(self.workers):
+            match await self.context.next_event():
+                case ("left", worker) if worker in self.workers:
+                    raise LostWorker(f"{self.context.name(worker)} left")
+                case ("news", worker, news) if news.get("attempt") == self.attempt:
+                    if what in news:
+                        heard[worker] = news
+                case ("answer", (worker, name), answer) if name == f"sort {self.attempt}":
+                    self._check(worker, answer)
+                    heard[worker] = answer
+        return heard
+
+    def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
+        context = self.context
+        if "unusable" in answer:
+            raise PartitionError(answer["unusable"])
+        if "missing" in answer:
+            raise LostWorker(f"{context.name(worker)} did not get all it needs")
+        if answer.get("left") or "cancelled" in answer:
+            if worker in context.workers:
+                context.leave_out(worker, CLOSING)
+            raise LostWorker(f"{context.name(worker)} {CLOSING}")
+        if "error" in answer:
+            error = answer["error"]
+            reason = f"{error['type']}: {error['message']}"
+            if worker in context.workers:
+                context.leave_out(worker, reason)
+            if not context.workers:
+                raise KernelFailed(f"no worker could sort its share ({reason})", error)
+            raise LostWorker(f"{context.name(worker)} failed: {reason}")
+
+    def _report(
+        self,
+        parts: Sequence[tuple[str, int]],
+        found: Sequence[int],
+        answers: Mapping[str, Any],
+    ) -> None:
+        context = self.context
+        units = dict.fromkeys(self.workers, 0)
+        for (worker, _), size in zip(parts, found, strict=True):
+            units[worker] += size
+        context.report["shares"] = [
+            {"worker": context.name(worker), "units": units[worker], **answers[worker]}
+            for worker in self.workers
+        ]
+
+    async def _publish(
+        self, parts: Sequence[tuple[str, int]], found: Sequence[int]
+    ) -> dict[str, Any]:
+        """Make the parts chunks of one dask array."""
+        self.context.emit("step", step="publish", attempt=self.attempt)
+        name = f"fpmdask-sort-{uuid4().hex}"
+        order = range(len(parts))
+        at = dict(zip(reversed(order) if self.spec.descending else order, order, strict=True))
+        keys: dict[str, list[tuple[Any, int, Any]]] = {}
+        for part, (worker, _) in enumerate(parts):
+            keys.setdefault(worker, []).append(((name, at[part]), part, ()))
+        if not await publish(self.context, keys):
+            raise LostWorker("a worker left while the result was published")
+        sizes = [found[part] for part in sorted(order, key=at.__getitem__)]
+        return {"name": name, "sizes": sizes}
+
+
+def _parts(context: RunContext, shares: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return (worker, keys) of the result's parts in order: one per thread of a worker."""
+    parts = []
+    for worker, share in shares.items():
+        threads = min(max(1, context.scheduler.workers[worker].nthreads), max(1, share >> 14))
+        for n in range(threads):
+            parts.append((worker, share * (n + 1) // threads - share * n // threads))
+    return parts

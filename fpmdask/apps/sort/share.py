@@ -1,0 +1,194 @@
+"""A worker's part in a sort: its runs before the exchange, its share of the result after it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted
+from fpmdask.apps.sort.plan import Piece, SortSpec, sampled
+from fpmdask.coordinator.steps import step
+from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
+from fpmdask.errors import PartitionError, RunCancelledError
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Consecutive keys of the result."""
+
+    keys: np.ndarray
+
+    def chunk(self, bounds: Sequence[int]) -> np.ndarray:
+        """Return them; they are one chunk."""
+        return self.keys
+
+
+def sort_share(order: Mapping[str, Any]) -> None:
+    """Task: sort ``order["pieces"]``, tell samples and counts, take a share and sort that."""
+    step(order, lambda side, space: _answer(side, space, order))
+
+
+def run_key(attempt: int, number: int) -> tuple[str, int, int]:
+    """Return the key under which a worker offers one of its sorted runs."""
+    return "fpmdask-run", attempt, number
+
+
+def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        with Fetcher(side, order["run"], order["channels"]) as fetcher:
+            return _Share(side, space, order, fetcher).sort()
+    except PeersMissing as missing:
+        return {"missing": str(missing)}
+    except PartitionError as unusable:
+        return {"unusable": str(unusable)}
+
+
+class _Share:
+    def __init__(
+        self, side: WorkerSide, space: RunSpace, order: Mapping[str, Any], fetcher: Fetcher
+    ) -> None:
+        self.side, self.space, self.order, self.fetcher = side, space, order, fetcher
+        self.spec = SortSpec.from_json(order["sort"])
+        self.attempt = order["attempt"]
+        self.notes = space.notes(f"sort {self.attempt}")
+        self.threads = max(1, side.worker.state.nthreads)
+        self.received = 0
+        self.seconds: dict[str, float] = {}
+        self.cpu = time.process_time()
+
+    def sort(self) -> Mapping[str, Any]:
+        """Go through the steps, each at the coordinator's word."""
+        runs = self._timed("sort", self._runs)
+        for number, run in enumerate(runs):
+            self.space.offered[run_key(self.attempt, number)] = run.reshape(1, -1)
+        samples = [sampled(run, self.order["samples"]) for run in runs]
+        self._say(
+            sizes=[run.size for run in runs], samples=[sample.tobytes() for sample in samples]
+        )
+        tried = np.frombuffer(self._heard("count"), self.spec.dtype)
+        counts = self._timed(
+            "count",
+            lambda: [
+                np.searchsorted(run, tried, side).astype(np.int64).tobytes()
+                for side in ("left", "right")
+                for run in runs
+            ],
+        )
+        self._say(below=counts[: len(runs)], through=counts[len(runs) :])
+        for part, pieces in self._heard("exchange"):
+            keys = self._timed("exchange", lambda: self._taken(runs, pieces))  # noqa: B023  # at once
+            self._timed("merge", keys.sort)
+            if self.spec.descending:
+                keys = np.ascontiguousarray(keys[::-1])
+            self.space.parts[part] = Sorted(keys)
+        return {
+            "seconds": sum(self.seconds.values()),
+            "phases": self.seconds,
+            "nbytes_received": self.received,
+            "cpu_seconds": {"process": time.process_time() - self.cpu},
+            "keys_sorted": sum(run.size for run in runs),
+        }
+
+    # ---- before the exchange
+
+    def _runs(self) -> list[np.ndarray]:
+        """Return sorted runs of the pieces: of those that are here, then of those that come."""
+        pieces = [Piece(*piece) for piece in self.order["pieces"]]
+        own = self.side.worker.address
+        here = [piece for piece in pieces if piece.owner == own]
+        remote = [piece for piece in pieces if piece.owner != own]
+        local = sum(piece.size for piece in here)
+        total = local + sum(piece.size for piece in remote)
+        keys: np.ndarray = self.space.scratch.take("sort.keys", total, self.spec.dtype)
+        wanted: dict[str, list[Wanted]] = {}
+        at = local
+        for piece in remote:
+            target = keys[at : at + piece.size]
+            size = self.spec.sizes[piece.chunk]
+            item = Wanted(self.spec.keys[piece.chunk], piece.low, piece.high, (size,), target)
+            wanted.setdefault(piece.owner, []).append(item)
+            at += piece.size
+        with ThreadPoolExecutor(max(2, self.threads), "fpmdask-sort") as threads:
+            coming = threads.submit(self.fetcher.receive, wanted)
+            chunks = self._chunks([self.spec.keys[piece.chunk] for piece in here])
+            at = 0
+            for piece in here:
+                chunk = chunks[self.spec.keys[piece.chunk]]
+                checked = checked_chunk(piece.chunk, chunk, (self.spec.sizes[piece.chunk],))
+                keys[at : at + piece.size] = checked[piece.low : piece.high]
+                at += piece.size
+            runs = _slices(keys[:local], self.threads)
+            list(threads.map(np.ndarray.sort, runs))
+            self.received += coming.result()
+            late = _slices(keys[local:], self.threads)
+            list(threads.map(np.ndarray.sort, late))
+        return [run for run in (*runs, *late) if run.size] or [keys]
+
+    def _chunks(self, wanted: Sequence[Any]) -> dict[Any, Any]:
+        async def look() -> dict[Any, Any]:
+            data: Mapping[Any, Any] = self.side.worker.data
+            return {key: data[key] for key in wanted if key in data}
+
+        loop: Any = self.side.worker.loop
+        found = asyncio.run_coroutine_threadsafe(look(), loop.asyncio_loop).result()
+        if len(found) < len(set(wanted)):
+            raise PeersMissing(self.side.worker.address)
+        return found
+
+    # ---- the exchange
+
+    def _taken(self, runs: Sequence[np.ndarray], pieces: Sequence[Sequence[Any]]) -> np.ndarray:
+        """Return the keys of one part, unsorted, from the runs of all workers."""
+        own = self.side.worker.address
+        keys = np.empty(sum(high - low for *_, low, high, _ in pieces), self.spec.dtype)
+        wanted: dict[str, list[Wanted]] = {}
+        local, at = [], 0
+        for peer, number, low, high, length in pieces:
+            target = keys[at : at + high - low]
+            at += high - low
+            if peer == own:
+                local.append((target, runs[number][low:high]))
+            elif low < high:
+                key = run_key(self.attempt, number)
+                wanted.setdefault(peer, []).append(Wanted(key, low, high, (1, length), target))
+        for target, piece in local:
+            target[...] = piece
+        self.received += self.fetcher.receive(wanted)
+        return keys
+
+    # ---- the coordinator
+
+    def _heard(self, what: str) -> Any:
+        note = self.notes.get()
+        if note is None or "stop" in note:
+            raise RunCancelledError("this sort is not wanted any more")
+        return note[what]
+
+    def _say(self, **news: Any) -> None:
+        worker = self.side.worker
+        message = {
+            "op": "fpmdask-news",
+            "run": self.order["run"],
+            "attempt": self.attempt,
+            **news,
+        }
+        worker.loop.add_callback(worker.batched_send, message)
+
+    def _timed(self, phase: str, work: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return work()
+        finally:
+            spent = time.perf_counter() - began
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+
+
+def _slices(keys: np.ndarray, count: int) -> list[np.ndarray]:
+    """Return an array in so many pieces of about the same size, not smaller than is worth it."""
+    return list(np.array_split(keys, min(count, max(1, keys.size >> 14))))

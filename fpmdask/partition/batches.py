@@ -1,0 +1,261 @@
+"""Shares of successive batches where the complexity is not known: it is learned on the way."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fpmdask.errors import PartitionError
+from fpmdask.models import AnalyticModel
+from fpmdask.partition.analytic import integral, levelled
+from fpmdask.partition.even import even
+from fpmdask.partition.validate import (
+    FloatArray,
+    IntArray,
+    check_numbers,
+    check_positive,
+    check_units,
+    check_workers,
+)
+
+# Sizes this close together are one point, unless their costs differ as on a cliff.
+SAME = 1.02
+CLIFF = 1.5
+# The cost rises with this power of the size, at most, where it is taken for smooth; between the
+# ends of a steeper piece that are this close, the safe one is taken.
+STEEP, NEAR = 8.0, 1.03
+# After so many batches nobody is sent beyond the safe end of a steep piece, however long it is.
+EXPLORING = 5
+# The speeds and the function are fitted to each other so many times after each batch.
+_FITS = 4
+_TINY = float(np.finfo(float).tiny)
+
+
+class CommonFunction:
+    """Cost of a number of units, common to all workers: seconds times speed.
+
+    Piecewise linear on logarithmic axes through points with sizes and costs that do not decrease,
+    continued with the slope of the piece at either end; with no point it is the size itself.
+    Callable on arrays, so that it is a complexity for `fpmdask.models.AnalyticModel`.
+    """
+
+    def __init__(
+        self, sizes: ArrayLike = (0.0,), costs: ArrayLike = (0.0,), near: float = NEAR
+    ) -> None:
+        self._x, self._y = (np.asarray(logs, dtype=np.float64) for logs in (sizes, costs))
+        slopes = np.diff(self._y) / np.diff(self._x)
+        # Pieces that are cliffs whose place is known well enough; there is none after the last
+        # point.
+        self._brinks = np.append((slopes > STEEP) & (np.diff(self._x) <= math.log(near)), False)
+        self._rise = np.append(np.diff(self._y), 1.0)
+        self._run = np.where(self._brinks, 0.0, np.append(np.diff(self._x), 1.0))
+        # A plateau or a cliff at an end says nothing of what is beyond; a power from 1 to 2 does.
+        ends = np.clip(slopes, 1.0, 2.0) if slopes.size else np.ones(1)
+        self._first, self._last = float(ends[0]), float(ends[-1])
+
+    @property
+    def points(self) -> tuple[FloatArray, FloatArray]:
+        """Units and costs that it was made from, increasing."""
+        return np.exp(self._x), np.exp(self._y)
+
+    def __call__(self, units: ArrayLike) -> FloatArray:
+        """Return the cost of numbers of units, 0 for none."""
+        sizes = np.asarray(units, dtype=np.float64)
+        x, y = self._x, self._y
+        logs = np.log(np.maximum(sizes, _TINY))
+        found = np.where(logs < x[0], y[0] + self._first * (logs - x[0]), np.interp(logs, x, y))
+        found = np.where(logs > x[-1], y[-1] + self._last * (logs - x[-1]), found)
+        at = np.clip(np.searchsorted(x, logs, side="left"), 1, x.size) - 1
+        found = np.where(self._brinks[at] & (logs > x[at]), np.append(y[1:], y[-1])[at], found)
+        return np.where(sizes > 0, np.exp(found), 0.0)
+
+    def units_within(self, costs: ArrayLike) -> FloatArray:
+        """Return the most units that cost no more; on the brink of a cliff, its safe end."""
+        wanted = np.asarray(costs, dtype=np.float64)
+        x, y = self._x, self._y
+        logs = np.log(np.maximum(wanted, _TINY))
+        at = np.searchsorted(y, logs, side="right") - 1
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = x[at] + (logs - y[at]) * (self._run / self._rise)[at]
+        found = np.where(at < 0, x[0] + (logs - y[0]) / self._first, found)
+        found = np.where(at == x.size - 1, x[-1] + (logs - y[-1]) / self._last, found)
+        return np.where(wanted > 0, np.exp(np.minimum(found, 700.0)), 0.0)
+
+
+class Batches:
+    """Partition batch after batch among workers, learning speeds and complexity from the times.
+
+    Parameters
+    ----------
+    workers : int
+        At least 1.
+    speeds : sequence of float, optional
+        Relative speeds, finite and > 0. Without them the first batch is even, and its times tell.
+
+    Raises
+    ------
+    PartitionError
+        If an argument is not allowed.
+
+    Notes
+    -----
+    Worker i takes T = f(n) / k_i for n units, with one function f for all. The cost C = T·k_i of
+    every share is recorded at its size; f is interpolated between (on logarithmic axes, where
+    powers are straight lines), and the next distribution is that of `by_complexity`, whose
+    search for T is dichotomic. The paper leaves open, and here is so:
+
+    1. A size that comes again keeps the geometric mean of its costs. Sizes within 2 % are one,
+       unless their costs differ by half: then there is a cliff between them.
+    2. Costs that decrease with the size are pooled (adjacent violators, weighted, in logarithms).
+    3. Beyond the sizes seen, the slope at the end is kept, between 1 and 2.
+    4. A piece whose cost rises faster than the size's 8th power is a cliff: each batch narrows it,
+       until its ends are within 3 % or five batches are over; then nobody is sent beyond.
+    5. The speeds are the means, over all batches, of what f says they are: noise averages out.
+
+    O((p + points) log points) per batch, and one `by_complexity`.
+
+    References
+    ----------
+    C. Cérin, J.-C. Dubacq, J.-L. Roch (2006), Methods for Partitioning Data to Improve Parallel
+    Execution Time for Sorting on Heterogeneous Clusters, "Dynamic evaluation of complexity
+    function".
+
+    Examples
+    --------
+    >>> batches = Batches(2)
+    >>> for _ in range(4):
+    ...     sizes = batches.ask(1000)
+    ...     batches.tell([sizes[0] ** 2 / 1.0, sizes[1] ** 2 / 4.0])
+    >>> sizes
+    array([333, 667])
+    """
+
+    def __init__(self, workers: int, *, speeds: Sequence[float] | None = None) -> None:
+        self._workers = check_workers(workers)
+        self._speeds: FloatArray | None = None
+        if speeds is not None:
+            rates = check_positive(speeds, "speeds", self._workers)
+            self._speeds = rates / rates.max()
+        self._given = self._speeds is not None
+        self._asked: IntArray | None = None
+        self._sizes: list[FloatArray] = []
+        self._seconds: list[FloatArray] = []
+        self._function = CommonFunction()
+
+    @property
+    def speeds(self) -> FloatArray | None:
+        """Relative speeds, 1 the fastest; None before the first times of an even batch."""
+        return None if self._speeds is None else self._speeds.copy()
+
+    @property
+    def complexity(self) -> CommonFunction:
+        """What a number of units costs the fastest worker, in seconds; of any scale at first."""
+        return self._function
+
+    def ask(self, units: float) -> IntArray:
+        """Return how many of the next batch's units each worker should get.
+
+        Parameters
+        ----------
+        units : int
+            From 1 to 2**52.
+
+        Returns
+        -------
+        ndarray of int64
+            Summing to `units`; another call replaces it.
+
+        Raises
+        ------
+        PartitionError
+            If `units` is not allowed.
+        """
+        total = check_units(units)
+        if self._speeds is None:
+            self._asked = even(total, self._workers)
+        else:
+            speeds, within = self._speeds, self._function.units_within
+            shares = levelled(total, lambda seconds: within(seconds * speeds))
+            models = [AnalyticModel(self._function, speed) for speed in speeds]
+            self._asked = integral(shares, total, models)
+        return self._asked.copy()
+
+    def tell(self, seconds: ArrayLike) -> None:
+        """Record how long the workers took for what was asked last.
+
+        Parameters
+        ----------
+        seconds : array_like of float
+            One per worker, finite and > 0; ignored where the worker had no units.
+
+        Raises
+        ------
+        PartitionError
+            If nothing was asked, or a time is not allowed.
+        """
+        if self._asked is None:
+            raise PartitionError("no batch is out; call ask(units) first")
+        times = check_numbers(seconds, "seconds", self._workers)
+        busy = self._asked > 0
+        if not (good := ~busy | (np.isfinite(times) & (times > 0))).all():
+            at = int(np.argmin(good))
+            raise PartitionError(f"seconds[{at}] is {times[at]}; a finite number > 0 is needed")
+        self._sizes.append(np.where(busy, self._asked, 0).astype(np.float64))
+        self._seconds.append(np.where(busy, times, 1.0))
+        self._asked = None
+        if self._speeds is None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                rates = np.where(busy, self._sizes[-1] / self._seconds[-1], np.nan)
+            # a worker that had no unit is taken for a middling one
+            rates = np.where(busy, rates, np.nanmedian(rates))
+            self._speeds = rates / rates.max()
+        self._fit()
+
+    def _fit(self) -> None:
+        """Fit the function and the speeds to all batches."""
+        assert self._speeds is not None
+        sizes, seconds = np.array(self._sizes), np.array(self._seconds)
+        there = sizes > 0
+        _, worker = np.nonzero(there)
+        x, t = np.log(sizes[there]), np.log(seconds[there])
+        count = np.bincount(worker, minlength=self._workers)
+        logs = np.log(self._speeds)
+        for _ in range(_FITS if len(self._sizes) > 1 else 1):
+            units, costs = _points(x, t + logs[worker])
+            self._function = CommonFunction(units, costs)
+            if len(self._sizes) == 1:
+                return
+            apart = np.interp(x, units, costs) - t - logs[worker]
+            # what is beyond a cliff for one and not for another says nothing of speeds
+            apart = np.where(np.abs(apart) < math.log(CLIFF), apart, 0.0)
+            logs += np.bincount(worker, apart, minlength=self._workers) / np.maximum(count, 1)
+            logs -= logs.max()
+        self._speeds = np.exp(logs)
+        near = NEAR if len(self._sizes) < EXPLORING else math.inf
+        self._function = CommonFunction(*_points(x, t + logs[worker]), near)
+
+
+def _points(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return increasing sizes and non-decreasing costs, all as logarithms, from measurements."""
+    order = np.lexsort((y, x))
+    groups: list[list[float]] = []  # sums of sizes and costs, weight, first size
+    for at, cost in zip(x[order].tolist(), y[order].tolist(), strict=True):
+        last = groups[-1] if groups else None
+        near = last is not None and at - last[3] <= math.log(SAME)
+        if last is not None and near and abs(cost - last[1] / last[2]) < math.log(CLIFF):
+            last[0], last[1], last[2] = last[0] + at, last[1] + cost, last[2] + 1
+        elif last is not None and at - last[3] <= 0.0:  # the same size, another cost
+            last[1], last[2], last[0] = last[1] + cost, last[2] + 1, last[0] + at
+        else:
+            groups.append([at, cost, 1.0, at])
+    pools: list[tuple[float, float, list[float]]] = []  # sum, weight, sizes
+    for size, cost, weight, _ in groups:
+        pools.append((cost, weight, [size / weight]))
+        while len(pools) > 1 and pools[-2][0] / pools[-2][1] > pools[-1][0] / pools[-1][1]:
+            high = pools.pop()
+            low = pools.pop()
+            pools.append((low[0] + high[0], low[1] + high[1], low[2] + high[2]))
+    units = [size for _, _, sizes in pools for size in sizes]
+    costs = [total / weight for total, weight, sizes in pools for _ in sizes]
+    return np.array(units), np.array(costs)

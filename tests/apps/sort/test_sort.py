@@ -1,0 +1,213 @@
+"""`Balancer.sort` on a cluster: exact for any keys and dtype, whatever happens meanwhile."""
+
+import asyncio
+import gc
+from dataclasses import replace
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import futures_of, wait
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.sort import run
+from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+RANDOM = np.random.default_rng(0)
+ARRAYS = {
+    "uniform": RANDOM.random(5000),
+    "f4": RANDOM.random(500).astype("f4"),
+    "f2": RANDOM.random(300).astype("f2"),
+    "special": np.array([np.nan, 1.0, -0.0, 0.0, np.inf, -np.inf, np.nan] * 100),
+    "int64": RANDOM.integers(-(2**62), 2**62, 3000),
+    "uint8": RANDOM.integers(0, 256, 3000).astype("u1"),
+    "bool": RANDOM.random(400) < 0.3,
+    "equal": np.zeros(4000),
+    "skewed": RANDOM.zipf(1.3, 4000),
+    "ordered": np.arange(3000),
+    "reversed": np.arange(3000)[::-1],
+    "complex": RANDOM.random(500) + 1j * RANDOM.integers(0, 2, 500),
+    "dates": np.array(["2024-05-01", "NaT", "1970-01-01"] * 70, "M8[ns]"),
+    "deltas": RANDOM.integers(-99, 99, 300).astype("m8[s]"),
+    "bytes": np.array([b"b", b"abc", b"", b"zz"] * 50),
+    "text": np.array(["b", "äbc", "", "zz"] * 50, "U8"),
+    "one": np.array([3.0]),
+    "two": np.array([2, 1]),
+}
+
+
+def cluster(workers=3, nthreads=1, **options):
+    threads = [("127.0.0.1", nthreads)] * workers
+    return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=60, **options)
+
+
+async def nothing_left(scheduler):
+    gc.collect()
+    for _ in range(200):
+        if not scheduler.tasks:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"left behind: {list(scheduler.tasks)}")
+
+
+@pytest.mark.slow
+@cluster()
+async def test_arrays_sort_as_in_numpy(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for name, values in ARRAYS.items():
+        x = da.from_array(values, chunks=max(1, values.size // 7))
+        for descending in (False, True):
+            found = await balancer.sort(x, descending=descending)
+            expected = np.sort(values)[::-1] if descending else np.sort(values)
+            assert found.dtype == expected.dtype, name
+            np.testing.assert_array_equal(await c.compute(found), expected, name)
+            assert found.shape == values.shape
+        del found, x
+    await nothing_left(s)
+
+
+@pytest.mark.parametrize("channels", [True, False])
+@cluster(nthreads=2)
+async def test_one_part_per_thread_lies_on_its_worker(c, s, *workers, channels):
+    balancer = await fpmdask.Balancer(c)
+    if not channels:
+        for worker in workers:
+            side = worker.plugins["fpmdask"].side
+            await side.channels.close()
+            side.channels = None
+    values = RANDOM.random(300_000)
+    x = c.persist(da.from_array(values, chunks=30_000))
+    found = await balancer.sort(x)
+    assert len(found.chunks[0]) == 6
+    holders = await c.who_has(futures_of(found))
+    assert sorted(len(addresses) for addresses in holders.values()) == [1] * 6
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+    shares = balancer.report.shares
+    assert sum(share["units"] for share in shares) == 300_000
+    assert sum(share["keys_sorted"] for share in shares) == 300_000
+
+
+@cluster()
+async def test_shares_follow_measured_speeds_and_are_known_later(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(run, "FEW", 0)
+    brief = replace(run.TIMING, min_seconds=0.002, budget_seconds=0.004)
+    monkeypatch.setattr(run, "TIMING", brief)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.default_rng(1).random(60_000, chunks=5_000))
+    found = await balancer.sort(x)
+    first = balancer.report
+    assert first.rounds
+    assert [share["units"] for share in first.shares] == pytest.approx(
+        [n for n in first.distribution if n], rel=0.01
+    )
+    await balancer.sort(x)
+    assert balancer.report.reason == "known"
+    assert not balancer.report.rounds
+    np.testing.assert_array_equal(await c.compute(found), np.sort(await c.compute(x)))
+
+
+@cluster()
+async def test_numpy_and_unknown_chunks_and_few_keys(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.integers(0, 1000, 2000)
+    found = await balancer.sort(values)
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+    x = da.from_array(values, chunks=300)
+    some = x[x > 500]
+    assert np.isnan(some.chunks[0][0])
+    found = await balancer.sort(some)
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values[values > 500]))
+    nothing = await balancer.sort(x[x > 5000])
+    assert (await c.compute(nothing)).size == 0
+    assert (await c.compute(await balancer.sort(np.empty(0)))).size == 0
+
+
+@cluster()
+async def test_named_workers_only(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["0", "2"])
+    values = RANDOM.random(1000)
+    x = c.persist(da.from_array(values, chunks=100))
+    await wait(x)
+    found = await balancer.sort(x)
+    assert [share["worker"] for share in balancer.report.shares] == ["0", "2"]
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+
+
+@pytest.mark.parametrize("step", ["sort", "count", "exchange", "publish"])
+@cluster()
+async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(c, s, *workers, step):
+    reached = asyncio.Event()
+
+    def progress(event):
+        if event["event"] == "step" and event["step"] == step and event["attempt"] == 0:
+            reached.set()
+
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    x = c.persist(da.random.default_rng(1).random(200_000, chunks=10_000))
+    expected = np.sort(await c.compute(x))
+    running = asyncio.ensure_future(balancer.sort(x))
+    await reached.wait()
+    await workers[1].close(timeout=1)
+    found = await asyncio.wait_for(running, 30)
+    np.testing.assert_array_equal(await c.compute(found), expected)
+    del found, x, running
+    await nothing_left(s)
+
+
+@cluster()
+async def test_a_result_that_is_lost_is_made_again(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.default_rng(1).random(20_000, chunks=1_000))
+    found = await balancer.sort(x, descending=True)
+    expected = np.sort(await c.compute(x))[::-1]
+    await workers[0].close(timeout=1)
+    np.testing.assert_array_equal(await c.compute(found), expected)
+
+
+@cluster()
+async def test_lost_chunks_are_named(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    futures = await c.scatter(
+        {("only", n): np.arange(10.0) for n in range(3)}, direct=True, hash=False
+    )
+    x = da.Array(futures, "only", chunks=((10, 10, 10),), dtype="f8")
+    await workers[0].close(timeout=1)
+    with pytest.raises((ChunksLostError, CoordinatorError), match="only"):
+        await balancer.sort(x)
+
+
+@cluster()
+async def test_bad_arrays_are_refused_at_once(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    ones = np.ones(4)
+    for x, says in [
+        ([1, 2], "found a list"),
+        (np.ones((2, 2)), "found 2 dimensions"),
+        (np.array([1, "a"], object), "found dtype object"),
+        (np.zeros(3, [("a", "i4")]), "structured dtype"),
+        (np.ma.array(ones), "without a mask"),
+        (da.from_array(np.ma.array(ones)), "without a mask"),
+        (np.float64(3), "found a float64"),
+    ]:
+        with pytest.raises(PartitionError, match=says):
+            balancer.sort(x)
+    with pytest.raises(PartitionError, match="descending = 1"):
+        balancer.sort(ones, descending=1)
+    wrong = da.ones(8, chunks=4).map_blocks(lambda block: block[:1], dtype="f8")
+    with pytest.raises(PartitionError, match="its dask array says"):
+        await balancer.sort(wrong)
+    assert not s.plugins["fpmdask"].runs
+
+
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)] * 2,
+    config=CONFIG,
+    worker_kwargs={"memory_limit": "400 MB"},
+)
+async def test_what_does_not_fit_is_refused_with_the_numbers(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(PartitionError, match="have room for"):
+        await balancer.sort(da.zeros(25_000_000, dtype="f8", chunks=1_000_000))

@@ -1,0 +1,134 @@
+"""Who sorts what, and where sorted runs are cut: exact for any keys."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpmdask.apps.sort.kernel import KINDS, LocalSort, fill
+from fpmdask.apps.sort.plan import (
+    PRECISION,
+    SURPLUS,
+    SortSpec,
+    candidates,
+    cuts,
+    dealt,
+    sample_count,
+    sampled,
+)
+from fpmdask.timing import WorkerContext, check_kernel
+
+DTYPES = ["?", "i1", "u8", "f2", "f8", "c8", "c16", "M8[s]", "m8[ns]", "S5", "U3"]
+
+
+def test_the_kernel_keeps_its_contract():
+    for dtype in DTYPES:
+        check_kernel(LocalSort(WorkerContext(), dtype=dtype))
+        assert np.dtype(dtype).kind in KINDS
+
+
+def test_timed_keys_are_not_sorted():
+    for dtype in DTYPES:
+        keys = np.empty(500, dtype)
+        fill(keys, np.random.default_rng(0))
+        assert len(np.unique(keys)) > 1
+        assert not np.array_equal(np.sort(keys), keys)
+    kernel = LocalSort(WorkerContext(), dtype="i4")
+    kernel.setup(16_000)
+    kernel.run()
+    sorted_keys = kernel._keys[1]
+    assert (np.diff(sorted_keys.astype("i8")) >= 0).all()
+    assert sorted_keys.size == 1000
+
+
+@st.composite
+def clusters(draw):
+    workers = [f"w{n}" for n in range(draw(st.integers(1, 6)))]
+    everybody = [*workers, "outside"]
+    sizes = draw(st.lists(st.integers(0, 50), min_size=1, max_size=12))
+    places = [draw(st.lists(st.sampled_from(everybody), min_size=1, max_size=2)) for _ in sizes]
+    weights = [draw(st.integers(1, 9)) for _ in workers]
+    total = sum(sizes)
+    shares = {w: total * n // sum(weights) for w, n in zip(workers, weights, strict=True)}
+    shares[workers[0]] += total - sum(shares.values())
+    return sizes, places, shares
+
+
+@given(clusters())
+def test_every_key_is_sorted_by_somebody_once(cluster):
+    sizes, places, shares = cluster
+    spec = SortSpec(np.dtype("f8"), tuple(sizes), "x")
+    made = dealt(spec, places, shares)
+    met = [np.zeros(size, int) for size in sizes]
+    for pieces in made.values():
+        for piece in pieces:
+            met[piece.chunk][piece.low : piece.high] += 1
+            assert piece.owner in places[piece.chunk]
+    assert all((chunk == 1).all() for chunk in met)
+    for worker, share in shares.items():
+        assert sum(piece.size for piece in made[worker]) <= SURPLUS * share + 1
+
+
+def test_balanced_holders_hand_nothing_over():
+    spec = SortSpec(np.dtype("f8"), (100, 104, 96), "x")
+    made = dealt(spec, [["a"], ["b"], ["c"]], {"a": 100, "b": 100, "c": 100})
+    assert {w: [p.chunk for p in pieces] for w, pieces in made.items()} == {
+        "a": [0],
+        "b": [1],
+        "c": [2],
+    }
+
+
+def cut_by_plan(runs, ranks, samples):
+    tried = candidates([sampled(run, samples) for run in runs], [run.size for run in runs], ranks)
+    sides = [[np.searchsorted(run, tried, side) for run in runs] for side in ("left", "right")]
+    return cuts(*sides, ranks)
+
+
+KEYS = st.one_of(
+    st.lists(st.integers(-3, 3), max_size=200),
+    st.lists(st.floats(width=32), max_size=200),  # also NaN and infinities
+    st.lists(st.integers(-(2**60), 2**60), max_size=200),
+)
+
+
+@given(st.lists(KEYS, min_size=1, max_size=5), st.lists(st.floats(0, 1), min_size=1, max_size=6))
+@settings(deadline=None)
+def test_cut_runs_are_in_order_and_whole(lists, parts):
+    kind = "f8" if any(isinstance(key, float) for keys in lists for key in keys) else "i8"
+    runs = [np.sort(np.array(keys, kind)) for keys in lists]
+    total = sum(run.size for run in runs)
+    if not total:
+        return
+    ranks = sorted(round(part * total) for part in parts)
+    at = cut_by_plan(runs, ranks, 256)
+    np.testing.assert_array_equal(at.sum(0), ranks)  # every key is a sample: exact
+    edges = np.column_stack([np.zeros(len(runs), int), at, [run.size for run in runs]])
+    pairs = [*zip(runs, edges, strict=True)]
+    merged = [
+        np.sort(np.concatenate([run[edge[n] : edge[n + 1]] for run, edge in pairs]))
+        for n in range(len(ranks) + 1)
+    ]
+    np.testing.assert_array_equal(
+        np.concatenate(merged), np.sort(np.concatenate(runs).astype(kind))
+    )
+
+
+def test_shares_are_met_for_any_keys():
+    """Within 1 % of each share with few samples: uniform, skewed, sorted, in few values."""
+    random = np.random.default_rng(0)
+    units, weights = 600_000, np.array([40, 30, 25, 20, 15, 10])
+    shares = units * weights // weights.sum()
+    shares[0] += units - shares.sum()
+    ranks = np.cumsum(shares)[:-1].tolist()
+    for name, keys in {
+        "uniform": random.random(units),
+        "zipf": random.zipf(1.3, units),
+        "ordered": np.arange(units),
+        "few": random.integers(0, 3, units),
+        "one": np.zeros(units),
+        "95 %": np.where(random.random(units) < 0.95, 7.0, random.random(units)),
+    }.items():
+        runs = [np.sort(part) for part in np.array_split(keys, 7)]
+        at = cut_by_plan(runs, ranks, sample_count(units, int(shares.min())))
+        found = np.diff(np.concatenate([[0], at.sum(0), [units]]))
+        assert np.abs(found / shares - 1).max() < max(0.01, 4 * PRECISION), name

@@ -1,0 +1,181 @@
+"""Analytic shares: printed and oracle numbers, agreement of the methods, optimal rounding."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpmdask.errors import PartitionError
+from fpmdask.models import AnalyticModel, ConstantModel
+from fpmdask.partition import (
+    by_complexity,
+    geometric,
+    integral,
+    nlogn_correction,
+    nlogn_lambert,
+    polynomial,
+    proportional,
+)
+
+ORACLES = json.loads((Path(__file__).parents[1] / "oracles.json").read_text(encoding="utf-8"))
+SPEEDS = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12)
+FOUR = (
+    lambda units, speeds: by_complexity(units, speeds, "nlogn"),
+    nlogn_correction,
+    nlogn_lambert,
+    lambda units, speeds: polynomial(units, speeds, 2),
+)
+
+
+@pytest.mark.parametrize("case", ORACLES["nlogn"], ids=str)
+def test_oracles_of_n_log_n(case):
+    units, speeds = case["units"], case["speeds"]
+    for shares in (by_complexity(units, speeds, "nlogn"), nlogn_lambert(units, speeds)):
+        np.testing.assert_allclose(shares, case["exact"], atol=5e-4)
+    found = nlogn_correction(units, speeds)
+    np.testing.assert_allclose(found, case["correction_formula"], atol=5e-4)
+
+
+def test_oracles_of_a_power():
+    case = ORACLES["polynomial"]
+    found = polynomial(case["units"], case["speeds"], 2)
+    np.testing.assert_allclose(found, case["beta_2"], atol=5e-5)
+
+
+@given(SPEEDS, st.integers(1, 10**9), st.floats(0.3, 4.0))
+def test_powers_agree_with_the_closed_form(speeds, units, exponent):
+    exact = by_complexity(units, speeds, ("power", exponent))
+    np.testing.assert_allclose(exact, polynomial(units, speeds, exponent), rtol=1e-9)
+    called = by_complexity(units, speeds, lambda x: x**exponent)
+    np.testing.assert_allclose(called, exact, rtol=1e-6)
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=8), st.integers(10**5, 10**12))
+def test_n_log_n_by_lambert_is_that_by_inversion(speeds, units):
+    exact = by_complexity(units, speeds, "nlogn")
+    assert exact.min() > np.e
+    np.testing.assert_allclose(nlogn_lambert(units, speeds), exact, rtol=1e-9)
+    times = exact * np.log(exact) / np.array(speeds)
+    np.testing.assert_allclose(times, times[0], rtol=1e-9)
+
+
+def test_errors_fall_with_the_size_as_in_the_paper():
+    """The naive split's excess falls as 1 / ln N, the correction's faster; the exact has none."""
+    speeds = np.array([1.0] * 48 + [1.5] * 48)
+
+    def makespan(shares):
+        return float((shares * np.log(shares) / speeds).max())
+
+    naive, corrected = [], []
+    for exponent in range(4, 13):
+        units = 10**exponent
+        exact = makespan(by_complexity(units, speeds, "nlogn"))
+        naive.append(makespan(speeds / speeds.sum() * units) / exact - 1)
+        corrected.append(makespan(nlogn_correction(units, speeds)) / exact - 1)
+    assert naive == sorted(naive, reverse=True)
+    assert corrected == sorted(corrected, reverse=True)
+    assert all(c < n for c, n in zip(corrected, naive, strict=True))
+    paper = makespan(speeds / speeds.sum() * 5.4e8)
+    exact = makespan(by_complexity(540_000_000, speeds, "nlogn"))
+    assert paper / exact - 1 == pytest.approx(0.0106, abs=1e-4)
+
+
+@given(SPEEDS, st.integers(1, 10**7))
+@settings(deadline=None)
+def test_shares_sum_to_the_units_and_grow_with_the_speed(speeds, units):
+    for shares in (
+        by_complexity(units, speeds, "linear"),
+        by_complexity(units, speeds, "nlogn"),
+        polynomial(units, speeds, 1.5),
+    ):
+        assert shares.dtype == np.float64
+        assert shares.sum() == pytest.approx(units, rel=1e-12)
+        order = np.argsort(speeds, kind="stable")
+        assert (np.diff(shares[order]) >= -1e-9 * units).all()
+
+
+def test_a_jump_is_not_passed_where_others_have_room():
+    """Beyond 1000 units everything takes ten times as long."""
+    f = lambda x: np.where(x > 1000, 10 * x, x)  # noqa: E731  # a complexity is a function
+    np.testing.assert_allclose(by_complexity(4000, [1, 2, 4, 1], f), 1000.0)
+    assert by_complexity(4500, [1, 2, 4, 1], f)[2] == pytest.approx(1500.0)
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.integers(1, 14),
+    st.sampled_from(["linear", "nlogn", ("power", 2.0)]),
+)
+@settings(deadline=None)
+def test_rounding_is_the_min_max_optimum(speeds, units, complexity):
+    models = [AnalyticModel(complexity, float(speed)) for speed in speeds]
+    shares = by_complexity(units, speeds, complexity)
+    whole = integral(shares, units, models)
+    assert whole.sum() == units
+    assert (whole >= np.floor(shares) - 1e-9).all()
+
+    def makespan(distribution):
+        pairs = zip(models, distribution, strict=True)
+        return max(float(model.time(n)) for model, n in pairs if n)
+
+    splits = (
+        split
+        for split in itertools.product(range(units + 1), repeat=len(speeds))
+        if sum(split) == units
+    )
+    assert makespan(whole) == pytest.approx(min(map(makespan, splits)), rel=1e-12)
+    assert makespan(whole) == pytest.approx(makespan(geometric(units, models)), rel=1e-12)
+
+
+def test_rounding_beats_the_largest_remainder():
+    speeds = [7696.0, 5196.0, 7852.0, 14418.0]
+    models = [ConstantModel(speed) for speed in speeds]
+    for units in range(1, 60):
+        whole = integral(polynomial(units, speeds, 1), units, models)
+        np.testing.assert_array_equal(whole, proportional(units, speeds))
+
+
+@pytest.mark.parametrize("function", FOUR)
+@pytest.mark.parametrize(
+    ("units", "speeds", "says"),
+    [
+        (0, [1.0], "units must be a whole number"),
+        (10.5, [1.0], "units must be a whole number"),
+        (10, [], "one number per worker"),
+        (10, [1.0, 0.0], r"speeds\[1\] is 0.0"),
+        (10, [1.0, float("nan")], "finite number > 0"),
+    ],
+)
+def test_bad_input_is_refused(function, units, speeds, says):
+    with pytest.raises(PartitionError, match=says):
+        function(units, speeds)
+
+
+def test_formulas_say_where_they_end():
+    with pytest.raises(PartitionError, match="at least 2 units"):
+        nlogn_correction(1, [1.0])
+    with pytest.raises(PartitionError, match="use by_complexity"):
+        nlogn_correction(5, [1.0] * 100 + [100.0])
+    with pytest.raises(PartitionError, match="at least one each"):
+        nlogn_lambert(2, [1.0, 1.0, 1.0])
+    with pytest.raises(PartitionError, match="exponent"):
+        polynomial(10, [1.0], 0)
+    with pytest.raises(PartitionError, match="finite time"):
+        by_complexity(10, [1.0, 1.0], lambda x: np.where(x > 4, np.inf, x))
+
+
+@pytest.mark.parametrize(
+    ("shares", "units", "says"),
+    [
+        ([1.0, 2.0], 4, "sum to 3; 4 units"),
+        ([-1.0, 5.0], 4, r"shares\[0\] is -1.0"),
+        ([4.0], 4, "2 models found for 1 shares"),
+    ],
+)
+def test_bad_shares_are_refused(shares, units, says):
+    with pytest.raises(PartitionError, match=says):
+        integral(shares, units, [ConstantModel(1.0)] * 2)
