@@ -16,20 +16,25 @@ from fpmdask.apps.sort.plan import SortSpec, candidates, check_fits, cuts, dealt
 from fpmdask.apps.sort.share import sort_share
 from fpmdask.coordinator.chunks import free_nbytes, publish, wait_for_chunks
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
+from fpmdask.coordinator.identity import KernelId, canonical
 from fpmdask.coordinator.rounds import measure
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
-from fpmdask.models import ConstantModel, Model
+from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
 from fpmdask.partition import geometric
 from fpmdask.timing import TimingPolicy
 
-TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.04, budget_seconds=0.1, warmup=1)
+# CPU-quota periods are 10 ms and more: shorter timings say little.
+TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.12, budget_seconds=0.2, warmup=1)
 # Fewer keys than this per worker are not worth measuring anybody.
 FEW = 1 << 17
 # A sort that is disturbed so often is given up.
 MOST_ATTEMPTS = 20
 # Rounds of DFPA: times per key hardly depend on the number, so that little is left to find.
-ROUNDS = 2
+ROUNDS = 1
+# What a sort took teaches about its workers where it took so long; half of it counts each time.
+LEARNED = "sort.share"
+LEAST_SECONDS = 0.05
 
 
 class LostWorker(Exception):
@@ -80,6 +85,7 @@ async def run(context: RunContext) -> dict[str, Any]:
         except BaseException:
             sorting.stop()
             raise
+    _learn(context, spec)
     context.report["phases"] = {
         "prepare": prepared - began,
         "measure": measured - prepared,
@@ -105,17 +111,14 @@ async def _shares(context: RunContext, spec: SortSpec) -> dict[str, int]:
             f"{spec.units} keys do not fit into the memory of the {len(workers)} workers that are "
             f"left, which have room for {sum(bounds.values()):.0f}; add workers or memory"
         )
-    models: list[Model] = []
-    reason = "known"
-    for address in workers:
-        model = context.model_of(address)
-        models.append(model if model is not None else ConstantModel(1.0))
-    if any(context.model_of(address) is None for address in workers):
-        if spec.units < FEW * len(workers):
-            models, reason = [ConstantModel(1.0)] * len(workers), "few keys"
-        else:
-            return await _measured(context, spec, bounds)
-    limits = [bounds[address] for address in workers]
+    models, reason = _models(context, spec), "known"
+    if models is None and spec.units >= FEW * len(workers):
+        await _measure(context, spec, bounds)
+        workers = list(context.workers)
+        models, reason = _models(context, spec), "measured"
+    if models is None:
+        models, reason = [ConstantModel(1.0)] * len(workers), "few keys"
+    limits = [bounds.get(address, 0.0) for address in workers]
     found = await offload(geometric, spec.units, models, limits)
     shares = {address: int(share) for address, share in zip(workers, found, strict=True)}
     seconds = {
@@ -126,30 +129,53 @@ async def _shares(context: RunContext, spec: SortSpec) -> dict[str, int]:
     return shares
 
 
-async def _measured(
-    context: RunContext, spec: SortSpec, bounds: Mapping[str, float]
-) -> dict[str, int]:
+def _models(context: RunContext, spec: SortSpec) -> list[Model] | None:
+    """Return the workers' models: by earlier sorts, or else by their timed kernel; None without."""
+    learned = [_learned(context, spec, address) for address in context.workers]
+    timed = [context.model_of(address) for address in context.workers]
+    known = [model for model in (timed if None in learned else learned) if model is not None]
+    return [*known] if len(known) == len(context.workers) else None
+
+
+async def _measure(context: RunContext, spec: SortSpec, bounds: Mapping[str, float]) -> None:
+    """Time the kernel on all workers at once, each with an even share."""
     measuring = context.spec["measuring"]
     if measuring["policy"] is None:
         measuring = {**measuring, "policy": TIMING.to_json()}
     measuring = {**measuring, "max_rounds": min(ROUNDS, measuring["max_rounds"])}
-    machine = await measure(
-        context,
-        spec.units,
-        limit_of=lambda address: bounds.get(address) or _room(context, spec, address),
-        scout=max(1, spec.units // (8 * len(context.workers))),
-        **measuring,
+    limits = dict(bounds)
+    await measure(
+        context, spec.units, limit_of=lambda address: limits.get(address, 0.0), **measuring
     )
-    result = machine.result
-    assert result is not None
-    context.set_result(
-        result.proposal,
-        {worker: result.seconds[worker] for worker in result.proposal},
-        result.imbalance,
-        result.reason,
-        result.proposal,
+
+
+def _learned(context: RunContext, spec: SortSpec, address: str) -> PiecewiseLinearModel | None:
+    """Return what earlier sorts say of a worker since its start."""
+    found = context.coordinator.library.find(
+        _kernel(context, spec, address), context.workers[address]
     )
-    return dict(result.proposal)
+    return found[0] if found is not None and found[1] else None
+
+
+def _learn(context: RunContext, spec: SortSpec) -> None:
+    """Keep what the sort took as models of its workers: seconds of all steps, by keys."""
+    addresses = {context.name(address): address for address in context.workers}
+    for share in context.report["shares"]:
+        address = addresses.get(share["worker"])
+        units = (share["keys_sorted"] + share["units"]) / 2
+        if address is None or not units or share["seconds"] < LEAST_SECONDS:
+            continue
+        seconds = share["seconds"]
+        if (before := _learned(context, spec, address)) is not None:
+            seconds = (seconds + float(before.time(units))) / 2
+        model = PiecewiseLinearModel.from_points([units], [seconds])
+        kernel = _kernel(context, spec, address)
+        context.coordinator.library.store(kernel, context.workers[address], model)
+
+
+def _kernel(context: RunContext, spec: SortSpec, address: str) -> KernelId:
+    implementation = context.kernel_ids[address].implementation
+    return KernelId(LEARNED, implementation, canonical({"dtype": spec.dtype.str}))
 
 
 class Sorting:

@@ -1,0 +1,204 @@
+"""`Balancer.sort` against `dask.dataframe.sort_values`, from persisted uniform chunks, on a lab.
+
+    python benchmarks/sort_against_dask.py [--cases 24e6:f8:uniform 24e6:i8:zipf ...] [--lab hcl6]
+        [--partitions 12 24 48] [--methods tasks p2p] [--repeats 3]
+
+A case is the number of keys, their dtype, and uniform, zipf, equal (all the same) or most (95 % one
+value). Dask sorts a data frame of one column, its partitions in memory, by tasks and by p2p, in
+three partition counts; the best counts. *Ours* measures the workers, *known* goes by the models that
+are there then. All results are checked: in order, and with the sum of the keys' bits. CPU-seconds,
+the largest resident memory of all workers together and the bytes received are beside the seconds,
+and the phases of our own run. Needs pandas and pyarrow. JSON and a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import dask
+import dask.array as da
+import numpy as np
+from dfpa_matmul_parts import data
+from dfpa_matmul_parts.bench import Bench, Target, bench, table
+from distributed import futures_of, wait
+from matmul_against_dask import peak_of, usage
+
+DEFAULT = ("24e6:f8:uniform", "24e6:i8:uniform", "24e6:i8:zipf")
+CHUNKS = 24
+
+
+def keys(count: int, dtype: str, kind: str, seed: int) -> np.ndarray:
+    """Return random keys; made on the workers."""
+    random = np.random.default_rng(seed)
+    if kind == "zipf":
+        return np.minimum(random.zipf(1.3, count), 1 << 50).astype(dtype)
+    if kind == "equal":
+        return np.full(count, 7, dtype)
+    made = random.random(count) if dtype[0] == "f" else random.integers(0, 1 << 60, count)
+    if kind == "most":
+        made = np.where(random.random(count) < 0.95, 7, made)
+    return made.astype(dtype)
+
+
+def facts(block: Any) -> tuple[int, int, bool, Any, Any]:
+    """Return size, sum of bits, whether it is in order, first and last key."""
+    found = np.asarray(block).reshape(-1)
+    ordered = bool((found[1:] >= found[:-1]).all())
+    bits = int(found.view(f"u{found.itemsize}").sum(dtype="u8")) if found.size else 0
+    return found.size, bits, ordered, *(found[[0, -1]].tolist() if found.size else (None, None))
+
+
+def inputs(made: Bench, case: str) -> da.Array:
+    """Return the keys in uniform chunks, dealt out to the workers in turns."""
+    count, dtype, kind = case.split(":")
+    each, name = int(float(count)) // CHUNKS, f"keys-{uuid4().hex}"
+    where = list(made.addresses.values())
+    futures = {
+        (name, n): made.client.submit(
+            keys, each, dtype, kind, n, key=(name, n), workers=[where[n % len(where)]], pure=False
+        )
+        for n in range(CHUNKS)
+    }
+    wait(list(futures.values()))
+    return da.Array(futures, name, ((each,) * CHUNKS,), dtype=dtype)
+
+
+def check(made: Bench, blocks: Any, expected: tuple[int, int]) -> None:
+    """Raise unless the blocks are the sorted keys."""
+    found = made.client.gather(made.client.map(facts, blocks, pure=False))
+    full = [block for block in found if block[0]]
+    total = sum(block[0] for block in full), sum(block[1] for block in full) % (1 << 64)
+    ordered = all(block[2] for block in full) and all(a[4] <= b[3] for a, b in pairwise(full))
+    if not ordered or total != expected:
+        raise AssertionError(f"not sorted: in order {ordered}, {total} instead of {expected}")
+
+
+def clocked(made: Bench, sort: Any) -> tuple[Any, dict[str, Any]]:
+    """Return what `sort` returns, and its seconds, CPU-seconds, bytes and memory."""
+    pids = {worker.name: made.lab.worker_pid(worker.name) for worker in made.lab.workers}
+    data.warm_memory()
+    before = made.client.run(usage)
+    with peak_of(pids) as peak:
+        began = time.perf_counter()
+        found = sort()
+        wall = time.perf_counter() - began
+    after = made.client.run(usage)
+    return found, {
+        "seconds": wall,
+        "cpu_seconds": sum(after[w][0] - before[w][0] for w in after),
+        "bytes_moved": sum(after[w][1] - before[w][1] for w in after),
+        "peak_nbytes": sum(peak.values()),
+    }
+
+
+def by_dask(made: Bench, x: da.Array, partitions: int, method: str, sums: Any) -> dict[str, Any]:
+    """Sort a data frame of so many partitions."""
+    import dask.dataframe as dd
+
+    with dask.config.set({"dataframe.shuffle.method": method}):
+        frame = dd.from_dask_array(x.rechunk(x.size // partitions), columns="k").to_frame()
+        frame = frame.persist()
+        wait(frame)
+
+        def sort() -> Any:
+            found = frame.sort_values("k").persist()
+            wait(found)
+            return found
+
+        found, turn = clocked(made, sort)
+        check(made, sorted(futures_of(found), key=lambda block: block.key[1]), sums)
+    return {**turn, "kind": f"dask {method} {partitions}"}
+
+
+def by_us(made: Bench, x: da.Array, kind: str, sums: Any) -> dict[str, Any]:
+    """Sort the array."""
+    found, turn = clocked(made, lambda: made.balancer.sort(x))
+    report = made.balancer.report
+    assert report is not None
+    blocks = {block.key: block for block in futures_of(found)}
+    check(made, [blocks[key] for key in found.__dask_keys__()], sums)
+    return {
+        **turn,
+        "kind": kind,
+        "bytes_moved": report.bytes_moved,
+        "phases": dict(report.phases),
+        "reason": report.reason,
+        "shares": [dict(share) for share in report.shares],
+    }
+
+
+def case_of(made: Bench, case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Sort one input in all ways, in turns."""
+    x = inputs(made, case)
+    found = made.client.gather(made.client.map(facts, futures_of(x), pure=False))
+    sums = sum(block[0] for block in found), sum(block[1] for block in found) % (1 << 64)
+    turns = []
+    for repeat in range(options.repeats):
+        for kind in ("ours" if not repeat else "known", "known"):
+            turns.append(by_us(made, x, kind, sums))
+            print(f"  {case} {kind}: {turns[-1]['seconds']:.2f} s", flush=True)
+        if repeat < options.dask_repeats:
+            for method in options.methods:
+                for partitions in options.partitions:
+                    turns.append(by_dask(made, x, partitions, method, sums))
+                    last = turns[-1]
+                    print(f"  {case} {last['kind']}: {last['seconds']:.2f} s", flush=True)
+    return turns
+
+
+def show(case: str, lab: str, turns: list[dict[str, Any]]) -> None:
+    """Print the medians, and how many times as fast as the best of Dask we are."""
+
+    def middle(kind: str, what: str) -> float:
+        return float(statistics.median(turn[what] for turn in turns if turn["kind"] == kind))
+
+    kinds = list(dict.fromkeys(turn["kind"] for turn in turns))
+    rows = [
+        [
+            kind,
+            middle(kind, "seconds"),
+            middle(kind, "cpu_seconds"),
+            middle(kind, "bytes_moved") / 1e9,
+            middle(kind, "peak_nbytes") / 1e9,
+        ]
+        for kind in kinds
+    ]
+    table(f"{case}, {lab}", ["kind", "s", "CPU s", "GB moved", "peak GB"], rows)
+    peers = [row[1] for row in rows if str(row[0]).startswith("dask")]
+    for kind in ("ours", "known"):
+        if peers and kind in kinds:
+            ratio = min(peers) / middle(kind, "seconds")
+            target = Target(f"{case} {kind}: times as fast", 10.0, ratio)
+            print(f"{target.what}: {ratio:.1f}, wanted >= 10: {target.met}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", nargs="+", default=DEFAULT)
+    parser.add_argument("--lab", default="hcl6")
+    parser.add_argument("--partitions", nargs="+", type=int, default=(12, 24, 48))
+    parser.add_argument("--methods", nargs="+", default=("tasks", "p2p"))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dask-repeats", type=int, default=1)
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results/sort_against_dask.json")
+    )
+    options = parser.parse_args()
+    results = {}
+    for case in options.cases:
+        with bench(options.lab) as made:
+            turns = results[case] = case_of(made, case, options)
+        show(case, options.lab, turns)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
