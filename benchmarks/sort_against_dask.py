@@ -3,12 +3,12 @@
     python benchmarks/sort_against_dask.py [--cases 24e6:f8:uniform 24e6:i8:zipf ...] [--lab hcl6]
         [--partitions 12 24 48] [--methods tasks p2p] [--repeats 3]
 
-A case is the number of keys, their dtype, and uniform, zipf, equal (all the same) or most (95 % one
-value). Dask sorts a data frame of one column, its partitions in memory, by tasks and by p2p, in
-three partition counts; the best counts. *Ours* measures the workers, *known* goes by the models that
-are there then. All results are checked: in order, and with the sum of the keys' bits. CPU-seconds,
-the largest resident memory of all workers together and the bytes received are beside the seconds,
-and the phases of our own run. Needs pandas and pyarrow. JSON and a table.
+A case is the number of keys, their dtype, and uniform, zipf, equal (all the same) or most (95 %
+one value). Dask sorts a data frame of one column, its partitions in memory, by tasks and by p2p, in
+three partition counts; the best counts. *Ours* measures the workers, *known* goes by the models
+that are there then. All results are checked: in order, and with the sum of the keys' bits.
+CPU-seconds, the largest resident memory of all workers together and the bytes received are beside
+the seconds. Needs ``pip install -e ".[peers]"``. JSON and a table.
 """
 
 from __future__ import annotations

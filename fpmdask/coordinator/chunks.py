@@ -65,13 +65,13 @@ async def wait_for_chunks(
         if now - known > ON_THEIR_WAY or (lost and late):
             raise ChunksLostError(
                 f"{len(lost)} input chunks were only on workers that are gone and have no task to "
-                f"make them again: {_named(lost)}. Build the inputs as persisted collections, or "
+                f"make them again: {named(lost)}. Build the inputs as persisted collections, or "
                 "replicate scattered data"
             )
         if late:
             raise ChunksLostError(
                 f"{len(missing)} input chunks were not made again within {patience:g} s: "
-                f"{_named(missing)}"
+                f"{named(missing)}"
             )
         await asyncio.sleep(LOOK_SECONDS)
 
@@ -81,7 +81,8 @@ def _can_be_made(scheduler: Any, key: Any) -> bool:
     return state is not None and state.run_spec is not None
 
 
-def _named(keys: Sequence[Any]) -> str:
+def named(keys: Sequence[Any]) -> str:
+    """Return the first of some keys, for a message."""
     return f"{', '.join(map(str, keys[:8]))}{', …' * (len(keys) > 8)}"
 
 

@@ -123,6 +123,8 @@ def test_readme_example_runs(plain: Deployment, tmp_path: Path) -> None:
         "16_384": "512",
         "chunks=2048": "chunks=200",
         "10_000_000": "10_000",
+        "100_000_000": "100_000",
+        "4_000_000": "4_000",
         "run.json": str(tmp_path / "run.json"),
         "a.zarr": str(tmp_path / "a.zarr"),
         "b.zarr": str(tmp_path / "b.zarr"),

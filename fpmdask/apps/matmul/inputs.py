@@ -16,6 +16,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, futures_of, wait
 from distributed.client import FuturesCancelledError
 
+from fpmdask.coordinator.chunks import named
 from fpmdask.errors import ChunksLostError
 
 # NumPy inputs are cut into blocks of rows of about this size.
@@ -108,8 +109,7 @@ async def finished(client: Client, persisted: da.Array) -> None:
     except FuturesCancelledError:
         lost = [future.key for future in futures if future.cancelled()]
         raise ChunksLostError(
-            f"{len(lost)} input chunks are gone and have no task to make them again: "
-            f"{', '.join(map(str, lost[:8]))}{', …' * (len(lost) > 8)}"
+            f"{len(lost)} input chunks are gone and have no task to make them again: {named(lost)}"
         ) from None
     for future in futures:
         if future.status == "error":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 from uuid import uuid4
@@ -16,7 +17,8 @@ from distributed import Client, futures_of
 
 from fpmdask.apps.matmul.inputs import finished
 from fpmdask.apps.sort.kernel import KINDS
-from fpmdask.apps.sort.plan import SortSpec
+from fpmdask.apps.sort.plan import INDEX, SortSpec
+from fpmdask.apps.sort.share import merged_positions, sort_with_positions
 from fpmdask.coordinator import proxy
 from fpmdask.errors import PartitionError
 
@@ -64,18 +66,46 @@ def check(x: Any) -> None:
 
 
 async def sort(
-    client: Client, x: Any, descending: bool, request: dict[str, Any], follow: Follow
+    client: Client,
+    x: Any,
+    request: dict[str, Any],
+    follow: Follow,
+    *,
+    descending: bool,
+    index: bool,
 ) -> da.Array:
-    """Return the sorted array; ``follow`` runs ``request`` as the app "sort"."""
+    """Return the sorted array, with `index` the positions of its keys in order.
+
+    ``follow`` runs ``request`` as the app "sort".
+    """
+    try:
+        return await _sorted(client, x, request, follow, descending=descending, index=index)
+    except BaseException as error:
+        # the frames of an exception would hold x on the workers for as long as it lives
+        traceback.clear_frames(error.__traceback__)
+        del x
+        raise
+
+
+async def _sorted(
+    client: Client,
+    x: Any,
+    request: dict[str, Any],
+    follow: Follow,
+    *,
+    descending: bool,
+    index: bool,
+) -> da.Array:
     x = await _in_memory(client, x)
     if not x.size:
-        empty: da.Array = client.persist(da.empty(0, dtype=x.dtype, chunks=-1))
+        dtype = INDEX if index else x.dtype
+        empty: da.Array = client.persist(da.empty(0, dtype=dtype, chunks=-1))
         return empty
-    spec = SortSpec(x.dtype, tuple(map(int, x.chunks[0])), x.name, descending)
+    spec = SortSpec(x.dtype, tuple(map(int, x.chunks[0])), x.name, descending, index)
     request = {**request, "sort": spec.to_json()}
     await proxy.check(client, "sort", request)
     value, _ = await follow("sort", request)
-    return _collected(client, x, spec, value["name"], value["sizes"])
+    return _collected(client, x, spec, value)
 
 
 async def _in_memory(client: Client, x: Any) -> da.Array:
@@ -106,19 +136,26 @@ async def _in_memory(client: Client, x: Any) -> da.Array:
     return persisted
 
 
-def _collected(
-    client: Client, x: da.Array, spec: SortSpec, name: str, sizes: Sequence[int]
-) -> da.Array:
+def _collected(client: Client, x: da.Array, spec: SortSpec, value: Mapping[str, Any]) -> da.Array:
     """Return the result over the published keys, each with a task that makes it from all of x."""
+    name, sizes = value["name"], value["sizes"]
     edges = [0, *accumulate(sizes)]
     chunks = List(*(TaskRef(key) for key in spec.keys))
-    graph: dict[Any, Task] = {
-        (name, n): Task((name, n), recompute, low, high, spec.descending, chunks)
-        for n, (low, high) in enumerate(pairwise(edges))
-    }
+    last = len(sizes) - 1
+    graph: dict[Any, Task] = {}
+    for n, (low, high) in enumerate(pairwise(edges)):
+        if spec.index:
+            plan = value["plan"]
+            part = last - n if spec.descending else n
+            own = plan["parts"][part], plan["pieces"], plan["runs"]
+            task = Task((name, n), recompute_positions, spec.to_json(), *own, chunks)
+        else:
+            task = Task((name, n), recompute, low, high, spec.descending, chunks)
+        graph[name, n] = task
     inputs: Any = [x]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=inputs)
-    made = da.Array(layers, name, chunks=(tuple(sizes),), dtype=spec.dtype)
+    dtype = INDEX if spec.index else spec.dtype
+    made = da.Array(layers, name, chunks=(tuple(sizes),), dtype=dtype)
     persisted: da.Array = client.persist(made, optimize_graph=False)
     return persisted
 
@@ -129,3 +166,50 @@ def recompute(low: int, high: int, descending: bool, chunks: Sequence[np.ndarray
     if descending:
         keys = keys[::-1]
     return keys[low:high].copy()
+
+
+def recompute_positions(
+    sort: Mapping[str, Any],
+    part: Sequence[Sequence[int]],
+    pieces: Sequence[Sequence[Sequence[int]]],
+    runs: Sequence[Sequence[int]],
+    chunks: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Task: the positions in one part of the result, as the workers found them.
+
+    Equal keys are in the order of the workers' runs: these are made again.
+
+    Parameters
+    ----------
+    sort
+        The `SortSpec`.
+    part
+        (worker, number of its run, low, high, length) of each piece of the part.
+    pieces
+        For each worker (chunk, low, high) of what it sorted.
+    runs
+        For each worker the lengths of its runs.
+    chunks
+        All of the input.
+    """
+    spec = SortSpec.from_json(sort)
+    offsets = [0, *accumulate(spec.sizes)]
+    made: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for worker in {piece[0] for piece in part if piece[2] < piece[3]}:
+        keys = np.concatenate([chunks[c][low:high] for c, low, high in pieces[worker]])
+        positions = np.concatenate(
+            [np.arange(offsets[c] + low, offsets[c] + high) for c, low, high in pieces[worker]]
+        )
+        keys = keys.astype(spec.dtype, copy=False)
+        made[worker] = []
+        for low, high in pairwise([0, *accumulate(runs[worker])]):
+            run = keys[low:high].copy(), positions[low:high].copy()
+            sort_with_positions(*run)
+            made[worker].append(run)
+    there = [piece for piece in part if piece[2] < piece[3]]
+    taken = [[a[low:high] for a in made[worker][n]] for worker, n, low, high, _ in there]
+    if not taken:
+        return np.empty(0, INDEX)
+    keys, positions = (np.concatenate(arrays) for arrays in zip(*taken, strict=True))
+    found = merged_positions(keys, positions)
+    return np.ascontiguousarray(found[::-1]) if spec.descending else found

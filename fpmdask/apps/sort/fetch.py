@@ -101,6 +101,7 @@ class Fetcher:
             answer = asyncio.run_coroutine_threadsafe(asking, loop.asyncio_loop).result()
             pieces = _checked(peer, answer)["pieces"]
             for item, piece in zip(items, pieces, strict=True):
+                check_dtype(piece.dtype, item.target.dtype)
                 item.target[...] = piece[0]
             return sum(piece.nbytes for piece in pieces)
         nbytes = 0
@@ -108,6 +109,7 @@ class Fetcher:
             kinds = _checked(peer, channel.answer())["dtypes"]
             for item, kind in zip(items, kinds, strict=True):
                 dtype, target = np.dtype(kind), item.target
+                check_dtype(dtype, target.dtype)
                 row = target if dtype == target.dtype else np.empty(target.shape, dtype)
                 channel.receive(row.reshape(1, -1))
                 if row is not target:
@@ -116,6 +118,21 @@ class Fetcher:
         except OSError as error:
             raise PeersMissing(peer) from error
         return nbytes
+
+
+def check_dtype(found: np.dtype[Any], declared: np.dtype[Any]) -> None:
+    """Refuse a chunk whose keys would change.
+
+    Raises
+    ------
+    PartitionError
+        If they do not fit into the array's dtype.
+    """
+    if not np.can_cast(found, declared, "same_kind"):
+        raise PartitionError(
+            f"a chunk has dtype {found}, its dask array says {declared}; give map_blocks the right "
+            "dtype"
+        )
 
 
 def _checked(peer: str, answer: Mapping[str, Any] | None) -> Mapping[str, Any]:

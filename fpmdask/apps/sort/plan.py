@@ -16,22 +16,33 @@ SURPLUS = 1.1
 CANDIDATES = 16
 # How far from its share a part may be, in shares of the smallest one.
 PRECISION = 0.0025
+# Positions, as `numpy.argsort` has them.
+INDEX = np.dtype(np.int64)
 FEWEST_SAMPLES, MOST_SAMPLES = 256, 1 << 16
 
 
 @dataclass(frozen=True)
 class SortSpec:
-    """One-dimensional array to be sorted: its dtype, the sizes of its chunks, its name in Dask."""
+    """One-dimensional array to be sorted: its dtype, the sizes of its chunks, its name in Dask.
+
+    With `index` the result are the positions of its keys in order, not the keys.
+    """
 
     dtype: np.dtype[Any]
     sizes: tuple[int, ...]
     name: str
     descending: bool = False
+    index: bool = False
 
     @property
     def units(self) -> int:
         """Keys in all."""
         return sum(self.sizes)
+
+    @property
+    def nbytes_per_key(self) -> int:
+        """Bytes that travel for a key: itself, and its position where that is wanted."""
+        return self.dtype.itemsize + (INDEX.itemsize if self.index else 0)
 
     @property
     def keys(self) -> list[tuple[str, int]]:
@@ -45,13 +56,15 @@ class SortSpec:
             "sizes": list(self.sizes),
             "name": self.name,
             "descending": self.descending,
+            "index": self.index,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SortSpec:
         """Rebuild a spec from `to_json`."""
         sizes = tuple(map(int, data["sizes"]))
-        return cls(np.dtype(data["dtype"]), sizes, data["name"], bool(data["descending"]))
+        dtype = np.dtype(data["dtype"])
+        return cls(dtype, sizes, data["name"], bool(data["descending"]), bool(data["index"]))
 
 
 @dataclass(frozen=True)
@@ -243,6 +256,42 @@ def cuts(
         else:
             found[:, column] = low[:, at]
     return np.maximum.accumulate(found, axis=1)
+
+
+def exchange(
+    edges: np.ndarray, runs: Sequence[tuple[str, int]], parts: Sequence[tuple[str, int]]
+) -> dict[str, list[tuple[int, list[tuple[str, int, int, int, int]]]]]:
+    """Return worker -> its parts of the result, each with the pieces of runs that it consists of.
+
+    Parameters
+    ----------
+    edges : ndarray of int64
+        Runs × (parts + 1): where the runs are cut, from 0 to their lengths.
+    runs : sequence of (str, int)
+        Worker and number of each run.
+    parts : sequence of (str, int)
+        Worker and size of each part of the result, in order.
+
+    Returns
+    -------
+    dict
+        Worker -> (part, pieces), a piece being (worker, number of its run, low, high, length of the
+        run). Everybody begins with its own runs, so that not all ask the same one first.
+        O(parts · runs).
+    """
+    first = {worker: at for at, (worker, _) in reversed([*enumerate(runs)])}
+    found: dict[str, list[Any]] = {worker: [] for worker, _ in parts}
+    for part, (worker, _) in enumerate(parts):
+        lows, highs = edges[:, part].tolist(), edges[:, part + 1].tolist()
+        own = [
+            (peer, number, low, high, length)
+            for (peer, number), low, high, length in zip(
+                runs, lows, highs, edges[:, -1].tolist(), strict=True
+            )
+        ]
+        turn = first.get(worker, 0)
+        found[worker].append((part, [*own[turn:], *own[:turn]]))
+    return found
 
 
 def check_fits(units: Mapping[str, int], bounds: Mapping[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -12,7 +13,15 @@ import numpy as np
 from distributed.utils import offload
 
 from fpmdask.apps.sort.kernel import NAME
-from fpmdask.apps.sort.plan import SortSpec, candidates, check_fits, cuts, dealt, sample_count
+from fpmdask.apps.sort.plan import (
+    SortSpec,
+    candidates,
+    check_fits,
+    cuts,
+    dealt,
+    exchange,
+    sample_count,
+)
 from fpmdask.apps.sort.share import sort_share
 from fpmdask.coordinator.chunks import free_nbytes, publish, wait_for_chunks
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
@@ -28,6 +37,8 @@ from fpmdask.timing import TimingPolicy
 TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.12, budget_seconds=0.2, warmup=1)
 # Fewer keys than this per worker are not worth measuring anybody.
 FEW = 1 << 17
+# A step that takes a worker so many times as long as the others is not waited for.
+OVERDUE = 10.0
 # A sort that is disturbed so often is given up.
 MOST_ATTEMPTS = 20
 # Rounds of DFPA: times per key hardly depend on the number, so that little is left to find.
@@ -55,8 +66,8 @@ def check(context: RunContext) -> None:
     bounds = {address: _room(context, spec, address) for address in context.candidates()}
     if sum(bounds.values()) < spec.units:
         raise PartitionError(
-            f"{spec.units} keys of {spec.dtype.itemsize} bytes need "
-            f"{2 * spec.units * spec.dtype.itemsize} bytes beside the input; the workers have room "
+            f"{spec.units} keys of {spec.nbytes_per_key} bytes need "
+            f"{2 * spec.units * spec.nbytes_per_key} bytes beside the input; the workers have room "
             f"for {sum(bounds.values()):.0f} keys; add workers or memory"
         )
 
@@ -96,7 +107,7 @@ async def run(context: RunContext) -> dict[str, Any]:
 
 def _room(context: RunContext, spec: SortSpec, address: str) -> float:
     """Return the keys that a worker can take: a run to be sorted, and a part of the result."""
-    return free_nbytes(context, address) // (2 * spec.dtype.itemsize)
+    return free_nbytes(context, address) // (2 * spec.nbytes_per_key)
 
 
 async def _shares(context: RunContext, spec: SortSpec) -> dict[str, int]:
@@ -175,7 +186,8 @@ def _learn(context: RunContext, spec: SortSpec) -> None:
 
 def _kernel(context: RunContext, spec: SortSpec, address: str) -> KernelId:
     implementation = context.kernel_ids[address].implementation
-    return KernelId(LEARNED, implementation, canonical({"dtype": spec.dtype.str}))
+    parameters = {"dtype": spec.dtype.str, "index": spec.index}
+    return KernelId(LEARNED, implementation, canonical(parameters))
 
 
 class Sorting:
@@ -194,6 +206,8 @@ class Sorting:
             raise LostWorker("a worker left before the sort began")
         busy = {worker: share for worker, share in shares.items() if share}
         pieces = await offload(dealt, spec, [places[key] for key in spec.keys], busy)
+        for worker, own in pieces.items():
+            own.sort(key=lambda piece: (piece.owner != worker, piece.chunk, piece.low))
         sizes = {worker: sum(piece.size for piece in own) for worker, own in pieces.items()}
         there = [worker for worker in busy if worker in context.scheduler.workers]
         if len(there) < len(busy):
@@ -208,7 +222,8 @@ class Sorting:
 
         told = await self._everyone("samples", "sort")
         runs = [(w, n) for w in self.workers for n in range(len(told[w]["sizes"]))]
-        lengths = [told[worker]["sizes"][n] for worker, n in runs]
+        told_sizes = {worker: list(told[worker]["sizes"]) for worker in self.workers}
+        lengths = [told_sizes[worker][n] for worker, n in runs]
         samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]
         ranks = [*accumulate(size for _, size in parts)][:-1]
         tried = await offload(candidates, samples, lengths, ranks)
@@ -223,21 +238,23 @@ class Sorting:
         at = await offload(cuts, below, through, ranks)
         edges = np.column_stack([np.zeros(len(runs), np.int64), at, lengths])
         found = [int(size) for size in np.diff(edges, axis=1).sum(0)]
-        exchange: dict[str, list[Any]] = {worker: [] for worker in self.workers}
-        for part, (worker, _) in enumerate(parts):
-            turn = self.workers.index(worker)  # not all ask the same one first
-            own = [
-                (peer, n, int(edges[row, part]), int(edges[row, part + 1]), lengths[row])
-                for row, (peer, n) in enumerate(runs)
-            ]
-            first = next(i for i, piece in enumerate(own) if piece[0] == self.workers[turn])
-            exchange[worker].append((part, [*own[first:], *own[:first]]))
+        wanted = await offload(exchange, edges, runs, parts)
         for worker in self.workers:
-            self._tell(worker, exchange=exchange[worker])
+            self._tell(worker, exchange=wanted[worker])
 
         answers = await self._everyone(None, "exchange")
         self._report(parts, found, answers)
-        return await self._publish(parts, found)
+        value = await self._publish(parts, found)
+        if spec.index:  # what a lost part is to be made again by
+            value["plan"] = {
+                "pieces": [[(p.chunk, p.low, p.high) for p in pieces[w]] for w in self.workers],
+                "runs": [told_sizes[w] for w in self.workers],
+                "parts": [
+                    [(self.workers.index(peer), *piece) for peer, *piece in own]
+                    for own in (dict(wanted[w])[part] for part, (w, _) in enumerate(parts))
+                ],
+            }
+        return value
 
     def stop(self) -> None:
         """Tell the workers that this attempt is over."""
@@ -270,16 +287,26 @@ class Sorting:
         """Return what all workers tell under ``what``, their answers where that is None."""
         self.context.emit("step", step=step, attempt=self.attempt)
         heard: dict[str, Any] = {}
+        began = last = time.monotonic()
         while len(heard) < len(self.workers):
-            match await self.context.next_event():
+            # a worker that hangs shows by the others
+            patience = max(self.context.spec["measuring"]["hang"], OVERDUE * (last - began))
+            due = last + patience - time.monotonic() if heard else None
+            try:
+                event = await asyncio.wait_for(self.context.next_event(), due)
+            except TimeoutError:
+                for worker in set(self.workers) - heard.keys():
+                    self.context.give_up_on(worker, f"nothing heard for {patience:.0f} s")
+                raise LostWorker(f"nothing heard for {patience:.0f} s") from None
+            match event:
                 case ("left", worker) if worker in self.workers:
                     raise LostWorker(f"{self.context.name(worker)} left")
                 case ("news", worker, news) if news.get("attempt") == self.attempt:
                     if what in news:
-                        heard[worker] = news
+                        heard[worker], last = news, time.monotonic()
                 case ("answer", (worker, name), answer) if name == f"sort {self.attempt}":
                     self._check(worker, answer)
-                    heard[worker] = answer
+                    heard[worker], last = answer, time.monotonic()
         return heard
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted
-from fpmdask.apps.sort.plan import Piece, SortSpec, sampled
+from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted, check_dtype
+from fpmdask.apps.sort.plan import INDEX, Piece, SortSpec, sampled
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
 from fpmdask.errors import PartitionError, RunCancelledError
@@ -34,9 +36,24 @@ def sort_share(order: Mapping[str, Any]) -> None:
     step(order, lambda side, space: _answer(side, space, order))
 
 
-def run_key(attempt: int, number: int) -> tuple[str, int, int]:
-    """Return the key under which a worker offers one of its sorted runs."""
-    return "fpmdask-run", attempt, number
+RUN = "fpmdask-run"
+
+
+def run_key(attempt: int, number: int, what: str = "keys") -> tuple[str, int, int, str]:
+    """Return the key under which a worker offers one of its sorted runs, or their positions."""
+    return RUN, attempt, number, what
+
+
+def sort_with_positions(keys: np.ndarray, positions: np.ndarray) -> None:
+    """Sort keys in place, equal ones as they were, and their positions with them."""
+    order = np.argsort(keys, kind="stable")
+    keys[...] = keys[order]
+    positions[...] = positions[order]
+
+
+def merged_positions(keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return positions in the order of their keys, equal ones as they were."""
+    return np.asarray(positions[np.argsort(keys, kind="stable")])
 
 
 def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -58,15 +75,20 @@ class _Share:
         self.attempt = order["attempt"]
         self.notes = space.notes(f"sort {self.attempt}")
         self.threads = max(1, side.worker.state.nthreads)
+        self.positions: list[np.ndarray] = []
         self.received = 0
         self.seconds: dict[str, float] = {}
         self.cpu = time.process_time()
 
     def sort(self) -> Mapping[str, Any]:
         """Go through the steps, each at the coordinator's word."""
+        self._forget_earlier()
         runs = self._timed("sort", self._runs)
         for number, run in enumerate(runs):
             self.space.offered[run_key(self.attempt, number)] = run.reshape(1, -1)
+            if self.spec.index:
+                key = run_key(self.attempt, number, "positions")
+                self.space.offered[key] = self.positions[number].reshape(1, -1)
         samples = [sampled(run, self.order["samples"]) for run in runs]
         self._say(
             sizes=[run.size for run in runs], samples=[sample.tobytes() for sample in samples]
@@ -82,8 +104,13 @@ class _Share:
         )
         self._say(below=counts[: len(runs)], through=counts[len(runs) :])
         for part, pieces in self._heard("exchange"):
-            keys = self._timed("exchange", lambda: self._taken(runs, pieces))  # noqa: B023  # at once
-            self._timed("merge", keys.sort)
+            keys = self._timed("exchange", partial(self._taken, runs, pieces, "keys"))
+            if self.spec.index:
+                taken = partial(self._taken, self.positions, pieces, "positions")
+                positions = self._timed("exchange", taken)
+                keys = self._timed("merge", partial(merged_positions, keys, positions))
+            else:
+                self._timed("merge", keys.sort)
             if self.spec.descending:
                 keys = np.ascontiguousarray(keys[::-1])
             self.space.parts[part] = Sorted(keys)
@@ -95,13 +122,19 @@ class _Share:
             "keys_sorted": sum(run.size for run in runs),
         }
 
+    def _forget_earlier(self) -> None:
+        """Drop what attempts left that were given up."""
+        self.space.parts.clear()
+        for key in [key for key in self.space.offered if key[0] == RUN]:
+            del self.space.offered[key]
+
     # ---- before the exchange
 
     def _runs(self) -> list[np.ndarray]:
         """Return sorted runs of the pieces: of those that are here, then of those that come."""
         pieces = [Piece(*piece) for piece in self.order["pieces"]]
         own = self.side.worker.address
-        here = [piece for piece in pieces if piece.owner == own]
+        here = [piece for piece in pieces if piece.owner == own]  # the first ones
         remote = [piece for piece in pieces if piece.owner != own]
         local = sum(piece.size for piece in here)
         total = local + sum(piece.size for piece in remote)
@@ -121,14 +154,35 @@ class _Share:
             for piece in here:
                 chunk = chunks[self.spec.keys[piece.chunk]]
                 checked = checked_chunk(piece.chunk, chunk, (self.spec.sizes[piece.chunk],))
+                check_dtype(chunk.dtype, self.spec.dtype)
                 keys[at : at + piece.size] = checked[piece.low : piece.high]
                 at += piece.size
-            runs = _slices(keys[:local], self.threads)
-            list(threads.map(np.ndarray.sort, runs))
-            self.received += coming.result()
-            late = _slices(keys[local:], self.threads)
-            list(threads.map(np.ndarray.sort, late))
-        return [run for run in (*runs, *late) if run.size] or [keys]
+            runs = slices(keys[:local], self.threads)
+            late = slices(keys[local:], self.threads)
+            if self.spec.index:
+                self.positions = self._positions(pieces, [*runs, *late])
+                at = len(runs)
+                list(threads.map(sort_with_positions, runs, self.positions[:at]))
+                self.received += coming.result()
+                list(threads.map(sort_with_positions, late, self.positions[at:]))
+            else:
+                list(threads.map(np.ndarray.sort, runs))
+                self.received += coming.result()
+                list(threads.map(np.ndarray.sort, late))
+        return [*runs, *late]
+
+    def _positions(self, pieces: Sequence[Piece], runs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return where in the whole array the keys of each run are, before they are sorted."""
+        total = sum(piece.size for piece in pieces)
+        positions: np.ndarray = self.space.scratch.take("sort.positions", total, INDEX)
+        offsets = [0, *accumulate(self.spec.sizes)]
+        at = 0
+        for piece in pieces:
+            first = offsets[piece.chunk] + piece.low
+            positions[at : at + piece.size] = np.arange(first, first + piece.size)
+            at += piece.size
+        edges = [0, *accumulate(run.size for run in runs)]
+        return [positions[low:high] for low, high in pairwise(edges)]
 
     def _chunks(self, wanted: Sequence[Any]) -> dict[Any, Any]:
         async def look() -> dict[Any, Any]:
@@ -143,10 +197,13 @@ class _Share:
 
     # ---- the exchange
 
-    def _taken(self, runs: Sequence[np.ndarray], pieces: Sequence[Sequence[Any]]) -> np.ndarray:
-        """Return the keys of one part, unsorted, from the runs of all workers."""
+    def _taken(
+        self, runs: Sequence[np.ndarray], pieces: Sequence[Sequence[Any]], what: str
+    ) -> np.ndarray:
+        """Return the keys of one part, unsorted, or their positions, from all workers' runs."""
         own = self.side.worker.address
-        keys = np.empty(sum(high - low for *_, low, high, _ in pieces), self.spec.dtype)
+        dtype = self.spec.dtype if what == "keys" else INDEX
+        keys = np.empty(sum(high - low for *_, low, high, _ in pieces), dtype)
         wanted: dict[str, list[Wanted]] = {}
         local, at = [], 0
         for peer, number, low, high, length in pieces:
@@ -155,7 +212,7 @@ class _Share:
             if peer == own:
                 local.append((target, runs[number][low:high]))
             elif low < high:
-                key = run_key(self.attempt, number)
+                key = run_key(self.attempt, number, what)
                 wanted.setdefault(peer, []).append(Wanted(key, low, high, (1, length), target))
         for target, piece in local:
             target[...] = piece
@@ -189,6 +246,6 @@ class _Share:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
 
 
-def _slices(keys: np.ndarray, count: int) -> list[np.ndarray]:
+def slices(keys: np.ndarray, count: int) -> list[np.ndarray]:
     """Return an array in so many pieces of about the same size, not smaller than is worth it."""
     return list(np.array_split(keys, min(count, max(1, keys.size >> 14))))

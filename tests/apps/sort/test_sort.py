@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import threading
 from dataclasses import replace
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from distributed import futures_of, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort import run
+from fpmdask.apps.sort import run, share
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -156,6 +158,36 @@ async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(c, s, *wo
     await nothing_left(s)
 
 
+@pytest.mark.slow
+@cluster()
+async def test_positions_are_a_permutation_that_sorts(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for name, values in ARRAYS.items():
+        x = c.persist(da.from_array(values, chunks=max(1, values.size // 7)))
+        for descending in (False, True):
+            found = await balancer.argsort(x, descending=descending)
+            assert found.dtype == np.int64
+            at = await c.compute(found)
+            np.testing.assert_array_equal(np.sort(at), np.arange(values.size), name)
+            expected = np.sort(values)[::-1] if descending else np.sort(values)
+            np.testing.assert_array_equal(values[at], expected, name)
+        del found, x
+    assert (await c.compute(await balancer.argsort(np.empty(0)))).dtype == np.int64
+    await nothing_left(s)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@cluster(nthreads=2)
+async def test_positions_that_are_lost_are_made_again_as_they_were(c, s, *workers, descending):
+    """Also of equal keys, which are in the order of the workers' runs."""
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.default_rng(1).integers(0, 5, 200_000, chunks=10_000))
+    found = await balancer.argsort(x, descending=descending)
+    before = await c.compute(found)
+    await workers[0].close(timeout=1)
+    np.testing.assert_array_equal(await c.compute(found), before)
+
+
 @cluster()
 async def test_a_result_that_is_lost_is_made_again(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
@@ -199,6 +231,48 @@ async def test_bad_arrays_are_refused_at_once(c, s, *workers):
     with pytest.raises(PartitionError, match="its dask array says"):
         await balancer.sort(wrong)
     assert not s.plugins["fpmdask"].runs
+
+
+@cluster()
+async def test_chunks_of_another_kind_are_refused(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = da.ones(8, chunks=2, dtype="i8").map_blocks(lambda block: block + 0.5, dtype="i8")
+    with pytest.raises(PartitionError, match="its dask array says int64"):
+        await balancer.sort(x)
+
+
+@cluster()
+async def test_a_worker_that_hangs_is_not_waited_for(c, s, *workers, monkeypatch):
+    """Its chunks have copies elsewhere; it is left out after the patience for hanging workers."""
+    balancer = await fpmdask.Balancer(c)
+    release = threading.Event()
+    original = share._Share._runs
+
+    def hangs(self):
+        if str(self.side.worker.name) == "1" and not release.is_set():
+            release.wait(20)
+        return original(self)
+
+    monkeypatch.setattr(share._Share, "_runs", hangs)
+    x = c.persist(da.random.default_rng(1).random(30_000, chunks=1_000))
+    await wait(x)
+    await c.replicate(futures_of(x))
+    with dask.config.set({"fpmdask.hang": "1s"}):
+        found = await asyncio.wait_for(balancer.sort(x), 15)
+    assert "nothing heard" in balancer.report.left_out["1"]
+    release.set()
+    np.testing.assert_array_equal(await c.compute(found), np.sort(await c.compute(x)))
+
+
+@cluster()
+async def test_the_report_shows_and_keeps_a_sort(c, s, *workers, tmp_path):
+    balancer = await fpmdask.Balancer(c)
+    await balancer.sort(RANDOM.random(1000))
+    report = balancer.report
+    assert report.app == "sort"
+    assert "sort" in report._repr_html_()
+    report.save(tmp_path / "run.json")
+    assert type(report).load(tmp_path / "run.json").shares == report.shares
 
 
 @gen_cluster(

@@ -12,6 +12,7 @@ from fpmdask.apps.sort.plan import (
     candidates,
     cuts,
     dealt,
+    exchange,
     sample_count,
     sampled,
 )
@@ -111,6 +112,15 @@ def test_cut_runs_are_in_order_and_whole(lists, parts):
     np.testing.assert_array_equal(
         np.concatenate(merged), np.sort(np.concatenate(runs).astype(kind))
     )
+
+
+def test_everybody_takes_its_own_run_first():
+    edges = np.array([[0, 2, 5], [0, 3, 4], [0, 0, 9]])
+    made = exchange(edges, [("a", 0), ("b", 0), ("b", 1)], [("a", 5), ("b", 13)])
+    assert made == {
+        "a": [(0, [("a", 0, 0, 2, 5), ("b", 0, 0, 3, 4), ("b", 1, 0, 0, 9)])],
+        "b": [(1, [("b", 0, 3, 4, 4), ("b", 1, 0, 9, 9), ("a", 0, 2, 5, 5)])],
+    }
 
 
 def test_shares_are_met_for_any_keys():
