@@ -139,7 +139,14 @@ def _called(function: Callable[[FloatArray], FloatArray], units: FloatArray) -> 
     finite = np.isfinite(units)
     sizes = np.where(finite, units, 1.0)
     with np.errstate(over="ignore"):
-        result = numbers(function(sizes), "what the complexity returned")
+        try:
+            returned = function(sizes)
+        except TypeError as error:
+            raise PartitionError(
+                f"the complexity cannot be called with an array of units ({error}); "
+                "numpy.vectorize makes it so"
+            ) from error
+        result = numbers(returned, "what the complexity returned")
     if result.shape != units.shape:
         raise PartitionError(
             f"the complexity returned the shape {result.shape} for {units.shape}; it must work "

@@ -290,6 +290,9 @@ def levelled(total: int, within: Callable[[float], Any]) -> FloatArray:
     def shares(seconds: float) -> FloatArray:
         return np.asarray(within(seconds), dtype=np.float64)
 
+    free = np.minimum(shares(0.0), total)  # what takes no time
+    if free.sum() >= total:
+        return np.asarray(free * (total / free.sum()))
     high = 1.0
     while shares(high).sum() < total:
         high *= 2.0

@@ -74,7 +74,8 @@ def _count(value: Any, name: str) -> int:
     wanted = f"{name} must be a whole number from 1 to {MAX_UNITS}"
     if isinstance(value, bool | np.bool_) or not isinstance(value, _REAL):
         raise PartitionError(f"{wanted}, got {value!r} of type {type(value).__name__}")
-    if not math.isfinite(value) or value != math.floor(value) or not 1 <= value <= MAX_UNITS:
+    # the bounds first: no float is as large as an int may be
+    if not 1 <= value <= MAX_UNITS or value != math.floor(value):
         raise PartitionError(f"{wanted}, got {value!r}")
     return int(value)
 

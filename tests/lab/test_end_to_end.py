@@ -151,3 +151,43 @@ def test_a_worker_behind_a_slow_link_gets_less(lab, tmp_path):
         # what 100 Mbit/s allow, less the bucket of the emulated link; neither way can be faster
         assert min(link) > 6e-8
     assert shares[slow] < 0.7 * shares[lab]
+
+
+def test_a_sort_gives_slow_workers_less(lab):
+    with Client(lab.scheduler_address) as client:
+        balancer = fpmdask.Balancer(client)
+        x = da.random.default_rng(0).random(3_000_000, chunks=250_000).persist()
+        wait(x)
+        for _ in range(2):  # the second goes by what the first has taught
+            found = balancer.sort(x)
+        np.testing.assert_array_equal(found.compute(), np.sort(x.compute()))
+        units = {share["worker"]: share["units"] for share in balancer.report.shares}
+        assert units["fast"] > units["middle"] > units["slow"]
+        assert sum(units.values()) == x.size
+        positions = balancer.argsort(x, descending=True).compute()
+        np.testing.assert_array_equal(x.compute()[positions], np.sort(x.compute())[::-1])
+
+
+@pytest.mark.parametrize("step", ["sort", "exchange"])
+def test_a_sort_goes_on_without_a_worker_that_is_stopped(lab, step):
+    stopped = []
+
+    def stop(event):
+        if event["event"] == "step" and event["step"] == step and not stopped:
+            stopped.append(lab.worker_pid("slow"))
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    try:
+        with Client(lab.scheduler_address) as client, dask.config.set({"fpmdask.hang": "2s"}):
+            balancer = fpmdask.Balancer(client, progress=stop)
+            info = client.scheduler_info()["workers"]
+            others = [address for address, w in info.items() if w["name"] != "slow"]
+            x = da.random.default_rng(0).random(3_000_000, chunks=250_000)
+            x = client.persist(x, workers=others)
+            wait(x)
+            found = balancer.sort(x)
+            assert "slow" in balancer.report.left_out
+            np.testing.assert_array_equal(found.compute(), np.sort(x.compute()))
+    finally:
+        if stopped:
+            os.kill(stopped[0], signal.SIGCONT)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,7 @@ def test_rounding_beats_the_largest_remainder():
     [
         (0, [1.0], "units must be a whole number"),
         (10.5, [1.0], "units must be a whole number"),
+        (10**400, [1.0], "units must be a whole number"),
         (10, [], "one number per worker"),
         (10, [1.0, 0.0], r"speeds\[1\] is 0.0"),
         (10, [1.0, float("nan")], "finite number > 0"),
@@ -155,7 +157,15 @@ def test_bad_input_is_refused(function, units, speeds, says):
         function(units, speeds)
 
 
+def test_units_that_take_no_time_are_given_out_at_once():
+    assert by_complexity(3, [1.0], lambda x: 0 * x).tolist() == [3.0]
+    shares = by_complexity(1500, [1.0, 3.0], lambda x: np.floor(x / 1000) * 1000)
+    np.testing.assert_allclose(shares, 750.0, rtol=1e-3)
+
+
 def test_formulas_say_where_they_end():
+    with pytest.raises(PartitionError, match=r"numpy\.vectorize"):
+        by_complexity(10, [1.0, 1.0], math.log)
     with pytest.raises(PartitionError, match="at least 2 units"):
         nlogn_correction(1, [1.0])
     with pytest.raises(PartitionError, match="use by_complexity"):

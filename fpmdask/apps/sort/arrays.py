@@ -150,7 +150,7 @@ def _collected(client: Client, x: da.Array, spec: SortSpec, value: Mapping[str, 
             own = plan["parts"][part], plan["pieces"], plan["runs"]
             task = Task((name, n), recompute_positions, spec.to_json(), *own, chunks)
         else:
-            task = Task((name, n), recompute, low, high, spec.descending, chunks)
+            task = Task((name, n), recompute, spec.to_json(), low, high, chunks)
         graph[name, n] = task
     inputs: Any = [x]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=inputs)
@@ -160,12 +160,14 @@ def _collected(client: Client, x: da.Array, spec: SortSpec, value: Mapping[str, 
     return persisted
 
 
-def recompute(low: int, high: int, descending: bool, chunks: Sequence[np.ndarray]) -> np.ndarray:
+def recompute(
+    sort: Mapping[str, Any], low: int, high: int, chunks: Sequence[np.ndarray]
+) -> np.ndarray:
     """Task: keys ``low … high`` of the sorted array from all chunks of the input."""
-    keys = np.sort(np.concatenate(chunks))
-    if descending:
-        keys = keys[::-1]
-    return keys[low:high].copy()
+    spec = SortSpec.from_json(sort)
+    keys = np.concatenate(chunks).astype(spec.dtype, copy=False)
+    keys.sort()
+    return (keys[::-1] if spec.descending else keys)[low:high].copy()
 
 
 def recompute_positions(

@@ -128,7 +128,7 @@ def check_dtype(found: np.dtype[Any], declared: np.dtype[Any]) -> None:
     PartitionError
         If they do not fit into the array's dtype.
     """
-    if not np.can_cast(found, declared, "same_kind"):
+    if not np.can_cast(found, declared, "safe"):
         raise PartitionError(
             f"a chunk has dtype {found}, its dask array says {declared}; give map_blocks the right "
             "dtype"

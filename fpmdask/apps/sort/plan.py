@@ -212,7 +212,8 @@ def candidates(
     first, last = np.clip(first, 0, values.size - 1), np.clip(last, 0, values.size - 1)
     steps = np.linspace(0.0, 1.0, CANDIDATES)
     at = np.unique(np.rint(first[:, None] + (last - first)[:, None] * steps).astype(np.int64))
-    return np.unique(values[at])
+    # complex NaNs are several keys for `numpy.sort`
+    return np.unique(values[at], equal_nan=False)
 
 
 def cuts(
@@ -276,22 +277,56 @@ def exchange(
     -------
     dict
         Worker -> (part, pieces), a piece being (worker, number of its run, low, high, length of the
-        run). Everybody begins with its own runs, so that not all ask the same one first.
-        O(parts · runs).
+        run), none empty. Everybody begins with its own runs, so that not all ask the same one
+        first. O(parts · runs).
     """
     first = {worker: at for at, (worker, _) in reversed([*enumerate(runs)])}
     found: dict[str, list[Any]] = {worker: [] for worker, _ in parts}
+    lengths = edges[:, -1].tolist()
     for part, (worker, _) in enumerate(parts):
         lows, highs = edges[:, part].tolist(), edges[:, part + 1].tolist()
-        own = [
-            (peer, number, low, high, length)
-            for (peer, number), low, high, length in zip(
-                runs, lows, highs, edges[:, -1].tolist(), strict=True
-            )
-        ]
         turn = first.get(worker, 0)
-        found[worker].append((part, [*own[turn:], *own[:turn]]))
+        own = [
+            (*runs[at], lows[at], highs[at], lengths[at])
+            for at in (*range(turn, len(runs)), *range(turn))
+            if lows[at] < highs[at]
+        ]
+        found[worker].append((part, own))
     return found
+
+
+def recipe(
+    workers: Sequence[str],
+    pieces: Mapping[str, Sequence[Piece]],
+    sizes: Mapping[str, Sequence[int]],
+    wanted: Mapping[str, Sequence[tuple[int, Sequence[Sequence[Any]]]]],
+) -> dict[str, Any]:
+    """Return, as plain data, what a lost part of positions is to be made again by.
+
+    Parameters
+    ----------
+    workers : sequence of str
+        Those that sorted.
+    pieces, sizes : mapping
+        Worker -> the pieces of chunks that it sorted; the lengths of its runs.
+    wanted : mapping
+        What `exchange` returned.
+
+    Returns
+    -------
+    dict
+        ``pieces`` and ``runs`` per worker; ``parts``, the pieces of runs in each, by the number of
+        the worker.
+    """
+    numbers = {worker: n for n, worker in enumerate(workers)}
+    parts = dict(part for own in wanted.values() for part in own)
+    return {
+        "pieces": [[(p.chunk, p.low, p.high) for p in pieces[w]] for w in workers],
+        "runs": [list(sizes[w]) for w in workers],
+        "parts": [
+            [(numbers[peer], *piece) for peer, *piece in parts[part]] for part in sorted(parts)
+        ],
+    }
 
 
 def check_fits(units: Mapping[str, int], bounds: Mapping[str, float]) -> None:

@@ -20,6 +20,7 @@ from fpmdask.apps.sort.plan import (
     cuts,
     dealt,
     exchange,
+    recipe,
     sample_count,
 )
 from fpmdask.apps.sort.share import sort_share
@@ -37,8 +38,13 @@ from fpmdask.timing import TimingPolicy
 TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.12, budget_seconds=0.2, warmup=1)
 # Fewer keys than this per worker are not worth measuring anybody.
 FEW = 1 << 17
-# A step that takes a worker so many times as long as the others is not waited for.
+# A step that takes a worker so many times as long as the others is not waited for; where nobody is
+# done, so many times as long as keys take at the slowest.
 OVERDUE = 10.0
+SECONDS_PER_KEY = 1e-6
+# A worker that does not say so soon that it is there hangs.
+PING_SECONDS = 5.0
+AGAIN_SECONDS = 0.2
 # A sort that is disturbed so often is given up.
 MOST_ATTEMPTS = 20
 # Rounds of DFPA: times per key hardly depend on the number, so that little is left to find.
@@ -90,6 +96,7 @@ async def run(context: RunContext) -> dict[str, Any]:
             sorting.stop()
             context.emit("starting over", reason=str(lost))
             attempt += 1
+            await asyncio.sleep(AGAIN_SECONDS)  # the scheduler may not know yet who is gone
             if not context.workers or attempt > MOST_ATTEMPTS:
                 raise CoordinatorError(f"the sort was given up after this: {lost}") from None
             shares = await _shares(context, spec)
@@ -169,14 +176,15 @@ def _learned(context: RunContext, spec: SortSpec, address: str) -> PiecewiseLine
 
 
 def _learn(context: RunContext, spec: SortSpec) -> None:
-    """Keep what the sort took as models of its workers: seconds of all steps, by keys."""
+    """Keep what the sort took as models of its workers: seconds of its own steps, by keys."""
     addresses = {context.name(address): address for address in context.workers}
     for share in context.report["shares"]:
         address = addresses.get(share["worker"])
         units = (share["keys_sorted"] + share["units"]) / 2
-        if address is None or not units or share["seconds"] < LEAST_SECONDS:
+        # not the exchange: in it workers wait for each other
+        seconds = share["phases"].get("sort", 0.0) + share["phases"].get("merge", 0.0)
+        if address is None or not units or seconds < LEAST_SECONDS:
             continue
-        seconds = share["seconds"]
         if (before := _learned(context, spec, address)) is not None:
             seconds = (seconds + float(before.time(units))) / 2
         model = PiecewiseLinearModel.from_points([units], [seconds])
@@ -227,8 +235,9 @@ class Sorting:
         samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]
         ranks = [*accumulate(size for _, size in parts)][:-1]
         tried = await offload(candidates, samples, lengths, ranks)
+        packed = tried.tobytes()
         for worker in self.workers:
-            self._tell(worker, count=tried.tobytes())
+            self._tell(worker, count=packed)
 
         told = await self._everyone("below", "count")
         below, through = (
@@ -236,24 +245,17 @@ class Sorting:
             for side in ("below", "through")
         )
         at = await offload(cuts, below, through, ranks)
-        edges = np.column_stack([np.zeros(len(runs), np.int64), at, lengths])
-        found = [int(size) for size in np.diff(edges, axis=1).sum(0)]
+        edges = await offload(lambda: np.column_stack([np.zeros(len(runs), np.int64), at, lengths]))
         wanted = await offload(exchange, edges, runs, parts)
         for worker in self.workers:
             self._tell(worker, exchange=wanted[worker])
 
         answers = await self._everyone(None, "exchange")
+        found = (edges[:, 1:] - edges[:, :-1]).sum(0).tolist()
         self._report(parts, found, answers)
         value = await self._publish(parts, found)
-        if spec.index:  # what a lost part is to be made again by
-            value["plan"] = {
-                "pieces": [[(p.chunk, p.low, p.high) for p in pieces[w]] for w in self.workers],
-                "runs": [told_sizes[w] for w in self.workers],
-                "parts": [
-                    [(self.workers.index(peer), *piece) for peer, *piece in own]
-                    for own in (dict(wanted[w])[part] for part, (w, _) in enumerate(parts))
-                ],
-            }
+        if spec.index:
+            value["plan"] = await offload(recipe, self.workers, pieces, told_sizes, wanted)
         return value
 
     def stop(self) -> None:
@@ -289,15 +291,17 @@ class Sorting:
         heard: dict[str, Any] = {}
         began = last = time.monotonic()
         while len(heard) < len(self.workers):
-            # a worker that hangs shows by the others
-            patience = max(self.context.spec["measuring"]["hang"], OVERDUE * (last - began))
-            due = last + patience - time.monotonic() if heard else None
+            patience = max(
+                self.context.spec["measuring"]["hang"],
+                OVERDUE * ((last - began) if heard else SECONDS_PER_KEY * self.spec.units),
+            )
             try:
+                due = last + patience - time.monotonic()
                 event = await asyncio.wait_for(self.context.next_event(), due)
             except TimeoutError:
-                for worker in set(self.workers) - heard.keys():
-                    self.context.give_up_on(worker, f"nothing heard for {patience:.0f} s")
-                raise LostWorker(f"nothing heard for {patience:.0f} s") from None
+                await self._give_up(set(self.workers) - heard.keys(), heard, patience)
+                last = time.monotonic()
+                continue
             match event:
                 case ("left", worker) if worker in self.workers:
                     raise LostWorker(f"{self.context.name(worker)} left")
@@ -308,6 +312,33 @@ class Sorting:
                     self._check(worker, answer)
                     heard[worker], last = answer, time.monotonic()
         return heard
+
+    async def _give_up(self, silent: set[str], heard: Mapping[str, Any], patience: float) -> None:
+        """Leave out those that hang: who is not there, otherwise who is late though others are not.
+
+        Raises
+        ------
+        LostWorker
+            If anybody hangs. Where all are there and nobody is done, it may just take long.
+        """
+
+        async def there(worker: str) -> bool:
+            try:
+                asking = self.context.scheduler.rpc(worker).identity()
+                await asyncio.wait_for(asking, PING_SECONDS)
+            except (OSError, TimeoutError):
+                return False
+            return True
+
+        workers = sorted(silent)
+        answered = await asyncio.gather(*map(there, workers))
+        gone = [worker for worker, ok in zip(workers, answered, strict=True) if not ok]
+        reason = f"nothing heard for {patience:.0f} s"
+        for worker in gone or (workers if heard else ()):
+            if worker in self.context.workers:
+                self.context.give_up_on(worker, reason)
+        if gone or heard:
+            raise LostWorker(reason)
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         context = self.context

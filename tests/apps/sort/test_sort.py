@@ -236,9 +236,23 @@ async def test_bad_arrays_are_refused_at_once(c, s, *workers):
 @cluster()
 async def test_chunks_of_another_kind_are_refused(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    x = da.ones(8, chunks=2, dtype="i8").map_blocks(lambda block: block + 0.5, dtype="i8")
-    with pytest.raises(PartitionError, match="its dask array says int64"):
-        await balancer.sort(x)
+    ones = da.ones(8, chunks=2, dtype="i8")
+    for real, declared in [("f8", "int64"), ("i8", "int32"), ("f8", "float32"), ("U9", "<U1")]:
+        x = ones.map_blocks(lambda block, real=real: block.astype(real), dtype=declared)
+        with pytest.raises(PartitionError, match=f"its dask array says {declared}"):
+            await balancer.sort(x)
+
+
+@cluster()
+async def test_narrower_chunks_become_what_the_array_says(c, s, *workers):
+    """Also those of a part that is made again."""
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.arange(6000, chunks=500).map_blocks(lambda b: b.astype("f4"), dtype="f8"))
+    found = await balancer.sort(x, descending=True)
+    await workers[0].close(timeout=1)
+    kinds = c.map(lambda chunk: chunk.dtype.str, futures_of(found), pure=False)
+    assert set(await c.gather(kinds)) == {np.dtype("f8").str}
+    np.testing.assert_array_equal(await c.compute(found), np.arange(6000.0)[::-1])
 
 
 @cluster()
