@@ -216,6 +216,10 @@ class RunContext:
         self._overdue.add(address)
         self.leave_out(address, reason)
 
+    def shun(self, address: str) -> None:
+        """Have the run's workers ask one that hangs no more, and end what they wait for."""
+        self._tell_prepared({"op": "fpmdask-gone", "worker": address})
+
     def worker_back(self, address: str) -> None:
         """Hook: a worker has come; it may be asked again if one of this address had left."""
         self._tell_prepared({"op": "fpmdask-back", "worker": address})
@@ -225,7 +229,7 @@ class RunContext:
         if address in self._preparing:
             self._preparing.pop(address).cancel()
         self.channels.pop(address, None)
-        self._tell_prepared({"op": "fpmdask-gone", "worker": address})
+        self.shun(address)
         if address in self.workers:
             self.leave_out(address, GONE)
             self.post(("left", address))

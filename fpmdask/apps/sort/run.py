@@ -39,7 +39,7 @@ TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.12, budget_seconds=0.2, w
 # Fewer keys than this per worker are not worth measuring anybody.
 FEW = 1 << 17
 # A step that takes a worker so many times as long as the others is not waited for; where nobody is
-# done, so many times as long as keys take at the slowest.
+# done, no longer than keys take at the slowest.
 OVERDUE = 10.0
 SECONDS_PER_KEY = 1e-6
 # A worker that does not say so soon that it is there hangs.
@@ -293,7 +293,7 @@ class Sorting:
         while len(heard) < len(self.workers):
             patience = max(
                 self.context.spec["measuring"]["hang"],
-                OVERDUE * ((last - began) if heard else SECONDS_PER_KEY * self.spec.units),
+                OVERDUE * (last - began) if heard else SECONDS_PER_KEY * self.spec.units,
             )
             try:
                 due = last + patience - time.monotonic()
@@ -337,6 +337,7 @@ class Sorting:
         for worker in gone or (workers if heard else ()):
             if worker in self.context.workers:
                 self.context.give_up_on(worker, reason)
+            self.context.shun(worker)
         if gone or heard:
             raise LostWorker(reason)
 
