@@ -148,18 +148,30 @@ def dealt(
     return own
 
 
-def sample_count(units: int, least: int) -> int:
+def sample_count(units: int, least: int, runs: int) -> int:
     """Return how many keys of each sorted run are needed to place splitters.
 
-    Regular samples leave the rank of a splitter open by N / samples at most; one round of
-    `CANDIDATES` counts within that leaves `PRECISION` of the smallest share.
+    Parameters
+    ----------
+    units, least : int
+        Keys in all, and those of the smallest part.
+    runs : int
+        How many runs there are at least.
+
+    Returns
+    -------
+    int
+        Regular samples leave the rank of a splitter open by units / samples at most; one round of
+        `CANDIDATES` counts within that, or the samples of all runs together where these are fewer,
+        leaves `PRECISION` of the smallest part.
 
     Examples
     --------
-    >>> sample_count(1000, 1000), sample_count(24_000_000, 1_700_000)
-    (256, 377)
+    >>> sample_count(1000, 1000, 1), sample_count(24_000_000, 1_700_000, 6)
+    (256, 471)
     """
-    wanted = -(-units // max(1, int(PRECISION * (CANDIDATES - 1) * max(1, least))))
+    finer = min(CANDIDATES - 1, 2 * runs)
+    wanted = -(-units // max(1, int(PRECISION * finer * max(1, least))))
     return min(MOST_SAMPLES, max(FEWEST_SAMPLES, wanted))
 
 

@@ -226,7 +226,7 @@ class Sorting:
         )
         self.workers = list(busy)
         parts = _parts(context, busy)
-        self._dispatch(pieces, sample_count(spec.units, min(size for _, size in parts)))
+        self._dispatch(pieces, sample_count(spec.units, min(size for _, size in parts), len(busy)))
 
         told = await self._everyone("samples", "sort")
         runs = [(w, n) for w in self.workers for n in range(len(told[w]["sizes"]))]
