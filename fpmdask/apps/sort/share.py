@@ -90,7 +90,7 @@ class _Share:
         self.side, self.space, self.order, self.fetcher = side, space, order, fetcher
         self.spec = SortSpec.from_json(order["sort"])
         self.attempt = order["attempt"]
-        self.notes = space.notes(f"sort {self.attempt}")
+        self.notes = space.notes(f"attempt {self.attempt}")
         self.threads = max(1, side.worker.state.nthreads)
         self.positions: list[np.ndarray] = []
         self.received = 0

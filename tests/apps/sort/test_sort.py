@@ -13,7 +13,7 @@ from distributed import futures_of, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort import run, share
+from fpmdask.apps.sort import run, share, shares
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -94,8 +94,8 @@ async def test_one_part_per_thread_lies_on_its_worker(c, s, *workers, channels):
 @cluster()
 async def test_shares_follow_measured_speeds_and_are_known_later(c, s, *workers, monkeypatch):
     monkeypatch.setattr(run, "FEW", 0)
-    brief = replace(run.TIMING, min_seconds=0.002, budget_seconds=0.004)
-    monkeypatch.setattr(run, "TIMING", brief)
+    brief = replace(shares.TIMING, min_seconds=0.002, budget_seconds=0.004)
+    monkeypatch.setattr(shares, "TIMING", brief)
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).random(60_000, chunks=5_000))
     found = await balancer.sort(x)

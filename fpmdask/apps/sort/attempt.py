@@ -1,0 +1,171 @@
+"""One attempt of a run in which every worker has one long task, driven by notes and news."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
+from fpmdask.coordinator.tickets import Order
+from fpmdask.errors import CoordinatorError, PartitionError
+
+# A step that takes a worker so many times as long as the others is not waited for.
+OVERDUE = 10.0
+# A worker that does not say so soon that it is there hangs.
+PING_SECONDS = 5.0
+AGAIN_SECONDS = 0.2
+# A run that is disturbed so often is given up.
+MOST_ATTEMPTS = 20
+
+
+class LostWorker(Exception):
+    """A worker was lost in the middle: the others start over."""
+
+
+class Attempt:
+    """One attempt with the workers that are there; `LostWorker` where they do not stay.
+
+    Parameters
+    ----------
+    context : RunContext
+    number : int
+        Which attempt of the run.
+    patience : float
+        Seconds that a step may take at the slowest where no worker is done with it.
+    """
+
+    def __init__(self, context: RunContext, number: int, patience: float) -> None:
+        self.context, self.number, self.patience = context, number, patience
+        self.name = f"attempt {number}"
+        self.workers: list[str] = []
+
+    def dispatch(
+        self, task: Callable[[Mapping[str, Any]], None], orders: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Start a long task on each worker; ``order`` gets ``attempt`` and the ``channels``."""
+        context = self.context
+        self.workers = list(orders)
+        common = {"attempt": self.number, "channels": dict(context.channels)}
+        submitted = [
+            Order(worker, task, {**common, **order}, context.coordinator.slots)
+            for worker, order in orders.items()
+        ]
+        context.dispatch(submitted, [(worker, self.name) for worker in orders])
+
+    def tell(self, worker: str, **note: Any) -> None:
+        """Tell a worker's task something."""
+        self.context.tell(worker, self.name, note)
+
+    def stop(self) -> None:
+        """Tell the workers that this attempt is over."""
+        for worker in self.workers:
+            self.tell(worker, stop=True)
+
+    async def everyone(
+        self,
+        what: str | None,
+        step: str,
+        heard_of: Callable[[str, Mapping[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """Return what all workers tell under ``what``, their answers where that is None.
+
+        Other news go to ``heard_of`` as (worker, news).
+
+        Raises
+        ------
+        LostWorker
+            If a worker leaves, hangs, fails or misses what it needs.
+        PartitionError, KernelFailed
+            For what another attempt would not mend.
+        """
+        self.context.emit("step", step=step, attempt=self.number)
+        heard: dict[str, Any] = {}
+        began = last = time.monotonic()
+        while len(heard) < len(self.workers):
+            patience = max(
+                self.context.spec["measuring"]["hang"],
+                OVERDUE * (last - began) if heard else self.patience,
+            )
+            try:
+                due = last + patience - time.monotonic()
+                event = await asyncio.wait_for(self.context.next_event(), due)
+            except TimeoutError:
+                await self._give_up(set(self.workers) - heard.keys(), heard, patience)
+                last = time.monotonic()
+                continue
+            match event:
+                case ("left", worker) if worker in self.workers:
+                    raise LostWorker(f"{self.context.name(worker)} left")
+                case ("news", worker, news) if news.get("attempt") == self.number:
+                    if what in news:
+                        heard[worker], last = news, time.monotonic()
+                    elif heard_of is not None:
+                        heard_of(worker, news)
+                        last = time.monotonic()
+                case ("answer", (worker, name), answer) if name == self.name:
+                    self._check(worker, answer)
+                    heard[worker], last = answer, time.monotonic()
+        return heard
+
+    async def _give_up(self, silent: set[str], heard: Mapping[str, Any], patience: float) -> None:
+        """Leave out those that hang: who is not there, otherwise who is late though others are not.
+
+        Raises
+        ------
+        LostWorker
+            If anybody hangs. Where all are there and nobody is done, it may just take long.
+        """
+
+        async def there(worker: str) -> bool:
+            try:
+                asking = self.context.scheduler.rpc(worker).identity()
+                await asyncio.wait_for(asking, PING_SECONDS)
+            except (OSError, TimeoutError):
+                return False
+            return True
+
+        workers = sorted(silent)
+        answered = await asyncio.gather(*map(there, workers))
+        gone = [worker for worker, ok in zip(workers, answered, strict=True) if not ok]
+        reason = f"nothing heard for {patience:.0f} s"
+        for worker in gone or (workers if heard else ()):
+            if worker in self.context.workers:
+                self.context.give_up_on(worker, reason)
+            self.context.shun(worker)
+        if gone or heard:
+            raise LostWorker(reason)
+
+    def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
+        context = self.context
+        if "unusable" in answer:
+            raise PartitionError(answer["unusable"])
+        if "missing" in answer:
+            raise LostWorker(f"{context.name(worker)} did not get all it needs")
+        if answer.get("left") or "cancelled" in answer:
+            if worker in context.workers:
+                context.leave_out(worker, CLOSING)
+            raise LostWorker(f"{context.name(worker)} {CLOSING}")
+        if "error" in answer:
+            error = answer["error"]
+            reason = f"{error['type']}: {error['message']}"
+            if worker in context.workers:
+                context.leave_out(worker, reason)
+            if not context.workers:
+                raise KernelFailed(f"no worker could do its share ({reason})", error)
+            raise LostWorker(f"{context.name(worker)} failed: {reason}")
+
+
+async def again(context: RunContext, number: int, lost: LostWorker) -> None:
+    """Wait a moment before attempt ``number``.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker is left, or there have been too many attempts.
+    """
+    context.emit("starting over", reason=str(lost))
+    await asyncio.sleep(AGAIN_SECONDS)  # the scheduler may not know yet who is gone
+    if not context.workers or number > MOST_ATTEMPTS:
+        raise CoordinatorError(f"the sort was given up after this: {lost}")

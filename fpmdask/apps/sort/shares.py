@@ -1,0 +1,135 @@
+"""Who gets how much: by what earlier runs took, else by a timed kernel, else the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from distributed.utils import offload
+
+from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.identity import KernelId, canonical
+from fpmdask.coordinator.rounds import measure
+from fpmdask.errors import PartitionError
+from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
+from fpmdask.partition import geometric
+from fpmdask.timing import TimingPolicy
+
+# CPU-quota periods are 10 ms and more: shorter timings say little.
+TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.12, budget_seconds=0.2, warmup=1)
+# Rounds of DFPA: times per key hardly depend on the number, so that little is left to find.
+ROUNDS = 1
+# Half of what a run took counts, where it took so long.
+LEAST_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """What is known, over runs, of how fast workers do one kind of work.
+
+    Parameters
+    ----------
+    context : RunContext
+        Prepared with the kernel that is timed where nothing is known.
+    name : str
+        Under which the library keeps what runs have taught.
+    parameters : dict
+        What else tells one kind of work from another.
+    few : int
+        Fewer units than this per worker are not worth measuring anybody.
+    noun : str
+        What units are called in messages.
+    """
+
+    context: RunContext
+    name: str
+    parameters: dict[str, Any]
+    few: int
+    noun: str
+
+    async def shares(self, units: int, room: Callable[[str], float]) -> dict[str, int]:
+        """Return units per worker so that all finish together; noted as the run's distribution.
+
+        Parameters
+        ----------
+        units
+            To share out.
+        room
+            Address → the most units that a worker has memory for.
+
+        Raises
+        ------
+        PartitionError
+            If they do not fit into the workers' memory.
+        """
+        context = self.context
+        workers = list(context.workers)
+        bounds = {
+            address: room(address) if address in context.scheduler.workers else 0.0
+            for address in workers
+        }
+        if sum(bounds.values()) < units:
+            raise PartitionError(
+                f"{units} {self.noun} do not fit into the memory of the {len(workers)} workers "
+                f"that are left, which have room for {sum(bounds.values()):.0f}; add workers or "
+                "memory"
+            )
+        models, reason = self._models(), "known"
+        if models is None and units >= self.few * len(workers):
+            await self._measure(units, bounds)
+            workers = list(context.workers)
+            models, reason = self._models(), "measured"
+        if models is None:
+            models, reason = [ConstantModel(1.0)] * len(workers), f"few {self.noun}"
+        limits = [bounds.get(address, 0.0) for address in workers]
+        found = await offload(geometric, units, models, limits)
+        shares = {address: int(share) for address, share in zip(workers, found, strict=True)}
+        seconds = {
+            address: float(model.time(shares[address])) if shares[address] else 0.0
+            for address, model in zip(workers, models, strict=True)
+        }
+        context.set_result(shares, seconds, None, reason, shares)
+        return shares
+
+    def learn(self, taken: Iterable[tuple[str, float, float]]) -> None:
+        """Keep what workers took: (address, units, seconds) of the run's own steps."""
+        library = self.context.coordinator.library
+        for address, units, seconds in taken:
+            if address not in self.context.workers or not units or seconds < LEAST_SECONDS:
+                continue
+            if (before := self._learned(address)) is not None:
+                seconds = (seconds + float(before.time(units))) / 2
+            model = PiecewiseLinearModel.from_points([units], [seconds])
+            library.store(self._kernel(address), self.context.workers[address], model)
+
+    def _models(self) -> list[Model] | None:
+        """Return the workers' models, by earlier runs or else by their timed kernel, or None."""
+        workers = self.context.workers
+        learned = [self._learned(address) for address in workers]
+        timed = [self.context.model_of(address) for address in workers]
+        known = [model for model in (timed if None in learned else learned) if model is not None]
+        return [*known] if len(known) == len(workers) else None
+
+    async def _measure(self, units: int, bounds: dict[str, float]) -> None:
+        """Time the kernel on all workers at once, each with an even share."""
+        measuring = self.context.spec["measuring"]
+        if measuring["policy"] is None:
+            measuring = {**measuring, "policy": TIMING.to_json()}
+        measuring = {**measuring, "max_rounds": min(ROUNDS, measuring["max_rounds"])}
+
+        def limit_of(address: str) -> float:
+            return bounds.get(address, 0.0)
+
+        await measure(self.context, units, limit_of=limit_of, **measuring)
+
+    def _learned(self, address: str) -> PiecewiseLinearModel | None:
+        """Return what earlier runs say of a worker since its start."""
+        found = self.context.coordinator.library.find(
+            self._kernel(address), self.context.workers[address]
+        )
+        return found[0] if found is not None and found[1] else None
+
+    def _kernel(self, address: str) -> KernelId:
+        implementation = self.context.kernel_ids[address].implementation
+        return KernelId(self.name, implementation, canonical(self.parameters))
