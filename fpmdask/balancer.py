@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -22,14 +23,18 @@ from fpmdask.timing import TimingPolicy
 if TYPE_CHECKING:
     import dask.array as da
 
+    from fpmdask.apps.records.client import SortedRecords
+
 APPS = {
     "partition": "fpmdask.apps.partition:run",
     "matmul": "fpmdask.apps.matmul.run:run",
     "sort": "fpmdask.apps.sort.run:run",
+    "records": "fpmdask.apps.records.run:run",
 }
 KERNELS = {
     "matmul.panel": "fpmdask.apps.matmul.kernel:PanelUpdate",
     "sort.local": "fpmdask.apps.sort.kernel:LocalSort",
+    "records.local": "fpmdask.apps.records.kernel:RecordSort",
     "emulated": "fpmdask.timing.emulated:EmulatedKernel",
 }
 
@@ -405,6 +410,72 @@ class Balancer:
         slowly as it sorts.
         """
         return self._sort(x, descending, index=True)
+
+    def sort_records(
+        self,
+        sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        target: str | os.PathLike[str],
+        *,
+        distribution: Mapping[str, int] | None = None,
+        checksum: bool = True,
+    ) -> Any:
+        """Sort files of 100-byte records by their 10-byte keys, also more than memory holds.
+
+        Parameters
+        ----------
+        sources
+            Paths, globs or fsspec URLs of files that the workers can read; those of a local disk
+            are read by the workers that see them.
+        target
+            A folder that all workers share, empty or new: path or fsspec URL. If it holds what an
+            earlier call for the same files has left, its finished parts are taken up.
+        distribution
+            Worker name → records, all of them; by default what lets all finish together.
+        checksum
+            Sum up the CRC-32 of all records, which costs as much as the rest of the sorting.
+
+        Returns
+        -------
+        SortedRecords
+            ``parts``, ``paths``, ``records``, ``checksum``; also in ``target/manifest.json``.
+
+        Raises
+        ------
+        RecordsError
+            For files that are not there, not readable or not of whole records, a target that is not
+            empty, not shared or has no room, a disk that is full: what is finished stays and is
+            taken up by the next call.
+
+        Notes
+        -----
+        Records with equal keys stay in the order of the input. Every worker reads its share of the
+        input in runs, sorts them, and keeps what its memory has room for; the rest is spilled to
+        its local directory. Splitters are placed by exact counts; then every worker makes its parts
+        ``part-00000`` … of pieces of all runs. A part appears when it is complete. Where a worker
+        is lost in the middle the others read what it had read, and make the parts that are missing.
+
+        Every byte is read once, and moves to another worker once at most; what is spilled is
+        written and read once more. O(workers) tasks, O(parts · runs) pieces.
+
+        References
+        ----------
+        C. Cérin, J.-C. Dubacq, J.-L. Roch (2006), Methods for Partitioning Data to Improve Parallel
+        Execution Time for Sorting on Heterogeneous Clusters; sortbenchmark.org for the format.
+        """
+        from fpmdask.apps.records import client
+
+        request = {
+            "workers": self.workers,
+            "measuring": {**arguments.measuring(None, None, None, None), "policy": None},
+            "records": client.request(sources, target, distribution, checksum),
+        }
+        return self._sync(self._sort_records, request)
+
+    async def _sort_records(self, request: dict[str, Any]) -> SortedRecords:
+        from fpmdask.apps.records.client import SortedRecords
+
+        manifest, _ = await self._follow("records", request)
+        return SortedRecords.from_manifest(manifest)
 
     def _sort(self, x: Any, descending: bool, *, index: bool) -> Any:
         from fpmdask.apps.sort import arrays

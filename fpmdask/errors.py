@@ -13,6 +13,10 @@ class KernelError(FpmdaskError, RuntimeError):
     """A kernel that cannot be built, identified or run."""
 
 
+class RecordsError(FpmdaskError, ValueError):
+    """Record files that cannot be read, or a target that cannot be written."""
+
+
 class LabError(FpmdaskError, RuntimeError):
     """The machine cannot make the requested lab."""
 

@@ -21,7 +21,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -37,7 +37,7 @@ MOST_REQUEST_NBYTES = 64 << 20
 STEP_NBYTES = 1 << 16
 _LENGTH = struct.Struct("!I")
 
-Cut = Callable[[str, Sequence[Any]], tuple[Mapping[str, Any], Sequence[np.ndarray]]]
+Cut = Callable[[str, Sequence[Any]], tuple[Mapping[str, Any], Iterable[np.ndarray]]]
 
 
 class Channel:

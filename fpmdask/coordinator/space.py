@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fpmdask.coordinator.spill import Spilled
 from fpmdask.timing import Kernel, Scratch
 
 RELAYED = "fpmdask-relayed"
@@ -40,8 +41,9 @@ class RunSpace:
     kernel: Kernel | None = None
     parts: dict[int, Part] = field(default_factory=dict)
     partial: dict[int, Any] = field(default_factory=dict)
+    kept: dict[Any, Any] = field(default_factory=dict)  # from one attempt to the next
     # to other workers, beside chunks; None for what will not come
-    offered: dict[Any, np.ndarray | None] = field(default_factory=dict)
+    offered: dict[Any, np.ndarray | Spilled | None] = field(default_factory=dict)
     _ready: dict[Any, list[Slice]] = field(default_factory=dict)
     _news: threading.Condition = field(default_factory=threading.Condition)
     _notes: dict[str, queue.SimpleQueue[Any]] = field(default_factory=dict)
@@ -79,7 +81,8 @@ class RunSpace:
             there = self._news.wait_for(
                 lambda: self.is_ready(key, wanted) or self.cancelled.is_set(), seconds
             )
-        return self.offered.get(key) if there else None
+        found = self.offered.get(key) if there else None
+        return found if isinstance(found, np.ndarray) else None
 
     def cancel(self) -> None:
         """Make the steps of the run stop at their next check, and keep nothing for it."""
@@ -90,4 +93,5 @@ class RunSpace:
             notes.put(None)
         self.parts.clear()
         self.partial.clear()
+        self.kept.clear()
         self.offered.clear()

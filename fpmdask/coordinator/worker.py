@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ from fpmdask.coordinator.installation import PLUGIN
 from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.space import RELAY_SECONDS, RELAYED
 from fpmdask.coordinator.space import RunSpace as RunSpace
+from fpmdask.coordinator.spill import Spilled
 from fpmdask.errors import PartitionError
 from fpmdask.timing import (
     Kernel,
@@ -191,8 +192,8 @@ class WorkerSide(WorkerPlugin):
         arrays = await offload(contiguous) if large else contiguous()
         return {"pieces": [to_serialize(array) for array in arrays]}
 
-    def _cut(self, run: str, wanted: Sequence[Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """Return why there are no pieces, or views of the chunks; on the event loop."""
+    def _cut(self, run: str, wanted: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Return why there are no pieces, or views of what there is; on the event loop."""
         space = self.spaces.get(run)  # none where it only holds chunks
         data: Mapping[Any, Any] = self.worker.data
         given = {} if space is None else space.offered  # threads add to it meanwhile
@@ -201,16 +202,12 @@ class WorkerSide(WorkerPlugin):
         if missing:
             return {"missing": missing}, []
         try:
-            blocks = [
-                (checked_chunk(key, offered[key] if key in offered else data[key], shape), at)
+            return {}, [
+                _piece(key, offered[key] if key in offered else data[key], at, shape)
                 for key, at, shape in wanted
             ]
         except PartitionError as error:
             return {"unusable": str(error)}, []
-        return {}, [
-            (block if block.ndim == 2 else block.reshape(1, -1))[r0:r1, c0:c1]
-            for block, (r0, r1, c0, c1) in blocks
-        ]
 
     def _listen(self, worker: Worker) -> Channels | None:
         """Offer channels where the cluster's protocol is that of plain or encrypted sockets."""
@@ -226,10 +223,10 @@ class WorkerSide(WorkerPlugin):
 
     def _cut_for_channel(
         self, run: str, wanted: Sequence[Any]
-    ) -> tuple[dict[str, Any], list[np.ndarray]]:
+    ) -> tuple[dict[str, Any], Iterable[np.ndarray]]:
         """Return the header and the pieces for a request; in a thread."""
 
-        async def cut() -> tuple[dict[str, Any], list[np.ndarray]]:
+        async def cut() -> tuple[dict[str, Any], list[Any]]:
             if run not in self.spaces:
                 return {"missing": [key for key, _, _ in wanted]}, []
             return self._cut(run, wanted)
@@ -244,11 +241,8 @@ class WorkerSide(WorkerPlugin):
         refusal, pieces = asyncio.run_coroutine_threadsafe(cut(), loop.asyncio_loop).result()
         if refusal:
             return refusal, []
-        with_rows = [
-            piece if piece.strides[1] == piece.itemsize else np.ascontiguousarray(piece)
-            for piece in pieces
-        ]
-        return {"dtypes": [piece.dtype.str for piece in with_rows]}, with_rows
+        dtypes = [piece.dtype.str for piece in pieces]
+        return {"dtypes": dtypes}, map(_with_rows, pieces)  # each when it is sent
 
     @contextmanager
     def channel(self, peer: str, address: tuple[str, int]) -> Iterator[Channel]:
@@ -369,6 +363,22 @@ def checked_chunk(key: Any, chunk: Any, shape: Sequence[int]) -> np.ndarray:
             "map_blocks the right chunks"
         )
     return chunk
+
+
+def _piece(key: Any, value: Any, at: Sequence[int], shape: Sequence[int]) -> Any:
+    """Return a slice of a chunk, a one-dimensional one being one row, or of what was spilled."""
+    row0, row1, column0, column1 = at
+    if isinstance(value, Spilled):
+        return value.piece(column0, column1)
+    block = checked_chunk(key, value, shape)
+    return (block if block.ndim == 2 else block.reshape(1, -1))[row0:row1, column0:column1]
+
+
+def _with_rows(piece: Any) -> np.ndarray:
+    """Return a piece as an array whose rows are contiguous."""
+    if isinstance(piece, np.ndarray) and piece.strides[1] == piece.itemsize:
+        return piece
+    return np.ascontiguousarray(piece)
 
 
 def _identity(kernel: Kernel, digest: str | None) -> dict[str, str]:

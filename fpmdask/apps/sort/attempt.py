@@ -71,7 +71,7 @@ class Attempt:
     ) -> dict[str, Any]:
         """Return what all workers tell under ``what``, their answers where that is None.
 
-        Other news go to ``heard_of`` as (worker, news).
+        All news go to ``heard_of`` as (worker, news), those of earlier attempts too.
 
         Raises
         ------
@@ -98,12 +98,13 @@ class Attempt:
             match event:
                 case ("left", worker) if worker in self.workers:
                     raise LostWorker(f"{self.context.name(worker)} left")
-                case ("news", worker, news) if news.get("attempt") == self.number:
-                    if what in news:
-                        heard[worker], last = news, time.monotonic()
-                    elif heard_of is not None:
-                        heard_of(worker, news)
+                case ("news", worker, news):
+                    if news.get("attempt") == self.number:
                         last = time.monotonic()
+                        if what in news:
+                            heard[worker] = news
+                    if heard_of is not None:
+                        heard_of(worker, news)
                 case ("answer", (worker, name), answer) if name == self.name:
                     self._check(worker, answer)
                     heard[worker], last = answer, time.monotonic()

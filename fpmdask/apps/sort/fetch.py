@@ -59,6 +59,10 @@ class Fetcher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the channels."""
         self._open.close()
 
     def receive(self, wanted: Mapping[str, Sequence[Wanted]]) -> int:

@@ -1,0 +1,1 @@
+"""Files of records, sorted into files: larger than the cluster's memory, too."""

@@ -1,0 +1,252 @@
+"""Record files wherever fsspec reaches them; local ones without a copy between."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import numpy as np
+from fsspec.implementations.local import LocalFileSystem
+
+from fpmdask.errors import RecordsError
+from fpmdask.rawio import read_at, write_at
+from fpmdask.records.format import RECORD_NBYTES, Records
+
+# What tells one version of a file from another, as file systems call it.
+STAMPS = ("mtime", "LastModified", "last_modified", "ETag", "etag", "md5Hash", "created")
+
+
+class NotHere(RecordsError):
+    """A path or glob finds nothing on this machine; it may on another."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of whole records: its path or URL, its length in bytes, what tells its version."""
+
+    path: str
+    nbytes: int
+    stamp: str
+
+    @property
+    def records(self) -> int:
+        """How many records it holds."""
+        return self.nbytes // RECORD_NBYTES
+
+
+def find(sources: Sequence[str]) -> list[File]:
+    """Return the files that paths, globs and fsspec URLs name, in that order, globs sorted.
+
+    Raises
+    ------
+    NotHere
+        If a path or glob finds nothing.
+    RecordsError
+        If it finds a directory, a file twice or one that cannot be read, or the length of a file is
+        not a multiple of 100 bytes.
+    """
+    found: dict[str, File] = {}
+    for source in sources:
+        fs, path = _opened(source)
+        paths = sorted(fs.glob(path)) if fsspec.core.has_magic(path) else [path]
+        if not paths:
+            raise NotHere(f"no file matches {source}; check the path")
+        for one in paths:
+            file = _described(fs, one)
+            if file.path in found:
+                raise RecordsError(f"{file.path} is named twice; name every file once")
+            found[file.path] = file
+    return list(found.values())
+
+
+def _described(fs: Any, path: str) -> File:
+    try:
+        info = fs.info(path)
+        if info["type"] == "directory":
+            raise RecordsError(f"{path} is a directory; name its files, as {path}/*")
+        with fs.open(path, "rb") as file:
+            file.read(1)
+    except FileNotFoundError as error:
+        raise NotHere(f"there is no file {path}; check the path") from error
+    except OSError as error:
+        raise RecordsError(f"{path} cannot be read: {said(error)}") from error
+    nbytes = int(info["size"])
+    if nbytes % RECORD_NBYTES:
+        raise RecordsError(
+            f"{path} has {nbytes} bytes, which are {nbytes // RECORD_NBYTES} records of "
+            f"{RECORD_NBYTES} bytes and {nbytes % RECORD_NBYTES} bytes more; it is truncated, or "
+            "not a file of records"
+        )
+    stamp = next((str(info[name]) for name in STAMPS if name in info), "")
+    return File(path if is_local(fs) else fs.unstrip_protocol(path), nbytes, stamp)
+
+
+def read(file: File, first: int, records: Records) -> None:
+    """Fill ``records`` (n × 100) with those of a file from number ``first`` on.
+
+    Raises
+    ------
+    RecordsError
+        If it cannot be read, or ends earlier.
+    """
+    fs, path = _opened(file.path)
+    at = first * RECORD_NBYTES
+    try:
+        if is_local(fs):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                done = read_at(descriptor, at, records)
+            finally:
+                os.close(descriptor)
+        else:
+            memory, done = records.reshape(-1).data, 0
+            with fs.open(path, "rb", cache_type="none") as opened:
+                opened.seek(at)
+                while done < len(memory) and (got := opened.readinto(memory[done:])):
+                    done += got
+    except OSError as error:
+        raise RecordsError(f"{file.path} cannot be read: {said(error)}") from error
+    if done < records.nbytes:
+        raise RecordsError(
+            f"{file.path} ends after {at + done} of {file.nbytes} bytes; it has changed since the "
+            "sort began"
+        )
+
+
+class Folder:
+    """A folder that parts are written to: a path or an fsspec URL.
+
+    Raises
+    ------
+    RecordsError
+        From every method, where the file system refuses.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.fs, self.path = _opened(url)
+        self.local = is_local(self.fs)
+
+    def at(self, name: str) -> str:
+        """Return the path of a file in it."""
+        return f"{self.path.rstrip('/')}/{name}"
+
+    def make(self) -> None:
+        """Make the folder, and those above it."""
+        with self._explained():
+            self.fs.makedirs(self.path, exist_ok=True)
+
+    def names(self) -> dict[str, int]:
+        """Return the name and length of everything in it; nothing where it is not there."""
+        with self._explained():
+            if not self.fs.exists(self.path):
+                return {}
+            if not self.fs.isdir(self.path):
+                raise RecordsError(f"{self.url} is a file; give a folder that is empty, or new")
+            self.fs.invalidate_cache(self.path)
+            found = self.fs.ls(self.path, detail=True)
+        return {
+            each["name"].rstrip("/").rsplit("/", 1)[-1]: int(each["size"] or 0) for each in found
+        }
+
+    def free_nbytes(self) -> float:
+        """Return the free bytes of a local folder's disk, infinity elsewhere."""
+        if not self.local:
+            return float("inf")
+        path = self.path
+        while not os.path.exists(path):
+            path = os.path.dirname(path)
+        status = os.statvfs(path)
+        return float(status.f_bavail) * status.f_frsize
+
+    def write_json(self, name: str, data: Any, *, durable: bool = False) -> None:
+        """Write plain data as a file that is there completely or not at all."""
+        with self.writing(name, durable=durable) as write:
+            write(np.frombuffer(json.dumps(data, indent=1).encode(), np.uint8))
+
+    def read_json(self, name: str) -> Any:
+        """Return the plain data in a file, None where it is not there or is not JSON."""
+        with self._explained():
+            if not self.fs.exists(self.at(name)):
+                return None
+            text = self.fs.cat_file(self.at(name))
+        try:
+            return json.loads(text)
+        except ValueError:
+            return None
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with self._explained(), contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(self.at(name))
+
+    @contextlib.contextmanager
+    def writing(self, name: str, suffix: str = "", *, durable: bool = False) -> Iterator[Any]:
+        """Give a function that writes bytes; the file appears at the end, if all went well.
+
+        A local one is written beside its place under another name, which begins with a dot and ends
+        with ``suffix``; object stores show a file only when it is complete. A ``durable`` one is on
+        the disk by then.
+        """
+        with self._explained():
+            if not self.local:
+                with self.fs.open(self.at(name), "wb") as file:
+                    yield lambda records: file.write(records.reshape(-1).data)
+                return
+            temporary = self.at(f".{name.lstrip('.')}.{suffix or os.getpid()}.tmp")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, 0o666)
+            written = 0
+
+            def write(data: np.ndarray) -> None:
+                nonlocal written
+                write_at(descriptor, written, data)
+                written += data.nbytes
+
+            try:
+                try:
+                    yield write
+                    if durable:
+                        os.fdatasync(descriptor)
+                finally:
+                    os.close(descriptor)
+                os.replace(temporary, self.at(name))
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RecordsError(f"{self.url} cannot be used: {said(error)}") from error
+
+
+def is_local(fs: Any) -> bool:
+    """Tell whether a file system is this machine's."""
+    return isinstance(fs, LocalFileSystem)
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise RecordsError(f"{url} cannot be opened: {error}") from error
+    return fs, str(path)
+
+
+def said(error: OSError) -> str:
+    """Return what a file system's error means, and what to do where that is known."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            "no space is left on its disk; make room and call again: what is finished is taken up"
+        )
+    return error.strerror or str(error) or type(error).__name__

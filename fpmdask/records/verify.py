@@ -1,0 +1,165 @@
+"""Every record of a sorted target is read: are they in order, and all there?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fpmdask.errors import RecordsError
+from fpmdask.records.files import File, Folder, find, read
+from fpmdask.records.format import KEY_NBYTES, RECORD_NBYTES, checksum, out_of_order
+
+MANIFEST = "manifest.json"
+PART = "part-[0-9]*"
+STEP = 1 << 16
+# Problems that are named; the rest is counted.
+MOST_NAMED = 20
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found in a target: its records, their checksum, and what is wrong with them."""
+
+    target: str
+    parts: int
+    records: int
+    checksum: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is wrong."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "target": self.target,
+            "ok": self.ok,
+            "parts": self.parts,
+            "records": self.records,
+            "checksum": f"{self.checksum:x}",
+            "problems": list(self.problems),
+        }
+
+
+def verify(
+    target: str,
+    *,
+    records: int | None = None,
+    checksum: int | None = None,
+    threads: int | None = None,
+) -> Verification:
+    """Read every record of ``target/part-00000`` … and say what is wrong.
+
+    Parameters
+    ----------
+    target : str
+        A folder, as `Balancer.sort_records` writes it: a path or an fsspec URL.
+    records, checksum : int, optional
+        What there should be, as `write_records` says it; by default what the manifest says.
+    threads : int, optional
+        Parts that are read at once; by default what Python deems right.
+
+    Returns
+    -------
+    Verification
+        ``ok``, ``problems``, ``records``, ``checksum``, ``parts``.
+
+    Raises
+    ------
+    RecordsError
+        If there is no such folder, no part in it, or a part cannot be read or is no file of
+        records.
+
+    Notes
+    -----
+    O(n); 6.5 MB and one open file per thread.
+    """
+    folder = Folder(target)
+    manifest = folder.read_json(MANIFEST)
+    pattern = folder.fs.unstrip_protocol(folder.at(PART))
+    empty = manifest is not None and not manifest.get("parts", True)
+    parts = [] if empty else find([pattern])
+    with ThreadPoolExecutor(threads) as pool:
+        found = list(pool.map(_examined, parts))
+    problems = [problem for part in found for problem in part["problems"]]
+    last: tuple[str, bytes] | None = None
+    for file, part in zip(parts, found, strict=True):
+        if not part["records"]:
+            continue
+        if last is not None and part["first"] < last[1]:
+            problems.append(f"{file.path} begins with a key less than the last one of {last[0]}")
+        last = file.path, part["last"]
+    count = sum(part["records"] for part in found)
+    total = sum(part["checksum"] for part in found)
+    if manifest is None:
+        problems.append(f"there is no {MANIFEST}: the sort is not complete")
+    else:
+        problems += _differences(manifest, parts, count, total)
+    if records is not None and records != count:
+        problems.append(f"{count} records, there should be {records}")
+    if checksum is not None and checksum != total:
+        problems.append(f"checksum {total:x}, it should be {checksum:x}")
+    return Verification(target, len(parts), count, total, tuple(problems))
+
+
+def _examined(file: File) -> dict[str, Any]:
+    """Return records, checksum, first and last key of one part, and where it is out of order."""
+    problems, total, wrong = [], 0, 0
+    first = last = b""
+    # one more in front: the last one of the step before
+    block = np.empty((STEP + 1, RECORD_NBYTES), np.uint8)
+    for at in range(0, file.records, STEP):
+        count = min(STEP, file.records - at)
+        step = block[1 : count + 1]
+        read(file, at, step)
+        total += checksum(step)
+        known = block[0 if at else 1 : count + 1]
+        for number in out_of_order(known).tolist():
+            wrong += 1
+            if wrong == 1:
+                where = at + number - (1 if at else 0)
+                problems.append(f"{file.path}: record {where} has a key less than the one before")
+        if not at:
+            first = step[0, :KEY_NBYTES].tobytes()
+        last = step[-1, :KEY_NBYTES].tobytes()
+        block[0] = step[-1]
+    if wrong > 1:
+        problems.append(f"{file.path}: {wrong - 1} more records are out of order")
+    return {
+        "records": file.records,
+        "checksum": total,
+        "first": first,
+        "last": last,
+        "problems": problems,
+    }
+
+
+def _differences(
+    manifest: Mapping[str, Any], parts: list[File], count: int, total: int
+) -> list[str]:
+    """Return what the manifest says otherwise."""
+    try:
+        sizes = {part["name"]: part["records"] for part in manifest["parts"]}
+        said, sums = manifest["records"], manifest["checksum"]
+    except (KeyError, TypeError) as error:
+        raise RecordsError(f"{MANIFEST} is not one of fpmdask: {error!r}") from error
+    problems = []
+    there = {file.path.rsplit("/", 1)[-1]: file.records for file in parts}
+    differing = [name for name in sizes.keys() | there.keys() if sizes.get(name) != there.get(name)]
+    for name in sorted(differing)[:MOST_NAMED]:
+        problems.append(
+            f"{name}: {there.get(name, 'no')} records, {MANIFEST} says {sizes.get(name, 'none')}"
+        )
+    if len(differing) > MOST_NAMED:
+        problems.append(f"{len(differing) - MOST_NAMED} more parts are not as {MANIFEST} says")
+    if said != count:
+        problems.append(f"{count} records, {MANIFEST} says {said}")
+    if sums is not None and int(sums, 16) != total:
+        problems.append(f"checksum {total:x}, {MANIFEST} says {sums}")
+    return problems

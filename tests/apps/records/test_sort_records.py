@@ -1,0 +1,432 @@
+"""`Balancer.sort_records` on a cluster: every record, in order, whatever happens meanwhile."""
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import get_worker
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.records import plan, run, share, survey
+from fpmdask.coordinator.spill import Spilled
+from fpmdask.errors import CoordinatorError, RecordsError
+from fpmdask.records import KINDS, verify, write_records
+from fpmdask.records.files import Folder
+from fpmdask.records.format import RECORD_NBYTES, order
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+SIZES = [4000, 0, 2500, 1]
+
+
+def cluster(workers=3, nthreads=1, **options):
+    threads = [("127.0.0.1", nthreads)] * workers
+    return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=60, **options)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Runs and parts of 500 records at most, so that there are several."""
+    monkeypatch.setattr(plan, "MOST_NBYTES", 500 * RECORD_NBYTES)
+    monkeypatch.setattr(plan, "LEAST_NBYTES", 1)
+
+
+@pytest.fixture
+def little_memory(small, monkeypatch):
+    """Memory for hardly more than a run and a part: nearly everything is spilled."""
+    monkeypatch.setattr(run, "free_nbytes", lambda context, address: 200_000.0)
+
+
+def expected(written):
+    data = b"".join(Path(path).read_bytes() for path in written.paths)
+    records = np.frombuffer(data, np.uint8).reshape(-1, RECORD_NBYTES)
+    return records[order(records)].tobytes()
+
+
+def found_in(target):
+    paths = sorted(Path(target).glob("part-*"))
+    return b"".join(path.read_bytes() for path in paths)
+
+
+def only_the_result(target):
+    names = sorted(os.listdir(target))
+    return names[0] == "manifest.json" and all(name.startswith("part-") for name in names[1:])
+
+
+async def all_idle(workers):
+    """Wait until no task runs any more: those of a run that has failed stop at their next part."""
+    for worker in workers:
+        while worker.state.executing_count or worker.plugins["fpmdask"].side.spaces:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@cluster(nthreads=2)
+async def test_records_are_sorted_stably_into_parts(c, s, *workers, kind, small, tmp_path):
+    written = write_records(tmp_path / "in", SIZES, kind=kind, seed=1)
+    balancer = await fpmdask.Balancer(c)
+    target = str(tmp_path / "out")
+    found = await balancer.sort_records(str(tmp_path / "in" / "*"), target)
+    assert (found.records, found.checksum) == (written.records, written.checksum)
+    assert found_in(target) == expected(written)
+    assert only_the_result(target)
+    assert verify(target, records=written.records, checksum=written.checksum).ok
+    assert len(found.parts) > 12
+    assert found.paths == sorted(map(str, Path(target).glob("part-*")))
+    shares = balancer.report.shares
+    assert sum(share["units"] for share in shares) == written.records
+    assert sum(share["records_read"] for share in shares) == written.records
+    assert balancer.report.bytes_moved == sum(share["nbytes_received"] for share in shares) > 0
+    assert balancer.report.app == "records"
+    assert "part-00000" in found._repr_html_()
+    assert str(written.records) in repr(found)
+
+
+@pytest.mark.parametrize("channels", [True, False])
+@cluster()
+async def test_what_memory_has_no_room_for_is_spilled(
+    c, s, *workers, channels, little_memory, tmp_path
+):
+    written = write_records(tmp_path / "in", [20_000, 10_000], kind="duplicates", seed=2)
+    balancer = await fpmdask.Balancer(c)
+    if not channels:
+        for worker in workers:
+            side = worker.plugins["fpmdask"].side
+            await side.channels.close()
+            side.channels = None
+    await balancer.sort_records(written.paths, tmp_path / "out", checksum=False)
+    assert found_in(tmp_path / "out") == expected(written)
+    spilled = [share["nbytes_spilled"] for share in balancer.report.shares]
+    assert min(spilled) > 0
+    assert sum(spilled) > written.records * RECORD_NBYTES / 2
+    assert verify(str(tmp_path / "out"), checksum=written.checksum).ok
+
+
+STEPS = ["survey", "claim", "sort", "count", "plan", "exchange", "finish"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+@cluster()
+async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(
+    c, s, *workers, step, little_memory, tmp_path
+):
+    written = write_records(tmp_path / "in", SIZES, kind="skewed", seed=3)
+    closing = []
+
+    def close_one(event):
+        if event["event"] == "step" and event["step"] == step and not closing:
+            closing.append(asyncio.ensure_future(workers[1].close()))
+
+    balancer = await fpmdask.Balancer(c, progress=close_one)
+    found = await balancer.sort_records(written.paths, tmp_path / "out")
+    await closing[0]
+    assert found.checksum == written.checksum
+    assert found_in(tmp_path / "out") == expected(written)
+    assert only_the_result(tmp_path / "out")
+
+
+@cluster()
+async def test_who_stays_reads_nothing_twice(c, s, *workers, little_memory, tmp_path, monkeypatch):
+    written = write_records(tmp_path / "in", SIZES, seed=3)
+    read = []
+    original = share.read
+
+    def counted(file, first, records):
+        read.append(len(records))
+        original(file, first, records)
+
+    monkeypatch.setattr(share, "read", counted)
+    closing = []
+
+    def close_one(event):
+        if event["event"] == "step" and event["step"] == "exchange" and not closing:
+            closing.append(asyncio.ensure_future(workers[1].close()))
+
+    balancer = await fpmdask.Balancer(c, progress=close_one)
+    await balancer.sort_records(written.paths, tmp_path / "out")
+    await closing[0]
+    assert written.records < sum(read) < 1.5 * written.records
+    assert found_in(tmp_path / "out") == expected(written)
+
+
+@cluster()
+async def test_a_second_call_takes_up_what_a_failed_one_has_finished(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", SIZES, kind="duplicates", seed=4)
+    original, made = share._Share._part, []
+
+    def fails(self, number, pieces, records, fetcher):
+        if len(made) == 7:
+            raise RecordsError("enough")
+        made.append(number)
+        original(self, number, pieces, records, fetcher)
+
+    monkeypatch.setattr(share._Share, "_part", fails)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(RecordsError, match=r"enough \(worker"):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+    await all_idle(workers)
+    left = sorted(os.listdir(tmp_path / "out"))
+    assert "manifest.json" not in left
+    assert not [name for name in left if name.endswith(".tmp")]
+    finished = {name for name in left if name.startswith("part-")}
+    assert finished
+    times = {name: os.stat(tmp_path / "out" / name).st_mtime_ns for name in finished}
+    with pytest.raises(RecordsError, match="another sort"):
+        await balancer.sort_records(written.paths[:1], tmp_path / "out")
+    made.clear()
+    # fewer workers, other shares: the parts stay as they were planned
+    await workers[2].close()
+    monkeypatch.setattr(share._Share, "_part", original)
+    found = await balancer.sort_records(written.paths, tmp_path / "out")
+    assert found.checksum == written.checksum
+    assert {name: os.stat(tmp_path / "out" / name).st_mtime_ns for name in finished} == times
+    assert found_in(tmp_path / "out") == expected(written)
+    assert only_the_result(tmp_path / "out")
+    again = await balancer.sort_records(written.paths, tmp_path / "out")
+    assert again == found
+    assert balancer.report.reason == "complete already"
+
+
+@cluster()
+async def test_a_cancelled_sort_leaves_nothing_but_finished_parts(c, s, *workers, small, tmp_path):
+    written = write_records(tmp_path / "in", [50_000], seed=4)
+    begun = asyncio.Event()
+
+    def note(event):
+        if event["event"] == "part":
+            begun.set()
+
+    balancer = await fpmdask.Balancer(c, progress=note)
+    sorting = asyncio.ensure_future(balancer.sort_records(written.paths, tmp_path / "out"))
+    await begun.wait()
+    sorting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sorting
+    await all_idle(workers)
+    left = os.listdir(tmp_path / "out")
+    assert not [name for name in left if name.endswith(".tmp")]
+    found = await balancer.sort_records(written.paths, tmp_path / "out")
+    assert found.checksum == written.checksum
+    assert found_in(tmp_path / "out") == expected(written)
+
+
+@cluster()
+async def test_local_files_are_read_by_those_who_see_them(c, s, *workers, tmp_path, monkeypatch):
+    """Worker 0 does not see one file, worker 1 not the other."""
+    written = write_records(tmp_path / "in", [3000, 2000], seed=5)
+    original_find, original_read = survey.find, share.read
+    mine = {"0": written.paths[0], "1": written.paths[1]}
+    readers = []
+
+    def find(sources):
+        files = original_find(sources)
+        seen = mine.get(str(get_worker().name))
+        files = [file for file in files if seen in (None, file.path)]
+        if not files:
+            raise survey.NotHere(f"there is no file {sources[0]}")
+        return files
+
+    def read(file, first, records):
+        readers.append(file.path)
+        original_read(file, first, records)
+
+    monkeypatch.setattr(survey, "find", find)
+    monkeypatch.setattr(share, "read", read)
+    balancer = await fpmdask.Balancer(c, workers=["0", "1"])
+    for sources, target in ((written.paths, "a"), (tmp_path / "in" / "*", "b")):
+        await balancer.sort_records(sources, tmp_path / target)
+        assert found_in(tmp_path / target) == expected(written)
+        units = [share["records_read"] for share in balancer.report.shares]
+        assert units == [3000, 2000]
+
+
+@cluster()
+async def test_a_given_distribution_is_kept(c, s, *workers, tmp_path):
+    written = write_records(tmp_path / "in", [6000], seed=6)
+    balancer = await fpmdask.Balancer(c)
+    given = {"0": 4000, "1": 1900, "2": 100}
+    await balancer.sort_records(written.paths, tmp_path / "out", distribution=given)
+    for each in balancer.report.shares:
+        assert each["records_read"] == given[each["worker"]]
+        assert each["units"] == pytest.approx(given[each["worker"]], rel=0.02)
+    with pytest.raises(RecordsError, match="5999 records, the files 6000"):
+        await balancer.sort_records(
+            written.paths, tmp_path / "2", distribution={"0": 4000, "1": 1999}
+        )
+    with pytest.raises(RecordsError, match="no worker nobody"):
+        await balancer.sort_records(written.paths, tmp_path / "2", distribution={"nobody": 6000})
+
+
+@cluster()
+async def test_no_record_and_one_record(c, s, *workers, tmp_path):
+    balancer = await fpmdask.Balancer(c)
+    for count in (0, 1, 2):
+        written = write_records(tmp_path / f"in{count}", [count])
+        target = str(tmp_path / f"out{count}")
+        found = await balancer.sort_records(written.paths[0], target)
+        assert (found.records, found.checksum) == (count, written.checksum)
+        assert found_in(target) == expected(written)
+        assert verify(target, records=count, checksum=written.checksum).ok
+
+
+@cluster()
+async def test_other_file_systems(c, s, *workers, small):
+    folder = Folder("memory://unsorted")
+    folder.make()
+    data = np.random.default_rng(0).integers(0, 256, (3000, 100), np.uint8)
+    with folder.writing("x") as write:
+        write(data)
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.sort_records("memory://unsorted/*", "memory://sorted")
+    assert verify("memory://sorted", records=3000, checksum=found.checksum).ok
+    for url in ("memory://unsorted", "memory://sorted"):
+        Folder(url).fs.rm(url, recursive=True)
+
+
+@pytest.mark.parametrize("where", ["spill", "target"])
+@cluster()
+async def test_a_full_disk_is_said_and_loses_nothing(
+    c, s, *workers, where, little_memory, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", SIZES, seed=7)
+    before = expected(written)
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if where == "spill":
+        monkeypatch.setattr(Spilled, "write", full)
+    else:
+        monkeypatch.setattr("fpmdask.records.files.write_at", full)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(RecordsError, match="no space is left"):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+    monkeypatch.undo()
+    assert expected(written) == before
+    found = await balancer.sort_records(written.paths, tmp_path / "out")
+    assert found.checksum == written.checksum
+
+
+@cluster(workers=2)
+async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    written = write_records(tmp_path / "in", [100])
+    good, out = written.paths[0], tmp_path / "out"
+    short = tmp_path / "short"
+    short.write_bytes(bytes(250))
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "something").write_text("of mine")
+    cases = [
+        (([], out), {}, "sources is empty"),
+        ((3, out), {}, "found 3"),
+        ((good, 3), {}, "found 3"),
+        ((good, ""), {}, "give a path"),
+        ((good, out), {"checksum": "yes"}, "give True or False"),
+        ((good, out), {"distribution": [1, 2]}, "give a mapping"),
+        ((good, out), {"distribution": {"0": -1}}, "whole number of records"),
+        ((tmp_path / "nothing", out), {}, "there is no file .*nothing.*no worker finds it"),
+        ((tmp_path / "nothing*", out), {}, "no file matches .*nothing"),
+        ((tmp_path, out), {}, "is a directory"),
+        ((short, out), {}, "has 250 bytes"),
+        (([good, tmp_path / "in" / "*"], out), {}, "named twice"),
+        ((good, full), {}, "is not empty: something"),
+        ((good, short), {}, "is a file; give a folder"),
+        (("nosuch://x", out), {}, "cannot be opened"),
+        ((good, tmp_path / "short" / "below"), {}, "cannot be used"),
+    ]
+    for arguments, options, message in cases:
+        with pytest.raises(RecordsError, match=message):
+            await balancer.sort_records(*arguments, **options)
+        assert not out.exists(), message
+    assert sorted(os.listdir(full)) == ["something"]
+    monkeypatch.setattr(Folder, "free_nbytes", lambda self: 5000.0)
+    with pytest.raises(RecordsError, match=r"has room for 0\.00 GB"):
+        await balancer.sort_records(good, out)
+    monkeypatch.setattr(run, "free_nbytes", lambda context, address: 1e6)
+    monkeypatch.setattr(Folder, "free_nbytes", lambda self: 1e9)
+    with pytest.raises(RecordsError, match="1 MB of memory to spare; 4 MB are needed"):
+        await balancer.sort_records(good, out)
+
+
+@cluster(workers=2)
+async def test_a_file_that_changes_in_between_is_noticed(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [5000], seed=8)
+    original = share.read
+
+    def shrinks(file, first, records):
+        os.truncate(file.path, 100 * 100)
+        original(file, first, records)
+
+    monkeypatch.setattr(share, "read", shrinks)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(RecordsError, match="has changed since the sort began"):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+    monkeypatch.undo()
+    # other files than those that the target was begun with
+    with pytest.raises(RecordsError, match="another sort, of other files or of these before"):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+    os.unlink(written.paths[0])
+    with pytest.raises(RecordsError, match="there is no file"):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+
+
+@cluster(workers=2)
+async def test_a_target_that_is_not_shared_is_refused(c, s, *workers, tmp_path, monkeypatch):
+    written = write_records(tmp_path / "in", [5000], seed=8)
+    original = Folder.read_json
+
+    def other(self, name):
+        if str(get_worker().name) == "1":
+            return None
+        return original(self, name)
+
+    monkeypatch.setattr(Folder, "read_json", other)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(RecordsError, match="not the same folder for all workers"):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / "out")
+    await balancer.sort_records(written.paths, tmp_path / "out")
+
+
+@cluster(workers=1)
+async def test_a_lost_worker_with_the_only_view_of_a_file_is_said(c, s, worker, tmp_path):
+    written = write_records(tmp_path / "in", [5000], seed=8)
+    closing = []
+
+    def close_it(event):
+        if event["event"] == "step" and event["step"] == "sort" and not closing:
+            closing.append(asyncio.ensure_future(worker.close()))
+
+    balancer = await fpmdask.Balancer(c, progress=close_it)
+    with pytest.raises(CoordinatorError, match="given up"):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+    await closing[0]
+
+
+def test_a_manifest_says_all_that_a_reader_needs(tmp_path):
+    @cluster(workers=2)
+    async def sort(c, s, *workers):
+        balancer = await fpmdask.Balancer(c)
+        await balancer.sort_records(written.paths, tmp_path / "out")
+
+    written = write_records(tmp_path / "in", [5000], seed=9)
+    sort()
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["records"] == 5000
+    assert int(manifest["checksum"], 16) == written.checksum
+    assert manifest["sources"] == list(written.paths)
+    assert sum(int(part["checksum"], 16) for part in manifest["parts"]) == written.checksum
+    for before, after in zip(manifest["parts"], manifest["parts"][1:], strict=False):
+        assert before["last"] <= after["first"]
