@@ -30,19 +30,25 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 EXTERNAL_TO_PURE = {"numpy", "scipy"}
-# An application's kernel and plan are pure; these modules of it talk to Dask.
+# An application's kernel and plan are pure; these modules of it talk to Dask or pandas.
 DASK_SIDE = {
     "run",
     "share",
     "arrays",
+    "delivery",
     "distribute",
+    "encode",
     "fetch",
+    "frames",
     "helping",
+    "homes",
+    "labels",
     "inputs",
     "learned",
     "stored",
     "product",
     "relay",
+    "rows",
     "whereabouts",
 }
 
