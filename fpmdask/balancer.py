@@ -22,6 +22,7 @@ from fpmdask.timing import TimingPolicy
 
 if TYPE_CHECKING:
     import dask.array as da
+    import dask.dataframe as dd
 
     from fpmdask.apps.records.client import SortedRecords
 
@@ -411,6 +412,75 @@ class Balancer:
         """
         return self._sort(x, descending, index=True)
 
+    def sort_values(
+        self,
+        ddf: dd.DataFrame,
+        by: Any,
+        ascending: bool | Sequence[bool] = True,
+        na_position: str = "last",
+    ) -> Any:
+        """Sort the rows of a dask DataFrame, each worker a part in proportion to its speed.
+
+        Parameters
+        ----------
+        ddf
+            A dask DataFrame of pandas partitions, lazy or persisted; lazy ones are persisted by
+            this client.
+        by
+            A column, or a list of columns, the first of which counts most; the name of the index
+            may be among them. Booleans, numbers, dates, durations, periods, categories (in the
+            order of these), strings, bytes; also nullable ones and those of Arrow.
+        ascending
+            One for all, or one for each of `by`.
+        na_position
+            ``"last"`` or ``"first"``: where nulls go, whichever direction.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            All columns and the index in the order of `pandas.DataFrame.sort_values` with
+            ``kind="stable"``, complete and in the workers' memory: one partition per worker and
+            thread. Divisions are of the index: they are known where `by` is its name, ascending and
+            without nulls; rows of one index are in one partition then.
+
+        Raises
+        ------
+        PartitionError
+            For what is no dask DataFrame, labels that are not there or not unique, directions that
+            do not fit them, values that have no order, categories without a union, where keys and
+            the room to sort them do not fit into the workers' memory, or without dask.dataframe.
+        ChunksLostError
+            If the only copy of a partition was on a worker that died.
+
+        Notes
+        -----
+        Rows become keys of 64 bits where that suffices (up to 512 otherwise) that end in the row's
+        number, which are sorted as by `sort`. Then each row moves once, to where its key is. Where
+        a worker is lost in the middle, the step that needs it starts over.
+
+        Rows whose keys are equal in what of them fits are sorted where they end up, which is one
+        partition for all of them: partitions are uneven where very many rows agree in the first
+        sixty bytes of long strings, or in the index.
+
+        A partition that is lost later, with its worker, is made again from the input as for any
+        persisted collection.
+
+        O(partitions + parts · workers) tasks. Beside the input, the keys and then the result with
+        the pieces it is made from need memory. If there are few different strings in a column (4096
+        at most), all of them pass through this client.
+        """
+        try:
+            from fpmdask.apps.sort import frames, labels
+        except ImportError as missing:
+            raise PartitionError(
+                f"dask.dataframe cannot be used here ({missing}); install fpmdask[dataframe], on "
+                "the workers too"
+            ) from None
+        order = labels.check(ddf, by, ascending, na_position)
+        return self._sync(
+            frames.sort_values, self.client, ddf, order, self._sort_request(), self._follow
+        )
+
     def sort_records(
         self,
         sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -483,15 +553,17 @@ class Balancer:
         if not isinstance(descending, bool):
             raise PartitionError(f"descending = {descending!r}; give True or False")
         arrays.check(x)
+        sorting = partial(arrays.sort, descending=descending, index=index)
+        return self._sync(sorting, self.client, x, self._sort_request(), self._follow)
+
+    def _sort_request(self) -> dict[str, Any]:
         measuring = arguments.measuring(None, None, None, None)
         measuring["policy"] = None  # follows from the number of keys
-        request = {
+        return {
             "workers": self.workers,
             "recovery": config.seconds("recovery"),
             "measuring": measuring,
         }
-        sorting = partial(arrays.sort, descending=descending, index=index)
-        return self._sync(sorting, self.client, x, request, self._follow)
 
     # ---- life
 

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import fsspec
@@ -16,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from fpmdask.errors import RecordsError
 from fpmdask.rawio import read_at, write_at
-from fpmdask.records.format import RECORD_NBYTES, Records
+from fpmdask.records.format import RECORD_NBYTES, File, Records
 
 # What tells one version of a file from another, as file systems call it.
 STAMPS = ("mtime", "LastModified", "last_modified", "ETag", "etag", "md5Hash", "created")
@@ -24,20 +23,6 @@ STAMPS = ("mtime", "LastModified", "last_modified", "ETag", "etag", "md5Hash", "
 
 class NotHere(RecordsError):
     """A path or glob finds nothing on this machine; it may on another."""
-
-
-@dataclass(frozen=True)
-class File:
-    """A file of whole records: its path or URL, its length in bytes, what tells its version."""
-
-    path: str
-    nbytes: int
-    stamp: str
-
-    @property
-    def records(self) -> int:
-        """How many records it holds."""
-        return self.nbytes // RECORD_NBYTES
 
 
 def find(sources: Sequence[str]) -> list[File]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -16,6 +17,20 @@ Records = npt.NDArray[np.uint8]  # n × 100
 
 # Records per step of what is done word by word: the step's words stay in the cache.
 STEP = 8192
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of whole records: its path or URL, its length in bytes, what tells its version."""
+
+    path: str
+    nbytes: int
+    stamp: str
+
+    @property
+    def records(self) -> int:
+        """How many records it holds."""
+        return self.nbytes // RECORD_NBYTES
 
 
 def keys(records: Records) -> npt.NDArray[np.bytes_]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fpmdask.errors import RecordsError
-from fpmdask.records.files import File, Folder, find, read
-from fpmdask.records.format import KEY_NBYTES, RECORD_NBYTES, checksum, out_of_order
+from fpmdask.records.files import Folder, find, read
+from fpmdask.records.format import KEY_NBYTES, RECORD_NBYTES, File, checksum, out_of_order
 
 MANIFEST = "manifest.json"
 PART = "part-[0-9]*"

@@ -9,8 +9,8 @@ import pytest
 
 from fpmdask.errors import RecordsError
 from fpmdask.records import KINDS, verify, write_records
-from fpmdask.records.files import File, Folder, NotHere, find, read
-from fpmdask.records.format import RECORD_NBYTES, order
+from fpmdask.records.files import Folder, NotHere, find, read
+from fpmdask.records.format import RECORD_NBYTES, File, order
 
 
 def contents(written):

@@ -94,8 +94,8 @@ async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
     return persisted
 
 
-async def finished(client: Client, persisted: da.Array) -> None:
-    """Wait until all chunks are in memory.
+async def finished(client: Client, persisted: Any) -> None:
+    """Wait until all chunks of a collection are in memory.
 
     Raises
     ------

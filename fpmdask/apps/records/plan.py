@@ -11,8 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from fpmdask.errors import RecordsError
-from fpmdask.records.files import File
-from fpmdask.records.format import RECORD_NBYTES
+from fpmdask.records.format import RECORD_NBYTES, File
 
 # A part of the result, and a sorted run of the input, at most; less where memory is short.
 MOST_NBYTES = 64 << 20

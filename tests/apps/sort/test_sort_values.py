@@ -1,0 +1,379 @@
+"""`Balancer.sort_values` on a cluster: the order of pandas' stable one, nothing else changed."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+from itertools import pairwise
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from distributed import futures_of, wait
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.sort import delivery, encode, frames, homes
+from fpmdask.errors import ChunksLostError, PartitionError
+
+CONFIG = {
+    "distributed.scheduler.active-memory-manager.start": False,
+    "dataframe.convert-string": False,  # the dtypes are those of the test
+}
+MANAGED = ("target", "spill", "pause", "terminate")
+RANDOM = np.random.default_rng(0)
+ROWS = 3000
+WORDS = np.array(["b", "äbc", "", "zz", "a\0", "a", None], dtype=object)
+
+
+def with_nulls(values):
+    return pd.Series(values).mask(RANDOM.random(ROWS) < 0.1)
+
+
+FRAME = pd.DataFrame(
+    {
+        "float": with_nulls(RANDOM.random(ROWS)),
+        "few": RANDOM.integers(0, 9, ROWS, dtype="i2"),
+        "whole": RANDOM.integers(-(2**62), 2**62, ROWS),
+        "flag": RANDOM.random(ROWS) < 0.5,
+        "nullable": with_nulls(RANDOM.integers(0, 99, ROWS)).astype("Int64"),
+        "unsure": pd.Series(RANDOM.choice([True, False, None], ROWS)).astype("boolean"),
+        "word": pd.Series(RANDOM.choice(WORDS, ROWS), dtype="string[pyarrow]"),
+        "object": pd.Series(RANDOM.choice(WORDS, ROWS), dtype=object),
+        "bytes": pd.Series(RANDOM.choice([b"a", b"a\0", b""], ROWS), dtype=object),
+        "long": [f"{'x' * (n % 90)}{n % 700}" for n in RANDOM.integers(0, 10**9, ROWS)],
+        "kind": pd.Categorical(RANDOM.choice(["z", "a", "m"], ROWS), ["m", "z", "a"]),
+        "date": with_nulls(RANDOM.integers(0, 2**60, ROWS).view("M8[ns]")),
+        "local": pd.to_datetime(RANDOM.integers(0, 2**60, ROWS), utc=True).tz_convert("Asia/Tokyo"),
+        "delta": RANDOM.integers(-99, 99, ROWS).view("m8[us]"),
+        "arrow": pd.Series(RANDOM.integers(0, 99, ROWS)).astype(pd.ArrowDtype(pa.int32())),
+    },
+    index=pd.Index(RANDOM.integers(0, 500, ROWS), name="id"),
+)
+KEYS = [
+    *((column, True) for column in FRAME.columns),
+    ("id", True),
+    ("id", False),
+    ("long", False),
+    (["few", "float"], [True, False]),
+    (["kind", "word", "nullable"], [False, True, False]),
+    (["object", "id"], [False, True]),
+    (["flag", "local", "bytes"], False),
+    (["whole", "long"], [True, False]),
+    (["long", "whole"], False),
+]
+
+
+def cluster(workers=3, nthreads=1, **options):
+    threads = [("127.0.0.1", nthreads)] * workers
+    return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=90, **options)
+
+
+def frame_of(pdf, partitions=7):
+    """Return a lazy dask frame with exactly these rows and dtypes, and partitions without any."""
+    edges = np.linspace(0, len(pdf), partitions + 1).astype(int)
+    pieces = [pdf.iloc[low:high] for low, high in pairwise(edges)]
+    pieces.insert(len(pieces) // 2, pdf.iloc[:0])
+    return dd.from_map(lambda piece: piece, pieces, meta=pdf.iloc[:0])
+
+
+async def nothing_left(scheduler):
+    for _ in range(200):
+        gc.collect()
+        if not scheduler.tasks:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"left behind: {list(scheduler.tasks)}")
+
+
+async def check_sorted(c, found, pdf, by, ascending=True, na_position="last"):
+    expected = pdf.sort_values(by, ascending=ascending, na_position=na_position, kind="stable")
+    pd.testing.assert_frame_equal(await c.compute(found), expected)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_rows_sort_as_in_pandas(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(FRAME))
+    for n, (by, ascending) in enumerate(KEYS):
+        na_position = ("last", "first")[n % 2]
+        found = await balancer.sort_values(x, by, ascending, na_position)
+        assert all(future.status == "finished" for future in futures_of(found)), by
+        await check_sorted(c, found, FRAME, by, ascending, na_position)
+        assert (found.divisions[0] is not None) == (by == "id" and ascending), by
+    assert balancer.report.app == "sort"
+    del found, x
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster(nthreads=2)
+async def test_cut_keys_sort_as_whole_ones(c, s, *workers, monkeypatch):
+    """Also where nothing of them tells rows apart."""
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(FRAME))
+    monkeypatch.setattr(frames, "words_needed", lambda *given: 1)
+    monkeypatch.setattr(encode, "MOST_DISTINCT", 0)
+    for by, ascending in KEYS[-9:]:
+        found = await balancer.sort_values(x, by, ascending)
+        await check_sorted(c, found, FRAME, by, ascending)
+
+
+@cluster(nthreads=2)
+async def test_one_partition_per_thread_lies_where_it_was_sorted(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = pd.DataFrame({"a": RANDOM.random(200_000), "b": np.arange(200_000)})
+    found = await balancer.sort_values(frame_of(pdf, 12), "a")
+    assert found.npartitions == 6
+    holders = await c.who_has(futures_of(found))
+    assert sorted(len(addresses) for addresses in holders.values()) == [1] * 6
+    lengths = await c.gather(c.map(len, futures_of(found), pure=False))
+    by_name = {str(w.name): w.address for w in workers}
+    for share in balancer.report.shares:
+        own = [k for k, at in holders.items() if by_name[share["worker"]] in at]
+        assert len(own) == 2
+    assert sum(lengths) == sum(share["units"] for share in balancer.report.shares)
+    await check_sorted(c, found, pdf, "a")
+
+
+@cluster()
+async def test_divisions_of_an_index_in_order(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for index in [
+        RANDOM.integers(0, 20, 5000),
+        np.zeros(5000, int),
+        RANDOM.random(5000),
+        np.array(["a", "bc"])[RANDOM.integers(0, 2, 5000)],
+    ]:
+        pdf = pd.DataFrame({"a": np.arange(5000)}, index=pd.Index(index, name="key"))
+        found = await balancer.sort_values(frame_of(pdf), "key")
+        assert found.known_divisions
+        expected = pdf.sort_values("key", kind="stable")
+        pd.testing.assert_frame_equal(await c.compute(found), expected)
+        label = expected.index[1234]
+        pd.testing.assert_frame_equal(
+            await c.compute(found.loc[label:label]), expected.loc[label:label]
+        )
+
+
+@cluster()
+async def test_few_rows(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for rows in (0, 1, 2, 5):
+        pdf = FRAME.iloc[:rows]
+        found = await balancer.sort_values(frame_of(pdf, 2), ["float", "word"])
+        await check_sorted(c, found, pdf, ["float", "word"])
+    found = await balancer.sort_values(frame_of(FRAME.iloc[:0], 2), "id")
+    assert not found.known_divisions
+    same = pd.DataFrame({"a": [1.0] * 3000, "b": range(3000)})
+    await check_sorted(c, await balancer.sort_values(frame_of(same), "a"), same, "a")
+
+
+@cluster()
+async def test_lazy_frames_and_what_is_done_with_the_result(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = pd.DataFrame({"a": RANDOM.random(1000), "b": np.arange(1000) % 7, 3: 1.0})
+    x = dd.from_pandas(pdf, npartitions=5)
+    lazy = x[x.b > 2].assign(c=x.a * 2)
+    expected = pdf[pdf.b > 2].assign(c=pdf.a * 2).sort_values(["b", "a"], ascending=False)
+    found = await balancer.sort_values(lazy, ["b", "a"], ascending=False)
+    pd.testing.assert_frame_equal(await c.compute(found), expected)
+    pd.testing.assert_frame_equal(
+        await c.compute(found[["c"]].head(5, compute=False)), expected[["c"]].head(5)
+    )
+    await check_sorted(c, await balancer.sort_values(x, 3), pdf, 3)
+    again = await balancer.sort_values(found, "a")
+    pd.testing.assert_frame_equal(await c.compute(again), expected.sort_values("a"))
+
+
+@cluster()
+async def test_partitions_with_other_categories(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pieces = [
+        pd.DataFrame({"a": pd.Categorical(list(text)), "n": range(len(text))})
+        for text in ("bba", "zca", "", "aaxb")
+    ]
+    x = dd.from_map(lambda piece: piece, pieces, meta=pieces[2])
+    whole = await c.compute(x)
+    assert isinstance(whole.a.dtype, pd.CategoricalDtype)
+    for by in ("a", "n", ["a", "n"]):
+        await check_sorted(c, await balancer.sort_values(x, by, False), whole, by, False)
+    ordered = x.assign(a=x.a.map_partitions(lambda a: a.cat.as_ordered()))
+    with pytest.raises(PartitionError, match="categories of 'a' differ"):
+        await balancer.sort_values(ordered, "n")
+
+
+@cluster()
+async def test_partitions_of_other_dtypes(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pieces = [pd.DataFrame({"a": values}) for values in ([2.5, 1.5], [3, 1], [])]
+    x = dd.from_map(lambda piece: piece, pieces, meta=pieces[0])
+    found = await c.compute(await balancer.sort_values(x, "a"))
+    assert found.a.tolist() == [1, 1.5, 2.5, 3]
+    x = dd.from_map(lambda piece: piece, [*pieces, pd.DataFrame({"a": ["x"]})], meta=pieces[0])
+    with pytest.raises(PartitionError, match=r"'a' has dtype .* its dask frame says float64"):
+        await balancer.sort_values(x, "a")
+
+
+@pytest.mark.parametrize("step", ["look", "keys", "sort", "exchange", "ends", "sorted-rows"])
+@cluster()
+async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, step, monkeypatch):
+    left = []
+    original = homes.made
+
+    async def leaving(client, name, tasks, *more):
+        if name.startswith(f"fpmdask-{step}-") and not left:
+            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+            await asyncio.sleep(0)
+        return await original(client, name, tasks, *more)
+
+    def progress(event):
+        if event["event"] == "step" and event["step"] == step and not left:
+            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+
+    for module in (frames, delivery):
+        monkeypatch.setattr(module, "made", leaving)
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    x = c.persist(frame_of(FRAME, 12))
+    await wait(x)
+    found = await asyncio.wait_for(balancer.sort_values(x, "id"), 60)
+    assert left
+    await left[0]
+    assert found.known_divisions
+    await check_sorted(c, found, FRAME, "id")
+    del found, x
+    await nothing_left(s)
+
+
+@pytest.mark.parametrize("words", [1, None])
+@cluster()
+async def test_a_result_that_is_lost_is_made_again(c, s, *workers, words, monkeypatch):
+    if words:
+        monkeypatch.setattr(frames, "words_needed", lambda *given: words)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(FRAME, 12))
+    found = await balancer.sort_values(x, ["whole", "long"], [False, True])
+    await workers[0].close(timeout=1)
+    await check_sorted(c, found, FRAME, ["whole", "long"], [False, True])
+    await workers[1].close(timeout=1)
+    await check_sorted(c, found, FRAME, ["whole", "long"], [False, True])
+    del found, x
+    await nothing_left(s)
+
+
+@cluster()
+async def test_only_the_result_keeps_memory(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(FRAME))
+    await wait(x)
+    before = {key for key, task in s.tasks.items() if task.state == "memory"}
+    found = await balancer.sort_values(x, "float")
+    for _ in range(200):
+        after = {key for key, task in s.tasks.items() if task.state == "memory"}
+        if len(after - before) == found.npartitions:
+            break
+        await asyncio.sleep(0.02)
+    assert after - before == {future.key for future in futures_of(found)}
+    assert not any(task.worker_restrictions for task in s.tasks.values())
+    del found
+    for _ in range(200):
+        gc.collect()
+        if s.tasks.keys() <= before:
+            break
+        await asyncio.sleep(0.02)
+    assert before >= {key for key, task in s.tasks.items() if task.state == "memory"}
+
+
+@cluster()
+async def test_lost_partitions_are_named(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pieces = {("only", n): pd.DataFrame({"a": [n]}) for n in range(3)}
+    futures = await c.scatter(pieces, direct=True, hash=False)
+    x = dd.from_graph(futures, pieces["only", 0], (None,) * 4, [*pieces], "given")
+    await workers[0].close(timeout=1)
+    with pytest.raises(ChunksLostError, match="3 input chunks are gone"):
+        await balancer.sort_values(x, "a")
+
+
+@pytest.mark.slow
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)] * 2,
+    # the workers' memory is that of the test's process
+    config=CONFIG | {f"distributed.worker.memory.{what}": False for what in MANAGED},
+    worker_kwargs={"memory_limit": "400 MB"},
+)
+async def test_what_does_not_fit_is_refused_with_the_numbers(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = dd.from_map(
+        lambda n: pd.DataFrame({"a": np.zeros(n)}),
+        [8_000_000] * 5,
+        meta=pd.DataFrame({"a": [0.0]}),
+    )
+    with pytest.raises(PartitionError, match=r"partitions of 320\d+ bytes .* have room for"):
+        await balancer.sort_values(x, "a")
+    assert not s.plugins["fpmdask"].runs
+
+
+@cluster()
+async def test_what_a_partition_raises_is_raised(c, s, *workers):
+    def fails(piece):
+        raise ZeroDivisionError("of this partition")
+
+    balancer = await fpmdask.Balancer(c)
+    x = dd.from_map(fails, [1, 2], meta=pd.DataFrame({"a": [1]}))
+    with pytest.raises(ZeroDivisionError, match="of this partition"):
+        await balancer.sort_values(x, "a")
+    mixed = frame_of(pd.DataFrame({"a": pd.Series([1, "x"] * 9, dtype=object)}))
+    with pytest.raises(PartitionError, match=r"'a' has dtype object and holds builtins.int"):
+        await balancer.sort_values(mixed, "a")
+    del x, mixed
+    await nothing_left(s)
+
+
+@cluster()
+async def test_bad_requests_are_refused_at_once(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = pd.DataFrame({"a": [1, 2], "b": [1j, 2], "i": [3, 4]}, index=pd.Index([1, 2], name="i"))
+    x = dd.from_pandas(pdf, npartitions=1)
+    for given, says in [
+        ((pdf, "a"), "from_pandas"),
+        ((x.a, "a"), "found a Series"),
+        (([1], "a"), "found a list"),
+        ((x, "no"), "'no', which is no column; there are 'a', 'b', 'i'"),
+        ((x, None), "None, which is no column"),
+        ((x, []), "name at least one column"),
+        ((x, ("a", "b")), "which is no column"),
+        ((x, [["a"]]), "which is no column"),
+        ((x, ["a", "a"]), "'a' twice"),
+        ((x, "b"), "'b' has dtype complex128"),
+        ((x, "i"), "'i' is the name of a column and the index"),
+        ((x, "a", 1), "ascending = 1"),
+        ((x, "a", [True, False]), "ascending has 2 entries for 1 keys"),
+        ((x, "a", "yes"), "ascending = 'yes'"),
+        ((x, "a", True, "middle"), "na_position = 'middle'"),
+        ((x, "a", True, None), "na_position = None"),
+    ]:
+        with pytest.raises(PartitionError, match=says):
+            balancer.sort_values(*given)
+    assert not s.tasks
+    assert not s.plugins["fpmdask"].runs
+
+
+@cluster()
+async def test_without_dask_dataframe_it_is_said_what_to_install(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    for name in [name for name in sys.modules if name.startswith("fpmdask.apps.sort.frames")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("fpmdask.apps.sort.frames", raising=False)
+    monkeypatch.setitem(sys.modules, "dask.dataframe", None)
+    with pytest.raises(PartitionError, match=r"install fpmdask\[dataframe\]"):
+        balancer.sort_values(None, "a")
+
+
+def test_the_balancer_is_there_without_pandas():
+    code = "import sys, fpmdask; fpmdask.Balancer; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
