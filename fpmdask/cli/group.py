@@ -17,6 +17,7 @@ from fpmdask.cli.demo import demo
 from fpmdask.cli.doctor import doctor
 from fpmdask.cli.lab import lab
 from fpmdask.cli.partition import partition
+from fpmdask.cli.records import records
 from fpmdask.cli.replay import replay
 from fpmdask.errors import FpmdaskError
 
@@ -83,11 +84,12 @@ def main() -> None:
       0    done
       1    an error; stderr says what to do
       2    wrong usage
-      3    the answer is no: replay found differences, doctor something missing
+      3    the answer is no: replay found differences, doctor something missing,
+           records verify something wrong
       130  interrupted
       143  terminated (SIGTERM)
     """
 
 
-for command in (demo, partition, replay, lab, doctor):
+for command in (demo, partition, replay, records, lab, doctor):
     main.add_command(command)
