@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, count
@@ -24,9 +25,8 @@ from fpmdask.apps.records.plan import (
 from fpmdask.apps.records.share import sort_share
 from fpmdask.apps.records.survey import FORMAT, VERSION, claim, finish, part_name, survey
 from fpmdask.apps.sort.attempt import Attempt, LostWorker, again
-from fpmdask.apps.sort.plan import candidates, cuts, sample_count
+from fpmdask.apps.sort.plan import MOST_SAMPLES, candidates, cuts, sample_count
 from fpmdask.apps.sort.shares import Speeds
-from fpmdask.coordinator.chunks import free_nbytes
 from fpmdask.coordinator.context import RunContext
 from fpmdask.errors import RecordsError
 from fpmdask.records.format import KEY, KEY_NBYTES, RECORD_NBYTES
@@ -37,6 +37,8 @@ FEW = 1 << 15
 SECONDS_PER_RECORD = 2e-5
 # What looking at files and folders may take.
 LOOK_SECONDS = 60.0
+# Of a worker's memory limit, what a sort may use at least.
+LEAST_SHARE = 0.1
 # Under which the library keeps what sorts took.
 LEARNED = "records.share"
 
@@ -84,6 +86,19 @@ def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
             yield addresses[share["worker"]], units, share["seconds"] - waits
 
 
+def spare_nbytes(context: RunContext, address: str, resident: float) -> float:
+    """Return the bytes that a sort may use on a worker (inf: it has no memory limit).
+
+    Up to the spill target, beside what is ``resident`` in its process now; in any case a tenth of
+    the limit, which leaves the worker below its pause.
+    """
+    state = context.scheduler.workers.get(address)
+    if state is None or not state.memory_limit:
+        return math.inf
+    target = context.coordinator.spill_target * state.memory_limit
+    return max(target - resident, LEAST_SHARE * state.memory_limit)
+
+
 class RecordsSort:
     """One sort, over its attempts: what is sorted, who has read what, which parts are done."""
 
@@ -122,7 +137,9 @@ class RecordsSort:
         self.job, seen = merged(by_name)
         addresses = {name(worker): worker for worker in found}
         self.seen = [[addresses[each] for each in there] for there in seen]
-        self.disk = {worker: answer["local_nbytes"] for worker, answer in found.items()}
+        for worker, answer in found.items():
+            self.disk[worker] = answer["local_nbytes"]
+            self.budget[worker] = spare_nbytes(self.context, worker, answer["resident_nbytes"])
         first = next(iter(found.values()))
         for worker, answer in found.items():
             if answer["names"] != first["names"]:
@@ -180,9 +197,6 @@ class RecordsSort:
     async def shares(self, speeds: Speeds) -> dict[str, int]:
         """Return the records that each worker is to sort, and how much memory it may use."""
         context = self.context
-        for address in context.workers:
-            if address not in self.budget:
-                self.budget[address] = free_nbytes(context, address)
         given = self.request["distribution"]
         if given is None:
             return await speeds.shares(self.job.records, self._room)
@@ -202,8 +216,12 @@ class RecordsSort:
         return shares
 
     def _room(self, address: str) -> float:
-        """Return how many records a worker can take: in its memory and on its disk."""
-        return (self.budget[address] / FACTOR + self.disk.get(address, 0.0)) // RECORD_NBYTES
+        """Return how many records a worker can take: in its memory and on its disk.
+
+        One that has joined since the survey waits for the next sort.
+        """
+        budget, disk = self.budget.get(address, 0.0), self.disk.get(address, 0.0)
+        return (budget / FACTOR + disk) // RECORD_NBYTES
 
     def threads(self, address: str) -> int:
         """Return how many runs or parts a worker does at once: its threads, or its slots."""
@@ -318,11 +336,12 @@ class Sorting(RecordsAttempt):
         sort, context = self.sort, self.context
         if sum(shares.get(worker, 0) for worker in context.workers) < sort.job.records:
             raise LostWorker("a worker left before the sort began")
+        shares = {worker: share for worker, share in shares.items() if share}
         most = {worker: sort.most(worker) for worker in shares}
         await offload(self._deal, shares, most)
         readers = {*sort.runs.values()}
-        busy = [worker for worker, share in shares.items() if share or worker in readers]
-        largest = min(most[worker] for worker in busy)
+        busy = [*shares, *sorted(readers - shares.keys())]
+        largest = min(most.values())
         sizes = sort.parts
         if sizes is None:
             threads = {worker: sort.threads(worker) for worker in shares}
@@ -333,9 +352,11 @@ class Sorting(RecordsAttempt):
                 f"room for {largest}; use the workers of the first run, or empty the target"
             )
         runs = sorted(sort.runs)
-        least = min(share for share in shares.values() if share)
-        # enough for the shares' sake, and for parts that are as long as planned within a tenth
-        samples = max(sample_count(sort.job.records, least, len(runs)), len(sizes) * 5 // 4)
+        least = min(shares.values())
+        # for the shares' sake; and so that a part's length is found within some hundredths of it:
+        # errors of many runs, up to a sample's distance each, hardly add up
+        fine = math.ceil(10 * len(sizes) / math.sqrt(len(runs)))
+        samples = max(sample_count(sort.job.records, least, len(runs)), min(fine, MOST_SAMPLES))
         files = sort.job.to_json()
         orders = {
             worker: {
@@ -351,7 +372,7 @@ class Sorting(RecordsAttempt):
             for worker in busy
         }
         self.dispatch(sort_share, orders)
-        edges = await self._edges(runs, sizes)
+        edges = await self._edges(runs, sizes, [*accumulate(shares.values())])
         wanted = await offload(self._wanted, runs, edges, shares)
         for worker in self.workers:
             self.tell(worker, exchange=wanted[worker])
@@ -378,8 +399,13 @@ class Sorting(RecordsAttempt):
         found = dealt([(first, end) for first, end, _ in spans], seen, sizes, most)
         sort.runs |= {(first, end): worker for first, end, worker in found}
 
-    async def _edges(self, runs: list[tuple[int, int]], sizes: list[int]) -> np.ndarray:
-        """Have all sort their runs; return where each is cut for the parts, from 0 to its end."""
+    async def _edges(
+        self, runs: list[tuple[int, int]], sizes: list[int], exact: list[int]
+    ) -> np.ndarray:
+        """Have all sort their runs; return where each is cut for the parts, from 0 to its end.
+
+        Parts end at the ranks ``exact`` as exactly as a round of counts tells.
+        """
         sort = self.sort
         own = {worker: [r for r in runs if sort.runs[r] == worker] for worker in self.workers}
         told = await self.everyone("samples", "sort")
@@ -391,7 +417,9 @@ class Sorting(RecordsAttempt):
         lengths = [end - first for first, end in runs]
         ranks = [*accumulate(sizes)][:-1]
         if sort.parts is None:
-            tried = await offload(candidates, [samples[run] for run in runs], lengths, ranks)
+            some = [samples[run] for run in runs]
+            inner = await offload(candidates, some, lengths, exact[:-1])
+            tried = np.union1d(inner, await offload(candidates, some, lengths, ranks, 1))
         else:
             tried = np.unique(_keys(b"".join(map(bytes.fromhex, sort.splitters))))
         packed = tried.tobytes()

@@ -9,8 +9,11 @@ import numpy as np
 from fpmdask.coordinator.spill import Spilled
 from fpmdask.records.format import KEY, KEY_NBYTES, RECORD_NBYTES, Records, keys
 
+Side = Literal["left", "right"]
+
 # Of a run on disk every so many-th key is in memory: with one more read any key is found.
 SPARSE = 64
+SIDES: tuple[Side, Side] = ("left", "right")
 
 
 class Run:
@@ -59,23 +62,29 @@ class Run:
         else:
             target[...] = self.held[low:high]
 
-    def search(self, wanted: np.ndarray, *, through: bool) -> np.ndarray:
-        """Return how many keys are less than each wanted one, or not greater with ``through``.
+    def search(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many keys are less than each wanted one, and how many not greater.
 
-        O(wanted · log n), on disk one read of 6 KB for each.
+        O(wanted · log n), on disk with two reads of 6 KB for each at most.
         """
-        side: Literal["left", "right"] = "right" if through else "left"
         if not isinstance(self.held, Spilled):
-            return np.asarray(np.searchsorted(keys(self.held), wanted, side), np.int64)
-        found = np.empty(wanted.size, np.int64)
+            found = np.array([np.searchsorted(keys(self.held), wanted, side) for side in SIDES])
+            return found[0], found[1]
+        found = np.empty((2, wanted.size), int)
         block = np.empty((SPARSE, RECORD_NBYTES), np.uint8)
-        ends = np.searchsorted(self.sparse, wanted, side)  # the block before it has the place
-        for n, (key, end) in enumerate(zip(wanted, ends.tolist(), strict=True)):
-            low = max(0, end - 1) * SPARSE
-            rows = block[: min(SPARSE, self.size - low)]
-            self.held.read(low * RECORD_NBYTES, rows)
-            found[n] = low + int(np.searchsorted(keys(rows), key, side))
-        return found
+        # the place is in the block before the first sparse key that is beyond it
+        lows = [np.maximum(np.searchsorted(self.sparse, wanted, side) - 1, 0) for side in SIDES]
+        read = -1
+        for n in range(wanted.size):
+            key: np.ndarray = wanted[n : n + 1]
+            for row, side in enumerate(SIDES):
+                low = int(lows[row][n]) * SPARSE
+                rows = block[: min(SPARSE, self.size - low)]
+                if low != read:
+                    self.held.read(low * RECORD_NBYTES, rows)
+                    read = low
+                found[row, n] = low + np.searchsorted(keys(rows), key, side)[0]
+        return found[0], found[1]
 
 
 def picked(records: Records, numbers: np.ndarray) -> np.ndarray:

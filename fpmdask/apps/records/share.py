@@ -107,11 +107,11 @@ class _Share:
         )
         tried = np.frombuffer(self._note("count"), KEY)
         with self._timed("count"):
-            counts = [
-                [run.search(tried, through=through).tobytes() for run in runs]
-                for through in (False, True)
-            ]
-        self._say(below=counts[0], through=counts[1])
+            counts = [run.search(tried) for run in runs]
+        self._say(
+            below=[below.tobytes() for below, _ in counts],
+            through=[through.tobytes() for _, through in counts],
+        )
         if self.order["scribe"]:
             self.target.write_json(JOB, self._note("plan"))
             self._say(planned=True)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import psutil
+
 from fpmdask.apps.records.plan import Job
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import WorkerSide
@@ -71,6 +73,7 @@ def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
         "names": names,
         "job": folder.read_json(JOB) if JOB in names else None,
         "manifest": folder.read_json(MANIFEST) if MANIFEST in names else None,
+        "resident_nbytes": float(psutil.Process().memory_info().rss),
         "target_nbytes": folder.free_nbytes(),
         "local_nbytes": float(local.f_bavail) * local.f_frsize,
     }

@@ -189,7 +189,10 @@ def sampled(run: np.ndarray, count: int) -> np.ndarray:
 
 
 def candidates(
-    samples: Sequence[np.ndarray], sizes: Sequence[int], ranks: Sequence[int]
+    samples: Sequence[np.ndarray],
+    sizes: Sequence[int],
+    ranks: Sequence[int],
+    each: int = CANDIDATES,
 ) -> np.ndarray:
     """Return sorted keys among which a splitter for each rank is, or one close to it.
 
@@ -201,11 +204,13 @@ def candidates(
         Lengths of the runs.
     ranks : sequence of int
         How many keys of all runs together are to be before each splitter.
+    each : int
+        Candidates per rank; a single one is in the middle of where the splitter may be.
 
     Returns
     -------
     ndarray
-        Without duplicates; at most `CANDIDATES` per rank. O(samples log samples).
+        Without duplicates; at most ``each`` per rank. O(samples log samples).
 
     Notes
     -----
@@ -222,7 +227,7 @@ def candidates(
     first = np.searchsorted(rank, np.asarray(ranks) - doubt) - 1
     last = np.searchsorted(rank, np.asarray(ranks) + doubt)
     first, last = np.clip(first, 0, values.size - 1), np.clip(last, 0, values.size - 1)
-    steps = np.linspace(0.0, 1.0, CANDIDATES)
+    steps = np.linspace(0.0, 1.0, each) if each > 1 else np.array([0.5])
     at = np.unique(np.rint(first[:, None] + (last - first)[:, None] * steps).astype(np.int64))
     # complex NaNs are several keys for `numpy.sort`
     return np.unique(values[at], equal_nan=False)

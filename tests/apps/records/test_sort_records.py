@@ -39,7 +39,7 @@ def small(monkeypatch):
 @pytest.fixture
 def little_memory(small, monkeypatch):
     """Memory for hardly more than a run and a part: nearly everything is spilled."""
-    monkeypatch.setattr(run, "free_nbytes", lambda context, address: 200_000.0)
+    monkeypatch.setattr(run, "spare_nbytes", lambda *worker: 200_000.0)
 
 
 def expected(written):
@@ -351,7 +351,7 @@ async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatc
     monkeypatch.setattr(Folder, "free_nbytes", lambda self: 5000.0)
     with pytest.raises(RecordsError, match=r"has room for 0\.00 GB"):
         await balancer.sort_records(good, out)
-    monkeypatch.setattr(run, "free_nbytes", lambda context, address: 1e6)
+    monkeypatch.setattr(run, "spare_nbytes", lambda *worker: 1e6)
     monkeypatch.setattr(Folder, "free_nbytes", lambda self: 1e9)
     with pytest.raises(RecordsError, match="1 MB of memory to spare; 4 MB are needed"):
         await balancer.sort_records(good, out)
