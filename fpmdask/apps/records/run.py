@@ -33,10 +33,6 @@ from fpmdask.records.format import KEY, KEY_NBYTES, RECORD_NBYTES
 
 # Fewer records than this per worker are not worth measuring anybody.
 FEW = 1 << 15
-# Records take no longer than this at the slowest, reading and writing included.
-SECONDS_PER_RECORD = 2e-5
-# What looking at files and folders may take.
-LOOK_SECONDS = 60.0
 # Of a worker's memory limit, what a sort may use at least.
 LEAST_SHARE = 0.1
 # Under which the library keeps what sorts took.
@@ -294,7 +290,7 @@ class RecordsSort:
     ) -> dict[str, Any]:
         """Return the answers of all workers to a task."""
         while True:
-            attempt = RecordsAttempt(self.context, next(self.numbers), LOOK_SECONDS)
+            attempt = RecordsAttempt(self.context, next(self.numbers))
             try:
                 attempt.dispatch(task, dict.fromkeys(self.context.workers, order))
                 return await attempt.everyone(None, step)
@@ -306,7 +302,7 @@ class RecordsSort:
     ) -> dict[str, Any]:
         """Return the answer of one worker to a task."""
         while True:
-            attempt = RecordsAttempt(self.context, next(self.numbers), LOOK_SECONDS)
+            attempt = RecordsAttempt(self.context, next(self.numbers))
             try:
                 attempt.dispatch(task, dict.fromkeys([*self.context.workers][:1], order))
                 (answer,) = (await attempt.everyone(None, step)).values()
@@ -328,7 +324,7 @@ class Sorting(RecordsAttempt):
     """One attempt to make the parts that are missing."""
 
     def __init__(self, sort: RecordsSort, number: int) -> None:
-        super().__init__(sort.context, number, SECONDS_PER_RECORD * sort.job.records)
+        super().__init__(sort.context, number)
         self.sort = sort
 
     async def run(self, shares: Mapping[str, int]) -> None:

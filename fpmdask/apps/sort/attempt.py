@@ -32,12 +32,10 @@ class Attempt:
     context : RunContext
     number : int
         Which attempt of the run.
-    patience : float
-        Seconds that a step may take at the slowest where no worker is done with it.
     """
 
-    def __init__(self, context: RunContext, number: int, patience: float) -> None:
-        self.context, self.number, self.patience = context, number, patience
+    def __init__(self, context: RunContext, number: int) -> None:
+        self.context, self.number = context, number
         self.name = f"attempt {number}"
         self.workers: list[str] = []
 
@@ -83,17 +81,15 @@ class Attempt:
         self.context.emit("step", step=step, attempt=self.number)
         heard: dict[str, Any] = {}
         began = last = time.monotonic()
+        hang = self.context.spec["measuring"]["hang"]
         while len(heard) < len(self.workers):
-            patience = max(
-                self.context.spec["measuring"]["hang"],
-                OVERDUE * (last - began) if heard else self.patience,
-            )
             try:
-                due = last + patience - time.monotonic()
-                event = await asyncio.wait_for(self.context.next_event(), due)
+                event = await asyncio.wait_for(self.context.next_event(), hang)
             except TimeoutError:
-                await self._give_up(set(self.workers) - heard.keys(), heard, patience)
-                last = time.monotonic()
+                silent = set(self.workers) - heard.keys()
+                late = time.monotonic() - last > max(hang, OVERDUE * (last - began))
+                overdue = bool(heard) and late  # where nobody is done it may just take long
+                await self._look_after(silent, overdue=overdue)
                 continue
             match event:
                 case ("left", worker) if worker in self.workers:
@@ -110,13 +106,13 @@ class Attempt:
                     heard[worker], last = answer, time.monotonic()
         return heard
 
-    async def _give_up(self, silent: set[str], heard: Mapping[str, Any], patience: float) -> None:
-        """Leave out those that hang: who is not there, otherwise who is late though others are not.
+    async def _look_after(self, silent: set[str], *, overdue: bool) -> None:
+        """Leave out workers that do not even say that they are there, and those that are overdue.
 
         Raises
         ------
         LostWorker
-            If anybody hangs. Where all are there and nobody is done, it may just take long.
+            If there are any.
         """
 
         async def there(worker: str) -> bool:
@@ -130,12 +126,12 @@ class Attempt:
         workers = sorted(silent)
         answered = await asyncio.gather(*map(there, workers))
         gone = [worker for worker, ok in zip(workers, answered, strict=True) if not ok]
-        reason = f"nothing heard for {patience:.0f} s"
-        for worker in gone or (workers if heard else ()):
+        reason = "nothing heard of it" if gone else f"{OVERDUE:g} times as late as the others"
+        for worker in gone or (workers if overdue else ()):
             if worker in self.context.workers:
                 self.context.give_up_on(worker, reason)
             self.context.shun(worker)
-        if gone or heard:
+        if gone or overdue:
             raise LostWorker(reason)
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:

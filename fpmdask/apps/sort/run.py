@@ -32,8 +32,6 @@ from fpmdask.errors import PartitionError
 
 # Fewer keys than this per worker are not worth measuring anybody.
 FEW = 1 << 17
-# Keys take no longer than this at the slowest.
-SECONDS_PER_KEY = 1e-6
 # Under which the library keeps what sorts took.
 LEARNED = "sort.share"
 
@@ -115,7 +113,7 @@ class Sorting(Attempt):
     """One attempt to sort an array."""
 
     def __init__(self, context: RunContext, spec: SortSpec, number: int) -> None:
-        super().__init__(context, number, SECONDS_PER_KEY * spec.units)
+        super().__init__(context, number)
         self.spec = spec
 
     async def run(self, shares: Mapping[str, int]) -> dict[str, Any]:

@@ -1,0 +1,123 @@
+"""Records on processes: more than memory holds, workers that die or hang, disks that are full."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+import fpmdask
+from fpmdask.errors import RecordsError
+from fpmdask.records import verify, write_records
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@contextlib.contextmanager
+def processes(**options):
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", **options
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def resident(dask_worker):
+    """Task: most bytes that the worker's process has had in memory."""
+    with open("/proc/self/status") as status:
+        (line,) = [line for line in status if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+def test_four_times_the_clusters_memory_is_sorted_within_it(tmp_path):
+    limit = 250_000_000
+    written = write_records(tmp_path / "in", [10_000_000, 4_000_000, 6_000_000], kind="skewed")
+    with processes(memory_limit=limit) as client:
+        balancer = fpmdask.Balancer(client)
+        found = balancer.sort_records(tmp_path / "in" / "*", tmp_path / "out", checksum=False)
+        assert found.records * 100 >= 4 * 2 * limit
+        assert max(client.run(resident).values()) < 0.85 * limit
+        assert not balancer.report.left_out
+        for share in balancer.report.shares:
+            assert share["nbytes_spilled"] > 0.8 * share["records_read"] * 100
+    shutil.rmtree(tmp_path / "in")
+    assert verify(str(tmp_path / "out"), records=20_000_000, checksum=written.checksum).ok
+
+
+@pytest.mark.parametrize("step", ["sort", "exchange"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_dies_or_hangs_costs_its_part_only(tmp_path, step, how):
+    written = write_records(tmp_path / "in", [1_000_000, 500_000], kind="duplicates")
+    with processes() as client:
+        pids = client.run(os.getpid)
+        hit = []
+
+        def strike(event):
+            if event["event"] == "step" and event["step"] == step and not hit:
+                hit.append(next(iter(pids.values())))
+                os.kill(hit[0], how)
+
+        try:
+            with dask.config.set({"fpmdask.hang": "2s"}):
+                balancer = fpmdask.Balancer(client, progress=strike)
+                found = balancer.sort_records(written.paths, tmp_path / "out")
+        finally:
+            if how == signal.SIGSTOP:
+                os.kill(hit[0], signal.SIGCONT)
+        # the other did all (a new process in the place of the killed one waits for the next sort)
+        assert [share["units"] for share in balancer.report.shares] == [1_500_000]
+        assert found.checksum == written.checksum
+    assert verify(str(tmp_path / "out"), records=1_500_000, checksum=written.checksum).ok
+
+
+@pytest.fixture
+def small_disk(tmp_path, root):
+    """A disk of 20 MB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_target_without_room_is_refused_at_once(tmp_path, small_disk):
+    written = write_records(tmp_path / "in", [300_000])
+    with processes() as client, pytest.raises(RecordsError, match=r"room for 0\.02 GB"):
+        fpmdask.Balancer(client).sort_records(written.paths, small_disk / "out")
+    assert not list(small_disk.iterdir())
+
+
+def test_a_disk_that_fills_meanwhile_is_said_and_loses_nothing(tmp_path, small_disk):
+    written = write_records(tmp_path / "in", [180_000])
+
+    def fill(event):
+        if event["event"] == "step" and event["step"] == "claim":
+            (small_disk / "something").write_bytes(bytes(10_000_000))
+
+    with processes() as client:
+        balancer = fpmdask.Balancer(client, progress=fill)
+        with pytest.raises(RecordsError, match="no space is left on its disk"):
+            balancer.sort_records(written.paths, small_disk / "out")
+        (small_disk / "something").unlink()
+        balancer.progress = None
+        found = balancer.sort_records(written.paths, small_disk / "out")
+        assert found.checksum == written.checksum
+    assert verify(str(small_disk / "out"), checksum=written.checksum).ok
+
+
+def test_a_spill_disk_without_room_is_said(tmp_path, small_disk):
+    written = write_records(tmp_path / "in", [1_500_000])
+    folder = str(small_disk)
+    with processes(memory_limit=250_000_000, local_directory=folder) as client:
+        balancer = fpmdask.Balancer(client)
+        with pytest.raises(ValueError, match=r"1500000 records do not fit .* room for"):
+            balancer.sort_records(written.paths, tmp_path / "out", checksum=False)
+    assert not (tmp_path / "out").exists()
