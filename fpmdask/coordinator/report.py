@@ -108,6 +108,12 @@ class Report:
         return sum(int(share.get("nbytes_received", 0)) for share in (*self.shares, *self.helps))
 
     @property
+    def bytes_moved_per_byte(self) -> float | None:
+        """Bytes moved per byte of a sort's input, None for other runs."""
+        given = sum(int(share.get("nbytes_input", 0)) for share in self.shares)
+        return self.bytes_moved / given if given else None
+
+    @property
     def measured_seconds(self) -> float | None:
         """What the slowest worker's shares took, None where there are no shares."""
         return max((spent for *_, spent in self.table() if spent is not None), default=None)

@@ -125,6 +125,7 @@ class _Share:
             "nbytes_spilled": self.spilled,
             "cpu_seconds": {"process": time.process_time() - self.cpu},
             "records_read": sum(run.size for run in runs),
+            "nbytes_input": sum(run.size for run in runs) * RECORD_NBYTES,
         }
 
     def _each(self, work: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:

@@ -137,6 +137,7 @@ class _Share:
             "nbytes_received": self.received,
             "cpu_seconds": {"process": time.process_time() - self.cpu},
             "keys_sorted": sum(run.size for run in runs),
+            "nbytes_input": sum(run.nbytes for run in runs),
         }
 
     def _forget_earlier(self) -> None:

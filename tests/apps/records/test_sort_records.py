@@ -82,6 +82,7 @@ async def test_records_are_sorted_stably_into_parts(c, s, *workers, kind, small,
     assert sum(share["units"] for share in shares) == written.records
     assert sum(share["records_read"] for share in shares) == written.records
     assert balancer.report.bytes_moved == sum(share["nbytes_received"] for share in shares) > 0
+    assert 0.5 < balancer.report.bytes_moved_per_byte < 0.8  # two of three, less the last parts
     assert balancer.report.app == "records"
     assert "part-00000" in found._repr_html_()
     assert str(written.records) in repr(found)

@@ -89,6 +89,9 @@ async def test_one_part_per_thread_lies_on_its_worker(c, s, *workers, channels):
     shares = balancer.report.shares
     assert sum(share["units"] for share in shares) == 300_000
     assert sum(share["keys_sorted"] for share in shares) == 300_000
+    # two of three keys have another home, and some chunks are handed over
+    moved = balancer.report.bytes_moved_per_byte
+    assert 0.6 < moved == balancer.report.bytes_moved / 2_400_000 < 0.8
 
 
 @cluster()
