@@ -15,7 +15,8 @@ from distributed import futures_of, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort import delivery, encode, frames, homes
+from fpmdask.apps.sort import encode, frames
+from fpmdask.apps.sort.homes import Homes
 from fpmdask.errors import ChunksLostError, PartitionError
 
 CONFIG = {
@@ -222,20 +223,22 @@ async def test_partitions_of_other_dtypes(c, s, *workers):
 @cluster()
 async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, step, monkeypatch):
     left = []
-    original = homes.made
 
-    async def leaving(client, name, tasks, *more):
-        if name.startswith(f"fpmdask-{step}-") and not left:
-            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
-            await asyncio.sleep(0)
-        return await original(client, name, tasks, *more)
+    def leaving(original):
+        async def run(self, name, *more):
+            if name.startswith(f"fpmdask-{step}-") and not left:
+                left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+                await asyncio.sleep(0)
+            return await original(self, name, *more)
+
+        return run
 
     def progress(event):
         if event["event"] == "step" and event["step"] == step and not left:
             left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
 
-    for module in (frames, delivery):
-        monkeypatch.setattr(module, "made", leaving)
+    for run in (Homes.made, Homes.asked):
+        monkeypatch.setattr(Homes, run.__name__, leaving(run))
     balancer = await fpmdask.Balancer(c, progress=progress)
     x = c.persist(frame_of(FRAME, 12))
     await wait(x)
