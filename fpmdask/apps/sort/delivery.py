@@ -28,7 +28,6 @@ async def delivered(
     homes: Homes,
     persisted: dd.DataFrame,
     partitions: Sequence[Future[Any]],
-    sizes: Sequence[int],
     found: da.Array,
     keys: Keys,
 ) -> tuple[list[Future[Any]], list[tuple[str, Future[Any]]]]:
@@ -36,8 +35,8 @@ async def delivered(
 
     Parameters
     ----------
-    persisted, partitions, sizes
-        The frame, the futures of its partitions in order, and their lengths.
+    persisted, partitions
+        The frame and the futures of its partitions, in order.
     found
         The sorted keys, one chunk for each part of the result.
 
@@ -50,12 +49,13 @@ async def delivered(
     Raises
     ------
     HomeLeft
-        If a worker leaves or hangs that has partitions or keys.
+        If a worker leaves that has partitions or keys.
 
     Notes
     -----
-    Of each part its worker finds out who holds the rows; each of these cuts them out of all that it
-    holds, in the order of the part; the part's worker merges the pieces. O(parts · workers) tasks.
+    Of each part its worker finds out who holds the rows; each of these cuts them out of what it
+    holds, those of a partition in the order of the part; the part's worker writes each row of the
+    pieces to its place. O(parts · workers) tasks.
     """
     await finished(homes.client, persisted)
     await finished(homes.client, found)
@@ -86,11 +86,12 @@ async def delivered(
         return TaskRef(key)
 
     workers = sorted(set(held_at))
-    holders = _holders(held_at, workers, sizes)
-    whole = []
-    for w, worker in enumerate(workers):
-        own = [TaskRef(partitions[n].key) for n in np.flatnonzero(holders.of == w).tolist()]
-        whole.append(add((f"joined-{run}", w), worker, rows.joined, shared, *own))
+    held = list(zip(partitions, held_at, strict=True))
+    holders = holders_of(held_at)
+    own = {
+        worker: [TaskRef(future.key) for future, place in held if place == worker]
+        for worker in workers
+    }
     where = f"holders-{run}"
     plan[where] = DataNode(where, holders)
     for n, (part, home) in enumerate(zip(parts, at, strict=True)):
@@ -103,7 +104,7 @@ async def delivered(
         pieces, crossing = [], []
         for w, worker in enumerate(workers):
             some = add((f"rows-{run}", n, w), home, rows.rows_of, all_rows, w)
-            pieces.append(add((f"cut-{run}", n, w), worker, rows.cut, whole[w], some))
+            pieces.append(add((f"cut-{run}", n, w), worker, rows.cut, shared, some, *own[worker]))
             if worker != home:
                 crossing += [some, pieces[-1]]
         add((name, n), home, rows.assemble, shared, all_rows, *pieces)
@@ -112,14 +113,20 @@ async def delivered(
     return made[: len(parts)], list(zip(at, made[len(parts) :], strict=True))
 
 
-def _holders(places: Sequence[str], workers: Sequence[str], sizes: Sequence[int]) -> Holders:
-    number = {worker: n for n, worker in enumerate(workers)}
-    of = np.array([number[place] for place in places], np.min_scalar_type(len(workers)))
-    begin, ends = np.zeros(len(sizes), np.int64), [0] * len(workers)
-    for n, (holder, size) in enumerate(zip(of, sizes, strict=True)):
-        begin[n] = ends[holder]
-        ends[holder] += size
-    return Holders(len(workers), of, begin)
+def holders_of(places: Sequence[str]) -> Holders:
+    """Return the holders of partitions, in the order of their addresses.
+
+    Examples
+    --------
+    >>> found = holders_of(["b", "a", "b"])
+    >>> found.rank.tolist(), found.ends.tolist()
+    ([1, 0, 2], [1])
+    """
+    order = sorted(range(len(places)), key=places.__getitem__)
+    rank = np.empty(len(places), np.min_scalar_type(len(places)))
+    rank[order] = np.arange(len(places))
+    _, counts = np.unique(places, return_counts=True)
+    return Holders(rank, np.cumsum(counts)[:-1])
 
 
 def gathered(

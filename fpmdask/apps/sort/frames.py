@@ -65,7 +65,7 @@ async def _sorted(
     partitions = _partitions(persisted)
     await finished(client, persisted)
     began = time.perf_counter()
-    homes = Homes(client, config.seconds("hang"))
+    homes = Homes(client)
     stage = partial(_each, homes, persisted, partitions)
     looks: list[Look] = [Look(0, (), {})] * len(partitions)
     for numbers, told in await homes.again(partial(stage, "look", rows.look, order, homes.asked)):
@@ -90,7 +90,7 @@ async def _sorted(
     found = await arrays.sort(client, x, request, follow, descending=False, index=False)
     del x
     sorted_at = time.perf_counter()
-    moving = partial(delivered, homes, persisted, partitions, sizes, found, keys)
+    moving = partial(delivered, homes, persisted, partitions, found, keys)
     parts, received = await homes.again(moving)
     nbytes = await client.gather([number for _, number in received])
     known = await divisions(client, parts, keys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -15,7 +14,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
 from fpmdask.apps.matmul.inputs import finished
-from fpmdask.errors import ChunksLostError, CoordinatorError
+from fpmdask.errors import CoordinatorError
 
 # How often it is looked whether the workers are still there.
 LOOK_SECONDS = 0.5
@@ -27,7 +26,7 @@ Value = TypeVar("Value")
 
 
 class HomeLeft(Exception):
-    """A worker left, or hangs, to which tasks were pinned."""
+    """A worker left to which tasks were pinned."""
 
 
 def token(what: str) -> str:
@@ -36,22 +35,14 @@ def token(what: str) -> str:
 
 
 class Homes:
-    """Where the tasks of one sort run: on workers that stay and give signs of life.
+    """Where the tasks of one sort run: on workers that stay."""
 
-    Parameters
-    ----------
-    client : Client
-    hang : float
-        A worker hangs that sends no heartbeat for so many seconds while it is waited for.
-    """
-
-    def __init__(self, client: Client, hang: float) -> None:
-        self.client, self.hang = client, hang
+    def __init__(self, client: Client) -> None:
+        self.client = client
         self.scheduler: Any = client.scheduler
-        self._hanging: set[str] = set()
 
     async def again(self, stage: Callable[[], Awaitable[Value]]) -> Value:
-        """Return what a stage returns; it starts over where a worker that it needs leaves or hangs.
+        """Return what a stage returns; it starts over where a worker that it needs leaves.
 
         Raises
         ------
@@ -73,21 +64,14 @@ class Homes:
         ------
         HomeLeft
             If one is held by nobody.
-        ChunksLostError
-            If one is held only by workers that hang.
         """
         holders = await self.scheduler.who_has(keys=[future.key for future in futures])
         found = []
         for future in futures:
-            there = set(holders.get(future.key) or ())
+            there = holders.get(future.key)
             if not there:
                 raise HomeLeft("a worker left with the only copy of a result, which is made again")
-            if there <= self._hanging:
-                raise ChunksLostError(
-                    f"{', '.join(sorted(there))} sent no heartbeat for {self.hang:.0f} s and has "
-                    "the only copy of a partition; restart that worker, or raise fpmdask.hang"
-                )
-            found.append(min(there - self._hanging))
+            found.append(min(there))
         return found
 
     async def bundles(self, futures: Sequence[Future[Any]]) -> list[tuple[str, list[int]]]:
@@ -142,7 +126,7 @@ class Homes:
         Raises
         ------
         HomeLeft
-            If one of the workers leaves or hangs before all is done. What a task raises is raised
+            If one of the workers leaves before all is done. What a task raises is raised
             here.
 
         Notes
@@ -188,17 +172,14 @@ class Homes:
         Raises
         ------
         HomeLeft
-            If one of the workers leaves or hangs before.
+            If one of the workers leaves before.
         """
         done = asyncio.ensure_future(work)
-        signs: dict[str, tuple[float, float]] = {}  # a worker's last sign, and when it came
         try:
             while not done.done():
                 await asyncio.wait([done], timeout=LOOK_SECONDS)
                 if not done.done():
-                    there = (await self.scheduler.identity(n_workers=-1))["workers"]
-                    self._check_there(addresses, there)
-                    self._check_signs({a: there[a]["last_seen"] for a in addresses}, signs)
+                    self._check_there(addresses, await self.scheduler.ncores())
             return await done
         finally:
             done.cancel()
@@ -206,15 +187,3 @@ class Homes:
     def _check_there(self, addresses: set[str], there: Mapping[str, Any]) -> None:
         if gone := addresses - there.keys():
             raise HomeLeft(f"{', '.join(sorted(gone))} left")
-
-    def _check_signs(
-        self, seen: Mapping[str, float], signs: dict[str, tuple[float, float]]
-    ) -> None:
-        now = time.monotonic()
-        for address, sign in seen.items():
-            if address not in signs or signs[address][0] != sign:
-                signs[address] = sign, now
-        silent = {address for address in seen if now - signs[address][1] > self.hang}
-        if silent:
-            self._hanging |= silent
-            raise HomeLeft(f"{', '.join(sorted(silent))} sent no heartbeat for {self.hang:.0f} s")

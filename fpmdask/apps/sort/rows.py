@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
@@ -29,6 +29,8 @@ from fpmdask.errors import PartitionError
 # Rows that become keys at once: what is made of so few on the way stays in the processor's cache,
 # and below the size from which malloc maps fresh memory every time.
 BLOCK = 16_000
+# Where NumPy alone works on them.
+SMALL_BLOCK = 4_000
 # Stands for the index where columns are named; no label is equal to it.
 INDEX = ("fpmdask", "index", "of a frame")
 # Dtypes within such a group are brought to that of the frame's meta where partitions differ.
@@ -218,35 +220,37 @@ class Wanted:
     Parameters
     ----------
     rows
-        For each holder of partitions, which of its rows are wanted, in their order in the part.
+        For each holder of partitions, which of their rows are wanted: of one partition after the
+        other, in their order in the part.
+    counts
+        For each holder, how many these are of each of its partitions.
     place
-        For each of these, one after the other, its place in the part.
+        For each of all these rows, its place in the part.
     same
         Whether a row has the prefix of the one before it; None where that does not matter.
     """
 
     rows: tuple[np.ndarray, ...]
+    counts: tuple[np.ndarray, ...]
     place: np.ndarray
     same: np.ndarray | None
 
 
 @dataclass(frozen=True)
 class Holders:
-    """Where the rows are: a holder has its partitions one below the other.
+    """Where the partitions are.
 
     Parameters
     ----------
-    count
-        How many holders there are.
-    of
-        The number of the holder of each partition.
-    begin
-        Where each partition begins there.
+    rank
+        The place of each partition where those of one holder follow each other, in as few bytes as
+        these numbers need.
+    ends
+        The ranks at which the partitions of the second holder begin, of the third, ….
     """
 
-    count: int
-    of: np.ndarray
-    begin: np.ndarray
+    rank: np.ndarray
+    ends: np.ndarray
 
 
 def wanted(
@@ -265,38 +269,76 @@ def wanted(
         part = part[_count_leading(part, keys, gone) :]
     if more:
         part = np.concatenate([part, *more])
-    first = holders.begin - (np.arange(holders.begin.size) << keys.local_bits)
-    rows = np.empty(part.size, np.int64)
-    whose = np.empty(part.size, holders.of.dtype)
+    local = (1 << keys.local_bits) - 1
+    rows = np.empty(part.size, np.min_scalar_type(local))
+    whose = np.empty(part.size, holders.rank.dtype)
+    counts = np.zeros(holders.rank.size, np.int64)
     same = None if keys.whole else np.empty(part.size, bool)
-    for low in range(0, part.size, BLOCK):
-        here = slice(low, low + BLOCK)
+    for low in range(0, part.size, SMALL_BLOCK):
+        here = slice(low, low + SMALL_BLOCK)
         numbers = row_numbers(part[here], keys.row_bits)
-        partitions = numbers >> keys.local_bits
-        whose[here] = holders.of[partitions]
-        rows[here] = numbers + first[partitions]
+        whose[here] = holders.rank[numbers >> keys.local_bits]
+        rows[here] = numbers & local
+        counts += np.bincount(whose[here], minlength=counts.size)
         if same is not None:
             before = min(1, low)
-            same[here] = same_prefixes(part[low - before : low + BLOCK], keys.row_bits)[before:]
+            same[here] = same_prefixes(part[low - before : here.stop], keys.row_bits)[before:]
     place = np.argsort(whose, kind="stable")  # by counting: `whose` has one or two bytes
-    edges = np.cumsum(np.bincount(whose, minlength=holders.count))[:-1]
-    return Wanted(tuple(np.split(rows[place], edges)), place, same)
+    each = np.split(counts, holders.ends)
+    edges = np.cumsum([some.sum() for some in each])[:-1]
+    return Wanted(tuple(np.split(rows[place], edges)), tuple(each), place, same)
 
 
-def rows_of(found: Wanted, holder: int) -> np.ndarray:
-    """Task: the rows wanted of one holder, in as few bytes as they need."""
-    rows = found.rows[holder]
-    return rows.astype(np.min_scalar_type(int(rows.max(initial=0))))
+def rows_of(found: Wanted, holder: int) -> tuple[np.ndarray, np.ndarray]:
+    """Task: the rows wanted of one holder, and how many of each of its partitions."""
+    return found.rows[holder], found.counts[holder]
 
 
-def joined(keys: Keys, *frames: pd.DataFrame) -> pd.DataFrame:
-    """Task: the partitions of a holder, one below the other."""
-    return together([with_categories(frame, keys) for frame in frames])
+def cut(keys: Keys, asked: tuple[np.ndarray, np.ndarray], *frames: pd.DataFrame) -> pd.DataFrame:
+    """Task: the rows of a holder's partitions that a part of the result wants."""
+    rows, counts = asked
+    frames = tuple(with_categories(frame, keys) for frame in frames)
+    some = [
+        (frame, own.astype(np.intp))
+        for frame, own in zip(frames, np.split(rows, np.cumsum(counts)[:-1]), strict=True)
+        if own.size
+    ]
+    if not some or not is_plain([frame for frame, _ in some]):
+        return together([frame.take(own) for frame, own in some] or [frames[0].iloc[:0]])
+    ends = np.cumsum([own.size for _, own in some])
+
+    def filled(columns: Sequence[np.ndarray], made: np.ndarray) -> None:
+        for column, (_, own), end in zip(columns, some, ends, strict=True):
+            # the rows are there; to raise if they were not would take a buffer
+            np.take(column, own, out=made[end - own.size : end], mode="clip")
+
+    return _by_columns([frame for frame, _ in some], rows.size, filled)
 
 
-def cut(frame: pd.DataFrame, rows: np.ndarray) -> pd.DataFrame:
-    """Task: the rows of a holder that a part of the result wants of it."""
-    return frame.take(rows)
+def is_plain(frames: Sequence[pd.DataFrame]) -> bool:
+    """Tell whether frames have the same columns of NumPy's dtypes, but no objects."""
+    kinds = {(*frame.dtypes, frame.index.dtype) for frame in frames}
+    numpys = all(isinstance(kind, np.dtype) and kind.kind != "O" for kind in chain(*kinds))
+    return numpys and len(kinds) == 1 and all(type(frame) is pd.DataFrame for frame in frames)
+
+
+def _by_columns(
+    frames: Sequence[pd.DataFrame],
+    size: int,
+    fill: Callable[[Sequence[np.ndarray], np.ndarray], None],
+) -> pd.DataFrame:
+    """Return a frame of the columns that `fill` makes of those of plain frames."""
+    like = frames[0]
+
+    def made(columns: Sequence[Any]) -> np.ndarray:
+        column = np.empty(size, columns[0].dtype)
+        fill([one.to_numpy() for one in columns], column)
+        return column
+
+    data = {n: made([frame.iloc[:, n] for frame in frames]) for n in range(like.shape[1])}
+    index = pd.Index(made([frame.index for frame in frames]), name=like.index.name)
+    found = pd.DataFrame(data, index, copy=False)
+    return found.set_axis(like.columns, axis=1).__finalize__(like)
 
 
 def together(pieces: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -325,25 +367,17 @@ def interleaved(pieces: Sequence[pd.DataFrame], place: np.ndarray) -> pd.DataFra
     >>> interleaved(pieces, np.array([0, 2, 1])).a.to_dict()
     {0: 1, 1: 2, 2: 3}
     """
-    kinds = {(*piece.dtypes, piece.index.dtype) for piece in pieces}
-    plain = all(isinstance(kind, np.dtype) and kind.kind != "O" for kind in chain(*kinds))
-    if not plain or len(kinds) > 1 or any(type(piece) is not pd.DataFrame for piece in pieces):
+    if not is_plain(pieces):
         order = np.empty_like(place)
         order[place] = np.arange(place.size)
         return together(pieces).take(order)
     places = np.split(place, np.cumsum([len(piece) for piece in pieces])[:-1])
 
-    def column(n: int | None) -> np.ndarray:
-        parts = [piece.index if n is None else piece.iloc[:, n] for piece in pieces]
-        made = np.empty(place.size, parts[0].dtype)
-        for part, at in zip(parts, places, strict=True):
-            made[at] = part.to_numpy()
-        return made
+    def filled(columns: Sequence[np.ndarray], made: np.ndarray) -> None:
+        for column, at in zip(columns, places, strict=True):
+            made[at] = column
 
-    like = pieces[0]
-    columns = {n: column(n) for n in range(like.shape[1])}
-    made = pd.DataFrame(columns, pd.Index(column(None), name=like.index.name), copy=False)
-    return made.set_axis(like.columns, axis=1).__finalize__(like)
+    return _by_columns(pieces, place.size, filled)
 
 
 def nbytes(*pieces: pd.DataFrame | np.ndarray) -> int:
