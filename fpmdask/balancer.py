@@ -477,9 +477,18 @@ class Balancer:
                 "the workers too"
             ) from None
         order = labels.check(ddf, by, ascending, na_position)
-        return self._sync(
-            frames.sort_values, self.client, ddf, order, self._sort_request(), self._follow
-        )
+        return self._sync(self._sort_values, frames.sort_values, ddf, order)
+
+    async def _sort_values(
+        self, sort_values: Callable[..., Awaitable[Any]], ddf: dd.DataFrame, order: Any
+    ) -> dd.DataFrame:
+        request = self._sort_request()
+        made, moved = await sort_values(self.client, ddf, order, request, self._follow)
+        if moved is not None:
+            assert self.report is not None
+            self.report = self.report.with_rows(moved)
+        found: dd.DataFrame = made
+        return found
 
     def sort_records(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,18 @@ class RoundReport:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """What it took to bring the rows of a frame to where their keys were sorted.
+
+    ``received`` are (worker's address, bytes) of parts: rows that came, row numbers that went.
+    """
+
+    keys_seconds: float
+    rows_seconds: float
+    received: Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True)
 class Report:
     """A run: who took part, what was measured, who did what, how long each phase took.
 
@@ -61,7 +73,9 @@ class Report:
         How DFPA ended.
     phases : dict
         Wall seconds of the run's phases; of a product ``prepare``, ``measure``, ``place`` (waiting
-        for inputs that are being made again included), ``read`` (lazy inputs) and ``multiply``.
+        for inputs that are being made again included), ``read`` (lazy inputs) and ``multiply``; of
+        a sort ``prepare``, ``measure`` and ``sort``, of the rows of a frame before these ``keys``
+        and after them ``rows``.
     shares : tuple of dict
         Per finished part: worker, units, seconds computing and waiting, bytes received; empty for
         `Balancer.partition`.
@@ -117,6 +131,20 @@ class Report:
     def measured_seconds(self) -> float | None:
         """What the slowest worker's shares took, None where there are no shares."""
         return max((spent for *_, spent in self.table() if spent is not None), default=None)
+
+    def with_rows(self, moved: Moved) -> Report:
+        """Return the report of a sort of keys for the rows that these were made of."""
+        nbytes = dict.fromkeys(self.workers, 0)
+        names = dict(zip(self.addresses, self.workers, strict=True))
+        for address, count in moved.received:
+            name = names.get(address, address)
+            nbytes[name] = nbytes.get(name, 0) + count
+        shares = [
+            {**share, "nbytes_received": share["nbytes_received"] + nbytes[share["worker"]]}
+            for share in self.shares
+        ]
+        phases = {"keys": moved.keys_seconds, **self.phases, "rows": moved.rows_seconds}
+        return replace(self, phases=phases, shares=tuple(shares))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.distribution, dtype=dtype)

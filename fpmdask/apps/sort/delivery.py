@@ -15,8 +15,8 @@ from distributed import Client, Future, futures_of
 
 from fpmdask.apps.matmul.inputs import finished
 from fpmdask.apps.sort import rows
-from fpmdask.apps.sort.homes import made, places, token
-from fpmdask.apps.sort.rows import Keys, Order
+from fpmdask.apps.sort.homes import Homes, token
+from fpmdask.apps.sort.rows import Holders, Keys, Order
 
 
 def _by_index(order: Order) -> bool:
@@ -25,13 +25,13 @@ def _by_index(order: Order) -> bool:
 
 
 async def delivered(
-    client: Client,
+    homes: Homes,
     persisted: dd.DataFrame,
     partitions: Sequence[Future[Any]],
     found: da.Array,
     keys: Keys,
-) -> list[Future[Any]]:
-    """Return the result's partitions, each on the worker that has its keys.
+) -> tuple[list[Future[Any]], list[tuple[str, Future[Any]]]]:
+    """Return the result's partitions, each on the worker that has its keys, and what was received.
 
     Parameters
     ----------
@@ -40,6 +40,12 @@ async def delivered(
     found
         The sorted keys, one chunk for each part of the result.
 
+    Returns
+    -------
+    parts : list of Future
+    received : list of (str, Future)
+        The worker of each part, and the bytes of rows and row numbers that crossed for it.
+
     Raises
     ------
     HomeLeft
@@ -47,32 +53,29 @@ async def delivered(
 
     Notes
     -----
-    Of each part its worker finds out who holds the rows; each of these cuts them out of all that it
-    holds; the part's worker puts the pieces in order. O(parts · workers) tasks.
+    Of each part its worker finds out who holds the rows; each of these cuts them out of what it
+    holds, those of a partition in the order of the part; the part's worker writes each row of the
+    pieces to its place. O(parts · workers) tasks.
     """
-    await finished(client, persisted)
-    await finished(client, found)
+    await finished(homes.client, persisted)
+    await finished(homes.client, found)
     futures = {future.key: future for future in futures_of(found)}
     parts = [futures[key] for key in found.__dask_keys__()]
-    homes = await places(client, parts)
-    holders = await places(client, partitions)
+    places = await homes.places([*parts, *partitions])
+    at, held_at = places[: len(parts)], places[len(parts) :]
     common = token("rows-plan")
     plan: dict[Any, GraphNode] = {common: DataNode(common, keys)}
+    shared = TaskRef(common)
     ends = [(0, b"", b"")] * len(parts)
     if not keys.whole or _by_index(keys.order):
         name = token("ends")
         looks: dict[Any, GraphNode] = {
-            (name, n): Task((name, n), rows.ends, TaskRef(part.key), TaskRef(common))
+            (name, n): Task((name, n), rows.ends, TaskRef(part.key), shared)
             for n, part in enumerate(parts)
         }
-        at = dict(zip(looks, homes, strict=True))
-        ends = await client.gather(await made(client, name, looks, at, parts, plan))
+        ends = await homes.asked(name, looks, dict(zip(looks, at, strict=True)), parts, plan)
     gone, later = gathered(ends)
 
-    workers = sorted(set(holders))
-    number = {worker: n for n, worker in enumerate(workers)}
-    own = {w: [n for n, holder in enumerate(holders) if holder == w] for w in workers}
-    holder = np.array([number[worker] for worker in holders])
     name, run = token("sorted-rows"), uuid4().hex
     tasks: dict[Any, GraphNode] = {}
     pins: dict[Any, str] = {}
@@ -82,23 +85,48 @@ async def delivered(
         pins[key] = worker
         return TaskRef(key)
 
-    shared = TaskRef(common)
-    for n, (part, home) in enumerate(zip(parts, homes, strict=True)):
+    workers = sorted(set(held_at))
+    held = list(zip(partitions, held_at, strict=True))
+    holders = holders_of(held_at)
+    own = {
+        worker: [TaskRef(future.key) for future, place in held if place == worker]
+        for worker in workers
+    }
+    where = f"holders-{run}"
+    plan[where] = DataNode(where, holders)
+    for n, (part, home) in enumerate(zip(parts, at, strict=True)):
         more = [
-            add((f"leading-{run}", m), homes[m], rows.leading, TaskRef(parts[m].key), shared, p)
+            add((f"leading-{run}", m), at[m], rows.leading, TaskRef(parts[m].key), shared, p)
             for m, p in later[n]
         ]
-        arguments = TaskRef(part.key), shared, holder, len(workers), gone[n], *more
+        arguments = TaskRef(part.key), shared, TaskRef(where), gone[n], *more
         all_rows = add((f"wanted-{run}", n), home, rows.wanted, *arguments)
-        how = add((f"arrangement-{run}", n), home, rows.arrangement, all_rows)
-        pieces = []
+        pieces, crossing = [], []
         for w, worker in enumerate(workers):
             some = add((f"rows-{run}", n, w), home, rows.rows_of, all_rows, w)
-            frames = [TaskRef(partitions[p].key) for p in own[worker]]
-            cut = some, shared, tuple(own[worker]), *frames
-            pieces.append(add((f"cut-{run}", n, w), worker, rows.cut, *cut))
-        add((name, n), home, rows.assemble, shared, how, *pieces)
-    return await made(client, name, tasks, pins, [*partitions, *parts], plan)
+            pieces.append(add((f"cut-{run}", n, w), worker, rows.cut, shared, some, *own[worker]))
+            if worker != home:
+                crossing += [some, pieces[-1]]
+        add((name, n), home, rows.assemble, shared, all_rows, *pieces)
+        add((name, len(parts) + n), home, rows.nbytes, *crossing)
+    made = await homes.made(name, tasks, pins, [*partitions, *parts], plan)
+    return made[: len(parts)], list(zip(at, made[len(parts) :], strict=True))
+
+
+def holders_of(places: Sequence[str]) -> Holders:
+    """Return the holders of partitions, in the order of their addresses.
+
+    Examples
+    --------
+    >>> found = holders_of(["b", "a", "b"])
+    >>> found.rank.tolist(), found.ends.tolist()
+    ([1, 0, 2], [1])
+    """
+    order = sorted(range(len(places)), key=places.__getitem__)
+    rank = np.empty(len(places), np.min_scalar_type(len(places)))
+    rank[order] = np.arange(len(places))
+    _, counts = np.unique(places, return_counts=True)
+    return Holders(rank, np.cumsum(counts)[:-1])
 
 
 def gathered(

@@ -80,6 +80,8 @@ def seen(column: pd.Series, name: Any) -> Seen:
     PartitionError
         For values that have no order here. O(rows).
     """
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "buif" and len(column):
+        return _seen_plain(column.to_numpy(), name)
     kind, values, null = _values(column, name)
     nulls = int(np.count_nonzero(null))
     if nulls == len(column):
@@ -91,6 +93,15 @@ def seen(column: pd.Series, name: Any) -> Seen:
     ends = pc.min_max(there)
     longest = pc.max(pc.binary_length(there)).as_py()
     return Seen(kind, nulls, ends["min"].as_py(), ends["max"].as_py(), longest, _distinct(there))
+
+
+def _seen_plain(values: np.ndarray, name: Any) -> Seen:
+    nulls = int(np.count_nonzero(np.isnan(values))) if values.dtype.kind == "f" else 0
+    if nulls == values.size:
+        return Seen(NOTHING, nulls)
+    ends = np.array([np.fmin.reduce(values), np.fmax.reduce(values)])  # NaN is neither
+    kind, (low, high) = _plain(ends, name, np.zeros(2, bool))
+    return Seen(kind, nulls, int(low), int(high))
 
 
 def _distinct(values: Any) -> frozenset[bytes] | None:
@@ -240,7 +251,7 @@ def row_numbers(keys: np.ndarray, row_bits: int) -> np.ndarray:
     [7, 9]
     """
     mask = np.uint64((1 << row_bits) - 1)
-    return (_matrix(keys)[:, -1].astype(np.uint64) & mask).astype(np.int64)
+    return (_matrix(keys)[:, -1].astype(np.uint64, copy=False) & mask).view(np.int64)
 
 
 def prefixes(keys: np.ndarray, row_bits: int) -> np.ndarray:
@@ -248,6 +259,26 @@ def prefixes(keys: np.ndarray, row_bits: int) -> np.ndarray:
     made = _matrix(keys).astype(np.uint64)
     made[:, -1] &= ~np.uint64((1 << row_bits) - 1)
     return made
+
+
+def same_prefixes(keys: np.ndarray, row_bits: int) -> np.ndarray:
+    """Tell of each key whether the one before it differs in the row number only.
+
+    Examples
+    --------
+    >>> for words in (1, 2):
+    ...     keys = packed([(np.array([1, 1, 2], np.uint64), 2)], np.arange(3), words, 4)
+    ...     same_prefixes(keys, 4).tolist()
+    [False, True, False]
+    [False, True, False]
+    """
+    words = _matrix(keys)
+    same = np.zeros(len(keys), bool)
+    last = words[:, -1].astype(np.uint64, copy=False)
+    np.less(last[1:] ^ last[:-1], np.uint64(1 << row_bits), out=same[1:])
+    for word in range(words.shape[1] - 1):
+        same[1:] &= words[1:, word] == words[:-1, word]
+    return same
 
 
 def _matrix(keys: np.ndarray) -> np.ndarray:
@@ -341,7 +372,8 @@ def _floats(values: np.ndarray) -> np.ndarray:
     values = values.astype(np.float64) + 0.0
     values[np.isnan(values)] = np.nan  # NaN has many bit patterns
     bits = values.view(np.uint64)
-    return np.where(bits & SIGN, ~bits, bits | SIGN)
+    bits ^= (bits >> np.uint64(63)) * np.uint64((1 << 63) - 1) | SIGN
+    return bits
 
 
 def _objects(values: np.ndarray, name: Any, null: np.ndarray) -> tuple[str, Any]:

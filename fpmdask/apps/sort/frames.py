@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,14 +20,18 @@ from fpmdask.apps.matmul.inputs import finished
 from fpmdask.apps.sort import arrays, rows
 from fpmdask.apps.sort.delivery import delivered, divisions
 from fpmdask.apps.sort.encode import scheme, words_needed
-from fpmdask.apps.sort.homes import again, made, places, token
+from fpmdask.apps.sort.homes import Homes, token
 from fpmdask.apps.sort.rows import INDEX, Keys, Look, Order
 from fpmdask.coordinator import config
+from fpmdask.coordinator.report import Moved
 from fpmdask.errors import PartitionError
 
 # Rows by which it is found out how much of the keys is needed, of all partitions together and of
 # one of many.
 SAMPLE, LEAST_SAMPLE = 1 << 14, 16
+
+# Beside a frame, rows on the way to their place: cut out, received, and where they belong.
+COPIES = 3
 
 
 async def sort_values(
@@ -35,8 +40,11 @@ async def sort_values(
     order: Order,
     request: dict[str, Any],
     follow: arrays.Follow,
-) -> dd.DataFrame:
-    """Return the frame with its rows in order; ``follow`` runs ``request`` as the app "sort"."""
+) -> tuple[dd.DataFrame, Moved | None]:
+    """Return the frame with its rows in order, and what that took; None where it has no rows.
+
+    ``follow`` runs ``request`` as the app "sort".
+    """
     try:
         return await _sorted(client, ddf, order, request, follow)
     except BaseException as error:
@@ -52,38 +60,45 @@ async def _sorted(
     order: Order,
     request: dict[str, Any],
     follow: arrays.Follow,
-) -> dd.DataFrame:
+) -> tuple[dd.DataFrame, Moved | None]:
     persisted = client.persist(ddf)
     partitions = _partitions(persisted)
-    stage = partial(_each, client, persisted, partitions)
-    looks: list[Look] = await client.gather(
-        await again(partial(stage, "look", rows.look, DataNode(None, order)))
-    )
-    starts = np.cumsum([0, *(look.rows for look in looks)])
-    total = int(starts[-1])
-    if not total:
-        return _collection(ddf, partitions, None)
+    await finished(client, persisted)
+    began = time.perf_counter()
+    homes = Homes(client)
+    stage = partial(_each, homes, persisted, partitions)
+    looks: list[Look] = [Look(0, (), {})] * len(partitions)
+    for numbers, told in await homes.again(partial(stage, "look", rows.look, order, homes.asked)):
+        for n, look in zip(numbers, told, strict=True):
+            looks[n] = look
+    sizes = [look.rows for look in looks]
+    if not any(sizes):
+        return _collection(ddf, partitions, None), None
     await _check_fits(client, partitions, request["workers"])
-    union = await _union(client, partitions, looks)
-    keys = _keys(order, looks, starts, union)
+    keys = _keys(order, looks, await _union(client, partitions, looks))
     bits = sum(how.bits for how in keys.how)
     if bits + keys.row_bits > 64:
-        some = max(LEAST_SAMPLE, SAMPLE // len(partitions))
-        futures = await again(
-            partial(stage, "sample", rows.sample, DataNode(None, keys), lambda n: (some,))
-        )
-        sample = np.concatenate(await client.gather(futures))
-        del futures
-        words = words_needed(sample, bits, keys.row_bits, total)
+        function = partial(rows.sample, max(LEAST_SAMPLE, SAMPLE // len(partitions)))
+        samples = await homes.again(partial(stage, "sample", function, keys, homes.asked))
+        sample = np.concatenate([some for _, some in samples])
+        words = words_needed(sample, bits, keys.row_bits, sum(sizes))
         keys = replace(keys, words=words, whole=64 * words >= bits + keys.row_bits)
-    encoded = await again(partial(stage, "keys", rows.encode, DataNode(None, keys), lambda n: (n,)))
-    x = _array(encoded, keys, looks)
+    encoded = await homes.again(partial(stage, "keys", rows.encode, keys, homes.made))
+    x = _array(encoded, keys, sizes)
     del encoded
+    made = time.perf_counter()
     found = await arrays.sort(client, x, request, follow, descending=False, index=False)
     del x
-    moving = partial(delivered, client, persisted, partitions, found, keys)
-    parts = await again(moving)
-    return _collection(ddf, parts, await divisions(client, parts, keys))
+    sorted_at = time.perf_counter()
+    moving = partial(delivered, homes, persisted, partitions, found, keys)
+    parts, received = await homes.again(moving)
+    nbytes = await client.gather([number for _, number in received])
+    known = await divisions(client, parts, keys)
+    return _collection(ddf, parts, known), Moved(
+        made - began,
+        time.perf_counter() - sorted_at,
+        [(worker, count) for (worker, _), count in zip(received, nbytes, strict=True)],
+    )
 
 
 def _partitions(persisted: dd.DataFrame) -> list[Future[Any]]:
@@ -101,30 +116,34 @@ def _partitions(persisted: dd.DataFrame) -> list[Future[Any]]:
 
 
 async def _each(
-    client: Client,
+    homes: Homes,
     persisted: dd.DataFrame,
     partitions: Sequence[Future[Any]],
     what: str,
     function: Callable[..., Any],
-    shared: DataNode,
-    more: Callable[[int], tuple[Any, ...]] = lambda n: (),
-) -> list[Future[Any]]:
-    """Run a task per partition where that is."""
-    await finished(client, persisted)
+    shared: Any,
+    run: Callable[..., Awaitable[list[Any]]],
+) -> list[tuple[list[int], Any]]:
+    """Run a task for the partitions of each worker's thread; return (their numbers, what it made).
+
+    ``run`` is `Homes.asked` or `Homes.made`.
+    """
+    await finished(homes.client, persisted)
+    bundles = await homes.bundles(partitions)
     name, common = token(what), token(f"{what}-plan")
-    tasks: dict[Any, GraphNode] = {
-        (name, n): Task((name, n), function, TaskRef(future.key), TaskRef(common), *more(n))
-        for n, future in enumerate(partitions)
-    }
-    homes = dict(zip(tasks, await places(client, partitions), strict=True))
-    plan = {common: DataNode(common, shared.value)}
-    return await made(client, name, tasks, homes, partitions, plan)
+    tasks: dict[Any, GraphNode] = {}
+    for n, (_, numbers) in enumerate(bundles):
+        frames = [TaskRef(partitions[number].key) for number in numbers]
+        tasks[name, n] = Task((name, n), function, TaskRef(common), tuple(numbers), *frames)
+    at = {(name, n): worker for n, (worker, _) in enumerate(bundles)}
+    made = await run(name, tasks, at, partitions, {common: DataNode(common, shared)})
+    return [(numbers, one) for (_, numbers), one in zip(bundles, made, strict=True)]
 
 
 async def _check_fits(
     client: Client, partitions: Sequence[Future[Any]], workers: Sequence[str] | None
 ) -> None:
-    """Refuse a frame of which the workers have no room for a second copy and its pieces.
+    """Refuse a frame of which the workers have no room for so many copies.
 
     Raises
     ------
@@ -133,7 +152,8 @@ async def _check_fits(
     """
     scheduler: Any = client.scheduler
     held = await scheduler.nbytes(keys=[future.key for future in partitions], summary=False)
-    needed = 2 * sum(held.values())
+    nbytes = sum(held.values())
+    needed = COPIES * nbytes
     target = float(config.setting("spill-target"))
     room = 0.0
     for address, worker in (await scheduler.identity(n_workers=-1))["workers"].items():
@@ -145,7 +165,7 @@ async def _check_fits(
         room += max(0.0, target * limit - used) if limit else np.inf
     if needed > room:
         raise PartitionError(
-            f"partitions of {needed // 2} bytes need {needed} bytes beside themselves to be put in "
+            f"partitions of {nbytes} bytes need {needed} bytes beside themselves to be put in "
             f"order; the workers have room for {room:.0f}; add workers or memory"
         )
 
@@ -186,7 +206,6 @@ async def _union(
 def _keys(
     order: Order,
     looks: Sequence[Look],
-    starts: np.ndarray,
     union: Mapping[Any, pd.CategoricalDtype],
 ) -> Keys:
     """Return the scheme of keys that have one word."""
@@ -201,15 +220,18 @@ def _keys(
         if (column := INDEX if level else name) in union:
             made = replace(made, high=max(0, len(union[column].categories) - 1))
         how.append(made)
-    row_bits = max(1, (int(starts[-1]) - 1).bit_length())
-    return Keys(order, tuple(how), 1, row_bits, True, starts[:-1], dict(union))
+    local_bits = max(1, (max(look.rows for look in looks) - 1).bit_length())
+    row_bits = local_bits + (len(looks) - 1).bit_length()
+    return Keys(order, tuple(how), 1, row_bits, True, local_bits, dict(union))
 
 
-def _array(encoded: Sequence[Future[Any]], keys: Keys, looks: Sequence[Look]) -> da.Array:
-    graph: dict[Any, Any] = {future.key: future for future in encoded}
+def _array(
+    encoded: Sequence[tuple[list[int], Future[Any]]], keys: Keys, sizes: Sequence[int]
+) -> da.Array:
+    graph: dict[Any, Any] = {future.key: future for _, future in encoded}
     name = next(iter(graph))[0]
-    dtype = np.dtype(np.uint64 if keys.words == 1 else f"S{8 * keys.words}")
-    return da.Array(graph, name, chunks=(tuple(look.rows for look in looks),), dtype=dtype)
+    chunks = tuple(sum(sizes[n] for n in numbers) for numbers, _ in encoded)
+    return da.Array(graph, name, chunks=(chunks,), dtype=keys.dtype)
 
 
 def _collection(

@@ -52,7 +52,7 @@ def check(ddf: Any, by: Any, ascending: Any, na_position: Any) -> Order:
         for label, inside in zip(labels, level, strict=True)
     )
     order = Order(tuple(labels), level, directions, na_position, dtypes)
-    rows.look(meta.iloc[:0], order)  # says which dtypes cannot be sorted
+    rows.look_at(meta.iloc[:0], order)  # says which dtypes cannot be sorted
     return order
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from dask.base import tokenize
+from dask.sizeof import sizeof
 
 from fpmdask.apps.sort.encode import (
     MOST_WORDS,
@@ -19,10 +21,16 @@ from fpmdask.apps.sort.encode import (
     packed,
     prefixes,
     row_numbers,
+    same_prefixes,
     seen,
 )
 from fpmdask.errors import PartitionError
 
+# Rows that become keys at once: what is made of so few on the way stays in the processor's cache,
+# and below the size from which malloc maps fresh memory every time.
+BLOCK = 16_000
+# Where NumPy alone works on them.
+SMALL_BLOCK = 4_000
 # Stands for the index where columns are named; no label is equal to it.
 INDEX = ("fpmdask", "index", "of a frame")
 # Dtypes within such a group are brought to that of the frame's meta where partitions differ.
@@ -51,9 +59,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Keys:
-    """How rows become keys, and where in the whole frame each partition begins.
+    """How rows become keys.
 
-    Without `whole`, the keys are prefixes, and rows of one prefix have still to be put in order.
+    A row's number is that of its partition, and in the last `local_bits` its place therein. Without
+    `whole`, the keys are prefixes, and rows of one prefix have still to be put in order.
     ``categories`` are the dtypes of columns (of the index under `INDEX`) that differ in partitions.
     """
 
@@ -62,8 +71,13 @@ class Keys:
     words: int
     row_bits: int
     whole: bool
-    starts: np.ndarray
+    local_bits: int
     categories: dict[Any, pd.CategoricalDtype]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The keys' dtype."""
+        return np.dtype(np.uint64 if self.words == 1 else f"S{8 * self.words}")
 
 
 def _as_declared(column: pd.Series, name: Any, dtype: Any) -> pd.Series:
@@ -105,8 +119,13 @@ class Look:
     categories: dict[Any, str]
 
 
-def look(frame: pd.DataFrame, order: Order) -> Look:
-    """Task: look at the keys of a partition."""
+def look(order: Order, partitions: Sequence[int], *frames: pd.DataFrame) -> list[Look]:
+    """Task: look at the keys of partitions."""
+    return [look_at(frame, order) for frame in frames]
+
+
+def look_at(frame: pd.DataFrame, order: Order) -> Look:
+    """Look at the keys of one partition."""
     found = []
     for name, column in order.columns(frame):
         if isinstance(column.dtype, pd.CategoricalDtype):
@@ -124,22 +143,41 @@ def categories(frame: pd.DataFrame) -> dict[Any, pd.CategoricalDtype]:
     return {name: dtype for name, dtype in columns if isinstance(dtype, pd.CategoricalDtype)}
 
 
-def encode(frame: pd.DataFrame, keys: Keys, partition: int) -> np.ndarray:
-    """Task: the keys of a partition's rows."""
-    begin = int(keys.starts[partition])
-    rows = np.arange(begin, begin + len(frame))
-    return packed(_bits(frame, keys), rows, keys.words, keys.row_bits)
+def encode(keys: Keys, partitions: Sequence[int], *frames: pd.DataFrame) -> np.ndarray:
+    """Task: the keys of partitions' rows."""
+    made = np.empty(sum(map(len, frames)), keys.dtype)
+    end = 0
+    for partition, frame in zip(partitions, frames, strict=True):
+        columns = _columns(frame, keys)
+        for low in range(0, len(frame), BLOCK):
+            high = min(low + BLOCK, len(frame))
+            first = partition << keys.local_bits
+            numbers = np.arange(first + low, first + high)
+            bits = _bits([(name, column.iloc[low:high]) for name, column in columns], keys)
+            made[end : end + numbers.size] = packed(bits, numbers, keys.words, keys.row_bits)
+            end += numbers.size
+    return made
 
 
-def sample(frame: pd.DataFrame, keys: Keys, count: int) -> np.ndarray:
-    """Task: the keys of about so many rows, as long as they may be, without row numbers."""
-    some = frame.iloc[:: max(1, len(frame) // count)]
-    return packed(_bits(some, keys), np.zeros(len(some), np.int64), MOST_WORDS, 0)
+def sample(count: int, keys: Keys, partitions: Sequence[int], *frames: pd.DataFrame) -> np.ndarray:
+    """Task: the keys of about `count` rows of each partition, without row numbers.
+
+    They are as long as they may be.
+    """
+    found = []
+    for frame in frames:
+        some = frame.iloc[:: max(1, len(frame) // count)]
+        numbers = np.zeros(len(some), np.int64)
+        found.append(packed(_bits(_columns(some, keys), keys), numbers, MOST_WORDS, 0))
+    return np.concatenate(found)
 
 
-def _bits(frame: pd.DataFrame, keys: Keys) -> Iterator[tuple[np.ndarray, int]]:
-    frame = with_categories(frame, keys)
-    for (name, column), how in zip(keys.order.columns(frame), keys.how, strict=True):
+def _columns(frame: pd.DataFrame, keys: Keys) -> list[tuple[Any, pd.Series]]:
+    return [*keys.order.columns(with_categories(frame, keys))]
+
+
+def _bits(columns: Sequence[tuple[Any, pd.Series]], keys: Keys) -> Iterator[tuple[np.ndarray, int]]:
+    for (name, column), how in zip(columns, keys.how, strict=True):
         yield from fields(column, name, how)
 
 
@@ -182,25 +220,41 @@ class Wanted:
     Parameters
     ----------
     rows
-        For each holder of partitions, the numbers of rows wanted of it, ascending.
+        For each holder of partitions, which of their rows are wanted: of one partition after the
+        other, in their order in the part.
+    counts
+        For each holder, how many these are of each of its partitions.
     place
-        Where each row of the part is in these, one after the other.
+        For each of all these rows, its place in the part.
     same
         Whether a row has the prefix of the one before it; None where that does not matter.
     """
 
     rows: tuple[np.ndarray, ...]
+    counts: tuple[np.ndarray, ...]
     place: np.ndarray
     same: np.ndarray | None
 
 
+@dataclass(frozen=True)
+class Holders:
+    """Where the partitions are.
+
+    Parameters
+    ----------
+    rank
+        The place of each partition where those of one holder follow each other, in as few bytes as
+        these numbers need.
+    ends
+        The ranks at which the partitions of the second holder begin, of the third, ….
+    """
+
+    rank: np.ndarray
+    ends: np.ndarray
+
+
 def wanted(
-    part: np.ndarray,
-    keys: Keys,
-    holder: np.ndarray,
-    count: int,
-    gone: bytes | None,
-    *more: np.ndarray,
+    part: np.ndarray, keys: Keys, holders: Holders, gone: bytes | None, *more: np.ndarray
 ) -> Wanted:
     """Task: who holds the rows of a part.
 
@@ -208,8 +262,6 @@ def wanted(
     ----------
     part
         Its keys.
-    holder, count
-        The number of the holder of each partition, and how many holders there are.
     gone, more
         The prefix whose keys an earlier part takes; what this one takes of later ones.
     """
@@ -217,88 +269,139 @@ def wanted(
         part = part[_count_leading(part, keys, gone) :]
     if more:
         part = np.concatenate([part, *more])
-    rows = row_numbers(part, keys.row_bits)
-    same = None
-    if not keys.whole:
-        prefix = prefixes(part, keys.row_bits)
-        same = np.zeros(rows.size, bool)
-        same[1:] = (prefix[1:] == prefix[:-1]).all(axis=1)
-    whose = holder[np.searchsorted(keys.starts, rows, "right") - 1]
-    order = _order(whose << keys.row_bits | rows, count << keys.row_bits)
-    place = np.empty(rows.size, np.int64)
-    place[order] = np.arange(rows.size)
-    edges = np.searchsorted(whose[order], np.arange(1, count))
-    return Wanted(tuple(np.split(rows[order], edges)), place, same)
+    local = (1 << keys.local_bits) - 1
+    rows = np.empty(part.size, np.min_scalar_type(local))
+    whose = np.empty(part.size, holders.rank.dtype)
+    counts = np.zeros(holders.rank.size, np.int64)
+    same = None if keys.whole else np.empty(part.size, bool)
+    for low in range(0, part.size, SMALL_BLOCK):
+        here = slice(low, low + SMALL_BLOCK)
+        numbers = row_numbers(part[here], keys.row_bits)
+        whose[here] = holders.rank[numbers >> keys.local_bits]
+        rows[here] = numbers & local
+        counts += np.bincount(whose[here], minlength=counts.size)
+        if same is not None:
+            before = min(1, low)
+            same[here] = same_prefixes(part[low - before : here.stop], keys.row_bits)[before:]
+    place = np.argsort(whose, kind="stable")  # by counting: `whose` has one or two bytes
+    each = np.split(counts, holders.ends)
+    edges = np.cumsum([some.sum() for some in each])[:-1]
+    return Wanted(tuple(np.split(rows[place], edges)), tuple(each), place, same)
 
 
-def _order(numbers: np.ndarray, end: int) -> np.ndarray:
-    """Return the order of different numbers less than `end`.
+def rows_of(found: Wanted, holder: int) -> tuple[np.ndarray, np.ndarray]:
+    """Task: the rows wanted of one holder, and how many of each of its partitions."""
+    return found.rows[holder], found.counts[holder]
 
-    Where a number and its place fit into one word, sorting these takes a quarter of an argsort.
+
+def cut(keys: Keys, asked: tuple[np.ndarray, np.ndarray], *frames: pd.DataFrame) -> pd.DataFrame:
+    """Task: the rows of a holder's partitions that a part of the result wants."""
+    rows, counts = asked
+    frames = tuple(with_categories(frame, keys) for frame in frames)
+    some = [
+        (frame, own.astype(np.intp))
+        for frame, own in zip(frames, np.split(rows, np.cumsum(counts)[:-1]), strict=True)
+        if own.size
+    ]
+    if not some or not is_plain([frame for frame, _ in some]):
+        return together([frame.take(own) for frame, own in some] or [frames[0].iloc[:0]])
+    ends = np.cumsum([own.size for _, own in some])
+
+    def filled(columns: Sequence[np.ndarray], made: np.ndarray) -> None:
+        for column, (_, own), end in zip(columns, some, ends, strict=True):
+            # the rows are there; to raise if they were not would take a buffer
+            np.take(column, own, out=made[end - own.size : end], mode="clip")
+
+    return _by_columns([frame for frame, _ in some], rows.size, filled)
+
+
+def is_plain(frames: Sequence[pd.DataFrame]) -> bool:
+    """Tell whether frames have the same columns of NumPy's dtypes, but no objects."""
+    kinds = {(*frame.dtypes, frame.index.dtype) for frame in frames}
+    numpys = all(isinstance(kind, np.dtype) and kind.kind != "O" for kind in chain(*kinds))
+    return numpys and len(kinds) == 1 and all(type(frame) is pd.DataFrame for frame in frames)
+
+
+def _by_columns(
+    frames: Sequence[pd.DataFrame],
+    size: int,
+    fill: Callable[[Sequence[np.ndarray], np.ndarray], None],
+) -> pd.DataFrame:
+    """Return a frame of the columns that `fill` makes of those of plain frames."""
+    like = frames[0]
+
+    def made(columns: Sequence[Any]) -> np.ndarray:
+        column = np.empty(size, columns[0].dtype)
+        fill([one.to_numpy() for one in columns], column)
+        return column
+
+    data = {n: made([frame.iloc[:, n] for frame in frames]) for n in range(like.shape[1])}
+    index = pd.Index(made([frame.index for frame in frames]), name=like.index.name)
+    found = pd.DataFrame(data, index, copy=False)
+    return found.set_axis(like.columns, axis=1).__finalize__(like)
+
+
+def together(pieces: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return frames one below the other; those without rows have no say in dtypes."""
+    some = [piece for piece in pieces if len(piece)] or pieces[:1]
+    return pd.concat(some) if len(some) > 1 else some[0]
+
+
+def assemble(keys: Keys, found: Wanted, *pieces: pd.DataFrame) -> pd.DataFrame:
+    """Task: one partition of the result."""
+    place = found.place
+    if found.same is not None and found.same.any():
+        place = _untied(pieces, place, found.same, keys.order)
+    return interleaved(pieces, place)
+
+
+def interleaved(pieces: Sequence[pd.DataFrame], place: np.ndarray) -> pd.DataFrame:
+    """Return a frame of the rows of several, each of which has its place.
+
+    A row is written once; columns of objects and of extension dtypes are put one below the
+    other first.
 
     Examples
     --------
-    >>> _order(np.array([7, 2, 5]), 8).tolist(), _order(np.array([7, 2, 5]), 1 << 63).tolist()
-    ([1, 2, 0], [1, 2, 0])
+    >>> pieces = pd.DataFrame({"a": [1, 3]}, [0, 2]), pd.DataFrame({"a": [2]}, [1])
+    >>> interleaved(pieces, np.array([0, 2, 1])).a.to_dict()
+    {0: 1, 1: 2, 2: 3}
     """
-    bits = max(1, numbers.size - 1).bit_length()
-    if (end - 1).bit_length() + bits > 63:
-        return np.argsort(numbers)
-    both = numbers << bits | np.arange(numbers.size)
-    both.sort()
-    return both & ((1 << bits) - 1)
+    if not is_plain(pieces):
+        order = np.empty_like(place)
+        order[place] = np.arange(place.size)
+        return together(pieces).take(order)
+    places = np.split(place, np.cumsum([len(piece) for piece in pieces])[:-1])
+
+    def filled(columns: Sequence[np.ndarray], made: np.ndarray) -> None:
+        for column, at in zip(columns, places, strict=True):
+            made[at] = column
+
+    return _by_columns(pieces, place.size, filled)
 
 
-def rows_of(found: Wanted, holder: int) -> np.ndarray:
-    """Task: the rows wanted of one holder."""
-    return found.rows[holder]
+def nbytes(*pieces: pd.DataFrame | np.ndarray) -> int:
+    """Task: the bytes of what comes from other workers or goes to them."""
+    return sum(map(sizeof, pieces))
 
 
-def arrangement(found: Wanted) -> tuple[np.ndarray, np.ndarray | None]:
-    """Task: how the rows of all holders are put in order."""
-    return found.place, found.same
-
-
-def cut(
-    rows: np.ndarray, keys: Keys, partitions: Sequence[int], *frames: pd.DataFrame
-) -> pd.DataFrame:
-    """Task: rows of the partitions that a worker holds, in ascending order."""
-    pieces = []
-    for partition, frame in zip(partitions, frames, strict=True):
-        begin = keys.starts[partition]
-        low, high = np.searchsorted(rows, [begin, begin + len(frame)])
-        if low < high:
-            pieces.append(with_categories(frame.take(rows[low:high] - begin), keys))
-    return together(pieces, with_categories(frames[0].iloc[:0], keys))
-
-
-def together(pieces: Sequence[pd.DataFrame], empty: pd.DataFrame) -> pd.DataFrame:
-    """Return frames one below the other; those without rows have no say in dtypes."""
-    some = [piece for piece in pieces if len(piece)]
-    if len(some) < 2:
-        return some[0] if some else empty
-    return pd.concat(some)
-
-
-def assemble(
-    keys: Keys, how: tuple[np.ndarray, np.ndarray | None], *pieces: pd.DataFrame
-) -> pd.DataFrame:
-    """Task: one partition of the result."""
-    place, same = how
-    frame = together(pieces, pieces[0])
-    if same is not None and same.any():
-        place = place[_untied(frame, place, same, keys.order)]
-    return frame.take(place)
-
-
-def _untied(frame: pd.DataFrame, place: np.ndarray, same: np.ndarray, order: Order) -> np.ndarray:
-    """Return the order of rows where those of one prefix are sorted by their whole keys."""
+def _untied(
+    pieces: Sequence[pd.DataFrame], place: np.ndarray, same: np.ndarray, order: Order
+) -> np.ndarray:
+    """Return the places of rows where those of one prefix are sorted by their whole keys."""
     tied = same.copy()
     tied[:-1] |= same[1:]
-    at = np.flatnonzero(tied)
-    some = frame.take(place[at])
-    values = {0: np.cumsum(~same)[at]}
-    for n, (_, column) in enumerate(order.columns(some), 1):
+    where = np.flatnonzero(tied[place])
+    edges = np.cumsum([0, *map(len, pieces)])
+    few = [
+        piece.take(where[np.searchsorted(where, low) : np.searchsorted(where, high)] - low)
+        for piece, (low, high) in zip(pieces, pairwise(edges), strict=True)
+    ]
+    so_far = np.argsort(place[where])
+    where = where[so_far]
+    at = place[where]
+    values = {0: np.cumsum(~same[at])}
+    for n, (_, column) in enumerate(order.columns(together(few).take(so_far)), 1):
         values[n] = column.array
     found = pd.DataFrame(values).sort_values(
         [*values],
@@ -306,8 +409,8 @@ def _untied(frame: pd.DataFrame, place: np.ndarray, same: np.ndarray, order: Ord
         na_position=order.na_position,
         kind="stable",
     )
-    made = np.arange(place.size)
-    made[at] = at[found.index.to_numpy()]
+    made = place.copy()
+    made[where[found.index.to_numpy()]] = at
     return made
 
 

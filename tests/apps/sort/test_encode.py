@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fpmdask.apps.sort import encode
@@ -95,6 +95,12 @@ def frames(draw):
         kind, null = draw(st.sampled_from(kinds))
         values = NULLABLE[kind] | st.none() if null else COLUMNS[kind]
         made[n] = column(kind, draw(st.lists(values, min_size=rows, max_size=rows)))
+    # by several columns pandas 3.1 sorts NaN as an infinity, in whichever direction
+    floats = [values for values in made.values() if values.dtype in ("f4", "f8")]
+    assume(
+        len(made) == 1
+        or not any(np.isinf(values).any() and values.isna().any() for values in floats)
+    )
     return pd.DataFrame(made)
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from distributed import futures_of, wait
+from distributed import futures_of, get_worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort import delivery, encode, frames, homes
+from fpmdask.apps.sort import encode, frames, rows
+from fpmdask.apps.sort.homes import Homes
 from fpmdask.errors import ChunksLostError, PartitionError
 
 CONFIG = {
@@ -52,6 +53,7 @@ FRAME = pd.DataFrame(
     },
     index=pd.Index(RANDOM.integers(0, 500, ROWS), name="id"),
 )
+DATED = FRAME[["date", "delta", "float"]].set_index("date")
 KEYS = [
     *((column, True) for column in FRAME.columns),
     ("id", True),
@@ -77,6 +79,10 @@ def frame_of(pdf, partitions=7):
     pieces = [pdf.iloc[low:high] for low, high in pairwise(edges)]
     pieces.insert(len(pieces) // 2, pdf.iloc[:0])
     return dd.from_map(lambda piece: piece, pieces, meta=pdf.iloc[:0])
+
+
+def holder_of(piece):
+    return pd.Series(get_worker().address, piece.index, dtype=object)
 
 
 async def nothing_left(scheduler):
@@ -139,6 +145,24 @@ async def test_one_partition_per_thread_lies_where_it_was_sorted(c, s, *workers)
     await check_sorted(c, found, pdf, "a")
 
 
+@cluster(workers=2)
+async def test_the_report_says_what_moving_rows_took(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = pd.DataFrame({n: RANDOM.random(100_000) for n in "abc"})
+    x = c.persist(frame_of(pdf, 8))
+    await wait(x)
+    source = await c.compute(x.map_partitions(holder_of, meta=("at", object)))
+    found = await balancer.sort_values(x, "a")
+    target = await c.compute(found.map_partitions(holder_of, meta=("at", object)))
+    report = balancer.report
+    assert [*report.phases] == ["keys", "prepare", "measure", "sort", "rows"]
+    assert all(seconds > 0 for seconds in report.phases.values())
+    crossed = int((source != target[source.index]).sum())
+    # three columns, the index and a row number of two bytes; keys cross the other way
+    assert 34 * crossed <= report.bytes_moved <= 60 * crossed
+    assert {share["worker"] for share in report.shares} == {str(w.name) for w in workers}
+
+
 @cluster()
 async def test_divisions_of_an_index_in_order(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
@@ -162,8 +186,8 @@ async def test_divisions_of_an_index_in_order(c, s, *workers):
 @cluster()
 async def test_few_rows(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    for rows in (0, 1, 2, 5):
-        pdf = FRAME.iloc[:rows]
+    for count in (0, 1, 2, 5):
+        pdf = FRAME.iloc[:count]
         found = await balancer.sort_values(frame_of(pdf, 2), ["float", "word"])
         await check_sorted(c, found, pdf, ["float", "word"])
     found = await balancer.sort_values(frame_of(FRAME.iloc[:0], 2), "id")
@@ -222,20 +246,22 @@ async def test_partitions_of_other_dtypes(c, s, *workers):
 @cluster()
 async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, step, monkeypatch):
     left = []
-    original = homes.made
 
-    async def leaving(client, name, tasks, *more):
-        if name.startswith(f"fpmdask-{step}-") and not left:
-            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
-            await asyncio.sleep(0)
-        return await original(client, name, tasks, *more)
+    def leaving(original):
+        async def run(self, name, *more):
+            if name.startswith(f"fpmdask-{step}-") and not left:
+                left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+                await asyncio.sleep(0)
+            return await original(self, name, *more)
+
+        return run
 
     def progress(event):
         if event["event"] == "step" and event["step"] == step and not left:
             left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
 
-    for module in (frames, delivery):
-        monkeypatch.setattr(module, "made", leaving)
+    for run in (Homes.made, Homes.asked):
+        monkeypatch.setattr(Homes, run.__name__, leaving(run))
     balancer = await fpmdask.Balancer(c, progress=progress)
     x = c.persist(frame_of(FRAME, 12))
     await wait(x)
@@ -372,6 +398,30 @@ async def test_without_dask_dataframe_it_is_said_what_to_install(c, s, *workers,
     monkeypatch.setitem(sys.modules, "dask.dataframe", None)
     with pytest.raises(PartitionError, match=r"install fpmdask\[dataframe\]"):
         balancer.sort_values(None, "a")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [FRAME[["few", "whole", "flag"]]] * 2,
+        [DATED, DATED.iloc[:0]],
+        [FRAME, FRAME.iloc[:100]],
+        [FRAME[["few"]], FRAME[["few"]].astype(float)],
+        [FRAME[[]], FRAME[[]]],
+    ],
+)
+def test_pieces_are_cut_and_interleaved_as_pandas_takes_rows(pieces):
+    """Columns of NumPy's dtypes go another way than others."""
+    keys = rows.Keys(None, (), 1, 1, True, 1, {})
+    wanted = [np.random.default_rng(1).permutation(len(piece))[:70] for piece in pieces]
+    asked = np.concatenate(wanted), np.array([len(own) for own in wanted])
+    expected = pd.concat([piece.take(own) for piece, own in zip(pieces, wanted, strict=True)])
+    cut = rows.cut(keys, asked, *pieces)
+    pd.testing.assert_frame_equal(cut, expected)
+    place = np.random.default_rng(9).permutation(len(cut))
+    pd.testing.assert_frame_equal(
+        rows.interleaved([cut.iloc[:40], cut.iloc[40:]], place), cut.take(np.argsort(place))
+    )
 
 
 def test_the_balancer_is_there_without_pandas():
