@@ -6,10 +6,12 @@ import contextlib
 import errno
 import json
 import os
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fsspec
+import msgpack
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
@@ -25,42 +27,70 @@ class NotHere(RecordsError):
     """A path or glob finds nothing on this machine; it may on another."""
 
 
+class Exists(RecordsError):
+    """A file that was to be a new one is there already."""
+
+
 def find(sources: Sequence[str]) -> list[File]:
     """Return the files that paths, globs and fsspec URLs name, in that order, globs sorted.
+
+    Directories that a glob matches are left out. What is there under a glob's very name is meant,
+    not what the glob matches.
 
     Raises
     ------
     NotHere
         If a path or glob finds nothing.
     RecordsError
-        If it finds a directory, a file twice or one that cannot be read, or the length of a file is
-        not a multiple of 100 bytes.
+        If it finds a file twice or one that cannot be read, or a directory or something else that
+        is no file, a name is not UTF-8, or the length of a file is not a multiple of 100 bytes.
     """
     found: dict[str, File] = {}
     for source in sources:
         fs, path = _opened(source)
-        paths = sorted(fs.glob(path)) if fsspec.core.has_magic(path) else [path]
-        if not paths:
+        if fsspec.core.has_magic(path) and not _is_there(fs, path):
+            infos = [(one, _info(fs, one)) for one in sorted(fs.glob(path))]
+            infos = [(one, info) for one, info in infos if info["type"] != "directory"]
+        else:
+            infos = [(path, _info(fs, path))]
+        if not infos:
             raise NotHere(f"no file matches {source}; check the path")
-        for one in paths:
-            file = _described(fs, one)
+        for one, info in infos:
+            file = _described(fs, one, info)
             if file.path in found:
                 raise RecordsError(f"{file.path} is named twice; name every file once")
             found[file.path] = file
     return list(found.values())
 
 
-def _described(fs: Any, path: str) -> File:
+def is_utf8(text: str) -> bool:
+    """Tell whether a name can be sent on and written down: file systems allow any bytes."""
     try:
-        info = fs.info(path)
-        if info["type"] == "directory":
-            raise RecordsError(f"{path} is a directory; name its files, as {path}/*")
-        with fs.open(path, "rb") as file:
-            file.read(1)
-    except FileNotFoundError as error:
-        raise NotHere(f"there is no file {path}; check the path") from error
-    except OSError as error:
-        raise RecordsError(f"{path} cannot be read: {said(error)}") from error
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_there(fs: Any, path: str) -> bool:
+    return os.path.lexists(path) if is_local(fs) else bool(fs.exists(path))
+
+
+def _info(fs: Any, path: str) -> Any:
+    """Return what a file system says of a file, with ``type``, ``size`` and perhaps a stamp."""
+    with _readable(fs, path):
+        return fs.info(path)
+
+
+def _described(fs: Any, path: str, info: Any) -> File:
+    if not is_utf8(path):
+        raise RecordsError(f"{path!a} is not UTF-8; give the file another name")
+    if info["type"] == "directory":
+        raise RecordsError(f"{path} is a directory; name its files, as {path}/*")
+    if info["type"] == "other":  # to open a FIFO is to wait
+        raise RecordsError(f"{path} is not a regular file")
+    with _readable(fs, path), fs.open(path, "rb") as file:
+        file.read(1)
     nbytes = int(info["size"])
     if nbytes % RECORD_NBYTES:
         raise RecordsError(
@@ -70,6 +100,21 @@ def _described(fs: Any, path: str) -> File:
         )
     stamp = next((str(info[name]) for name in STAMPS if name in info), "")
     return File(path if is_local(fs) else fs.unstrip_protocol(path), nbytes, stamp)
+
+
+@contextlib.contextmanager
+def _readable(fs: Any, path: str) -> Iterator[None]:
+    """Say what is wrong with a file that cannot be read."""
+    name = path if is_utf8(path) else ascii(path)
+    try:
+        yield
+    except FileNotFoundError as error:
+        if is_local(fs) and os.path.islink(path):
+            there = ascii(os.readlink(path))
+            raise NotHere(f"{name} is a broken link: there is no {there}") from error
+        raise NotHere(f"there is no file {name}; check the path") from error
+    except OSError as error:
+        raise RecordsError(f"{name} cannot be read: {said(error)}") from error
 
 
 def read(file: File, first: int, records: Records) -> None:
@@ -128,7 +173,10 @@ class Folder:
             self.fs.makedirs(self.path, exist_ok=True)
 
     def names(self) -> dict[str, int]:
-        """Return the name and length of everything in it; nothing where it is not there."""
+        """Return the name and length of everything in it; nothing where it is not there.
+
+        What is not UTF-8 in a name is escaped.
+        """
         with self._explained():
             if not self.fs.exists(self.path):
                 return {}
@@ -136,9 +184,22 @@ class Folder:
                 raise RecordsError(f"{self.url} is a file; give a folder that is empty, or new")
             self.fs.invalidate_cache(self.path)
             found = self.fs.ls(self.path, detail=True)
+        names = [each["name"].rstrip("/").rsplit("/", 1)[-1] for each in found]
         return {
-            each["name"].rstrip("/").rsplit("/", 1)[-1]: int(each["size"] or 0) for each in found
+            name.encode(errors="backslashreplace").decode(): int(each["size"] or 0)
+            for name, each in zip(names, found, strict=True)
         }
+
+    def file(self, name: str) -> File:
+        """Return a file of records in it.
+
+        Raises
+        ------
+        NotHere
+            If there is none of this name.
+        """
+        path = self.at(name)
+        return _described(self.fs, path, _info(self.fs, path))
 
     def free_nbytes(self) -> float:
         """Return the free bytes of a local folder's disk, infinity elsewhere."""
@@ -150,21 +211,26 @@ class Folder:
         status = os.statvfs(path)
         return float(status.f_bavail) * status.f_frsize
 
-    def write_json(self, name: str, data: Any, *, durable: bool = False) -> None:
+    def write_json(self, name: str, data: Any, *, durable: bool = False, new: bool = False) -> None:
         """Write plain data as a file that is there completely or not at all."""
-        with self.writing(name, durable=durable) as write:
+        with self.writing(name, durable=durable, new=new) as write:
             write(np.frombuffer(json.dumps(data, indent=1).encode(), np.uint8))
 
     def read_json(self, name: str) -> Any:
-        """Return the plain data in a file, None where it is not there or is not JSON."""
+        """Return the plain data in a file, None where it is not there or is not JSON.
+
+        Nor what cannot be sent on: numbers of more than 64 bits, text that is not UTF-8.
+        """
         with self._explained():
             if not self.fs.exists(self.at(name)):
                 return None
             text = self.fs.cat_file(self.at(name))
         try:
-            return json.loads(text)
-        except ValueError:
+            data = json.loads(text)
+            msgpack.packb(data)
+        except (ValueError, OverflowError, RecursionError):
             return None
+        return data
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -172,19 +238,29 @@ class Folder:
             self.fs.rm_file(self.at(name))
 
     @contextlib.contextmanager
-    def writing(self, name: str, suffix: str = "", *, durable: bool = False) -> Iterator[Any]:
+    def writing(
+        self, name: str, suffix: str = "", *, durable: bool = False, new: bool = False
+    ) -> Iterator[Any]:
         """Give a function that writes bytes; the file appears at the end, if all went well.
 
         A local one is written beside its place under another name, which begins with a dot and ends
-        with ``suffix``; object stores show a file only when it is complete. A ``durable`` one is on
-        the disk by then.
+        with ``suffix`` and ``.tmp``; object stores show a file only when it is complete. A
+        ``durable`` one is on the disk by then.
+
+        Raises
+        ------
+        Exists
+            If it is to be a ``new`` one and there is one. Of several who write at the same time one
+            succeeds; but not on other file systems, which are only asked before.
         """
         with self._explained():
             if not self.local:
+                if new and self.fs.exists(self.at(name)):
+                    raise Exists(f"there is a {name} in {self.url}")
                 with self.fs.open(self.at(name), "wb") as file:
                     yield lambda records: file.write(records.reshape(-1).data)
                 return
-            temporary = self.at(f".{name.lstrip('.')}.{suffix or os.getpid()}.tmp")
+            temporary = self.at(f".{name.lstrip('.')}.{suffix or uuid.uuid4().hex}.tmp")
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             descriptor = os.open(temporary, flags, 0o666)
             written = 0
@@ -201,11 +277,29 @@ class Folder:
                         os.fdatasync(descriptor)
                 finally:
                     os.close(descriptor)
-                os.replace(temporary, self.at(name))
+                if new:
+                    self._put(temporary, name)
+                else:
+                    os.replace(temporary, self.at(name))
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
+
+    def _put(self, temporary: str, name: str) -> None:
+        """Give a file the name that no other has."""
+        try:
+            try:
+                os.link(temporary, self.at(name))
+            except FileExistsError:
+                raise
+            except OSError:  # there are no hard links here: an empty file keeps the name
+                os.close(os.open(self.at(name), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                os.replace(temporary, self.at(name))
+            else:
+                os.unlink(temporary)
+        except FileExistsError as error:
+            raise Exists(f"there is a {name} in {self.url}") from error
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -221,6 +315,9 @@ def is_local(fs: Any) -> bool:
 
 
 def _opened(url: str) -> tuple[Any, str]:
+    url = os.fspath(url)
+    if "://" not in url:  # fsspec takes `::` in a name for a chain of file systems
+        return LocalFileSystem(), os.path.abspath(url)
     try:
         fs, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:

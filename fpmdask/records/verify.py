@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,14 +11,97 @@ from typing import Any
 import numpy as np
 
 from fpmdask.errors import RecordsError
-from fpmdask.records.files import Folder, find, read
+from fpmdask.records.files import Folder, NotHere, read
 from fpmdask.records.format import KEY_NBYTES, RECORD_NBYTES, File, checksum, out_of_order
 
 MANIFEST = "manifest.json"
-PART = "part-[0-9]*"
+FORMAT = "fpmdask.records"
+PART = re.compile(r"part-([0-9]+)")
+CHECKSUM = re.compile(r"[0-9a-f]+")
+KEY = re.compile(rf"([0-9a-f]{{{2 * KEY_NBYTES}}})?")
 STEP = 1 << 16
 # Problems that are named; the rest is counted.
 MOST_NAMED = 20
+
+
+def part_name(number: int) -> str:
+    """Return the name of a part of the result.
+
+    Examples
+    --------
+    >>> part_name(7), part_name(100_000)
+    ('part-00007', 'part-100000')
+    """
+    return f"part-{number:05d}"
+
+
+def checked_manifest(data: Any) -> dict[str, Any]:
+    """Return what a manifest says, if it is one that `Balancer.sort_records` writes.
+
+    Parameters
+    ----------
+    data : object
+        Plain data, as `Folder.read_json` returns it.
+
+    Raises
+    ------
+    RecordsError
+        If it is not; the message says what is wrong.
+
+    Examples
+    --------
+    >>> checked_manifest({"target": "/x", "records": 0, "checksum": None, "parts": []})["parts"]
+    []
+    """
+    wrong = _wrong_manifest(data)
+    if wrong is not None:
+        raise RecordsError(f"{MANIFEST} is not one of fpmdask, or is damaged: {wrong}")
+    return dict(data)
+
+
+def _wrong_manifest(data: Any) -> str | None:
+    if not isinstance(data, dict):
+        return "it is not a JSON object"
+    if data.get("format", FORMAT) != FORMAT:
+        return f"its format is {data['format']!a}"
+    if not isinstance(data.get("target"), str):
+        return f"target is {data.get('target')!a}"
+    if not is_count(data.get("records")):
+        return f"records is {data.get('records')!a}"
+    if "checksum" not in data or not _is_checksum(data["checksum"]):
+        return f"checksum is {data.get('checksum')!a}"
+    if not isinstance(data.get("parts"), list):
+        return f"parts is {data.get('parts')!a}"
+    for number, part in enumerate(data["parts"]):
+        if (wrong := wrong_part(part, number)) is not None:
+            return f"in part {number} {wrong}"
+    return None
+
+
+def wrong_part(part: Any, number: int) -> str | None:
+    """Return what is wrong with what is said of a part, None if nothing is."""
+    if not isinstance(part, dict):
+        return "there is no JSON object"
+    if part.get("name") != part_name(number):
+        return f"name is {part.get('name')!a}"
+    for key in ("records", "nbytes"):
+        if not is_count(part.get(key)):
+            return f"{key} is {part.get(key)!a}"
+    if "checksum" not in part or not _is_checksum(part["checksum"]):
+        return f"checksum is {part.get('checksum')!a}"
+    for key in ("first", "last"):
+        if not (isinstance(part.get(key), str) and KEY.fullmatch(part[key])):
+            return f"{key} is {part.get(key)!a}"
+    return None
+
+
+def is_count(value: Any) -> bool:
+    """Tell whether plain data is an int >= 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_checksum(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and CHECKSUM.fullmatch(value) is not None)
 
 
 @dataclass(frozen=True)
@@ -73,18 +157,20 @@ def verify(
     Raises
     ------
     RecordsError
-        If there is no such folder, no part in it, or a part cannot be read or is no file of
-        records.
+        If there is no such folder, no part in it, a part cannot be read or is no file of records,
+        or the manifest is none.
 
     Notes
     -----
     O(n); 6.5 MB and one open file per thread.
     """
     folder = Folder(target)
-    manifest = folder.read_json(MANIFEST)
-    pattern = folder.fs.unstrip_protocol(folder.at(PART))
-    empty = manifest is not None and not manifest.get("parts", True)
-    parts = [] if empty else find([pattern])
+    names = folder.names()
+    manifest = checked_manifest(folder.read_json(MANIFEST)) if MANIFEST in names else None
+    there = sorted((int(match[1]), name) for name in names if (match := PART.fullmatch(name)))
+    if not there and (manifest is None or manifest["parts"]):
+        raise NotHere(f"no file matches {folder.at('part-*')}; check the path")
+    parts = [folder.file(name) for _, name in there]
     with ThreadPoolExecutor(threads) as pool:
         found = list(pool.map(_examined, parts))
     problems = [problem for part in found for problem in part["problems"]]
@@ -144,11 +230,8 @@ def _differences(
     manifest: Mapping[str, Any], parts: list[File], count: int, total: int
 ) -> list[str]:
     """Return what the manifest says otherwise."""
-    try:
-        sizes = {part["name"]: part["records"] for part in manifest["parts"]}
-        said, sums = manifest["records"], manifest["checksum"]
-    except (KeyError, TypeError) as error:
-        raise RecordsError(f"{MANIFEST} is not one of fpmdask: {error!r}") from error
+    sizes = {part["name"]: part["records"] for part in manifest["parts"]}
+    said, sums = manifest["records"], manifest["checksum"]
     problems = []
     there = {file.path.rsplit("/", 1)[-1]: file.records for file in parts}
     differing = [name for name in sizes.keys() | there.keys() if sizes.get(name) != there.get(name)]

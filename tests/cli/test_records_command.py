@@ -21,8 +21,20 @@ def test_records_are_written_sorted_elsewhere_and_verified(fpm, tmp_path):
     data = b"".join(Path(path).read_bytes() for path in said["paths"])
     rows = sorted(data[at : at + 100] for at in range(0, len(data), 100))
     (out / "part-00000").write_bytes(b"".join(rows))
-    part = {"name": "part-00000", "records": 1000}
-    manifest = {"records": 1000, "checksum": said["checksum"], "parts": [part]}
+    part = {
+        "name": "part-00000",
+        "records": 1000,
+        "nbytes": 100_000,
+        "checksum": said["checksum"],
+        "first": rows[0][:10].hex(),
+        "last": rows[-1][:10].hex(),
+    }
+    manifest = {
+        "target": str(out),
+        "records": 1000,
+        "checksum": said["checksum"],
+        "parts": [part],
+    }
     (out / "manifest.json").write_text(json.dumps(manifest))
     found = fpm("records", "verify", out, "--records", "1000", "--checksum", said["checksum"])
     assert found.exit_code == 0

@@ -1,5 +1,6 @@
 """Files of records: written, found, verified; and what is refused."""
 
+import json
 import os
 import zlib
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 
 from fpmdask.errors import RecordsError
 from fpmdask.records import KINDS, verify, write_records
-from fpmdask.records.files import Folder, NotHere, find, read
+from fpmdask.records.files import Exists, Folder, NotHere, find, read
 from fpmdask.records.format import RECORD_NBYTES, File, order
+from fpmdask.records.verify import checked_manifest
 
 
 def contents(written):
@@ -80,6 +82,59 @@ def test_files_are_found_by_path_and_glob_and_url(tmp_path):
         find(["nosuchprotocol://x/y"])
 
 
+def test_a_name_that_is_not_utf8_is_refused(tmp_path):
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff")
+    Path(odd).write_bytes(bytes(100))
+    for source in (odd, str(tmp_path / "*")):
+        with pytest.raises(RecordsError, match=r"odd\\udcff' is not UTF-8") as refused:
+            find([source])
+        str(refused.value).encode()
+    assert Folder(str(tmp_path)).names() == {"odd\\udcff": 100}
+    os.unlink(odd)
+    with pytest.raises(NotHere) as refused:
+        find([odd])
+    str(refused.value).encode()
+
+
+def test_what_is_no_regular_file_is_refused_and_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for source in (tmp_path / "pipe", tmp_path / "*", "/dev/zero"):
+        with pytest.raises(RecordsError, match="is not a regular file"):
+            find([str(source)])
+
+
+def test_a_literal_name_wins_over_a_glob(tmp_path):
+    for name in ("g[1]", "g1", "a::b", "memory::c"):
+        (tmp_path / name).write_bytes(bytes(100))
+    for name in ("g[1]", "a::b", "memory::c"):
+        (file,) = find([str(tmp_path / name)])
+        assert file.path == str(tmp_path / name)
+        read(file, 0, np.empty((1, 100), np.uint8))
+    (tmp_path / "g[1]").unlink()
+    assert [file.path for file in find([str(tmp_path / "g[1]")])] == [str(tmp_path / "g1")]
+    folder = Folder("memory://literal")
+    for name in ("g[1]", "g1"):
+        folder.write_json(name, "x" * 98)
+    assert [file.path for file in find(["memory://literal/g[1]"])] == ["memory:///literal/g[1]"]
+    folder.fs.rm("/literal", recursive=True)
+
+
+def test_a_glob_leaves_out_directories_and_says_what_link_is_broken(tmp_path):
+    written = write_records(tmp_path / "in", [10])
+    (tmp_path / "in" / "out").mkdir()
+    (tmp_path / "in" / "linked").symlink_to(tmp_path / "in" / "out")
+    glob = str(tmp_path / "in" / "*")
+    assert [file.path for file in find([glob])] == list(written.paths)
+    with pytest.raises(RecordsError, match="is a directory"):
+        find([str(tmp_path / "in" / "out")])
+    with pytest.raises(NotHere, match="no file matches"):
+        find([str(tmp_path / "i*")])
+    (tmp_path / "in" / "broken").symlink_to(tmp_path / "gone")
+    for source in (glob, str(tmp_path / "in" / "broken")):
+        with pytest.raises(NotHere, match=r"broken is a broken link: there is no '.*/gone'"):
+            find([source])
+
+
 def test_a_truncated_file_is_named_with_its_length(tmp_path):
     path = tmp_path / "short"
     path.write_bytes(bytes(1050))
@@ -125,6 +180,27 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_a_new_file_is_made_only_once(tmp_path, monkeypatch, links):
+    def no_links(*paths):
+        raise PermissionError
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    for folder in (Folder(str(tmp_path)), Folder(f"memory://new-{links}")):
+        folder.write_json("x", 1, new=True)
+        with pytest.raises(Exists, match="there is a x"):
+            folder.write_json("x", 2, new=True)
+        assert folder.read_json("x") == 1
+        assert [*folder.names()] == ["x"]
+
+
+@pytest.mark.parametrize("text", ["{", '{"a": "\\udcff"}', "1" + "0" * 30, "[" * 99_999, "\xff"])
+def test_what_cannot_be_sent_on_is_no_json(tmp_path, text):
+    (tmp_path / "x").write_text(text, encoding="latin-1")
+    assert Folder(str(tmp_path)).read_json("x") is None
+
+
 @pytest.fixture
 def target(tmp_path):
     """Records that are sorted into two parts by NumPy, with their manifest."""
@@ -136,11 +212,25 @@ def target(tmp_path):
     for number, some in enumerate(np.array_split(records, 2)):
         with folder.writing(f"part-{number:05d}") as write:
             write(np.ascontiguousarray(some))
-        parts.append({"name": f"part-{number:05d}", "records": len(some)})
+        parts.append(
+            {
+                "name": f"part-{number:05d}",
+                "records": len(some),
+                "nbytes": some.nbytes,
+                "checksum": f"{sum(map(zlib.crc32, some)):x}",
+                "first": some[0, :10].tobytes().hex(),
+                "last": some[-1, :10].tobytes().hex(),
+            }
+        )
     total = sum(map(zlib.crc32, records))
-    folder.write_json(
-        "manifest.json", {"records": 200_000, "checksum": f"{total:x}", "parts": parts}
-    )
+    manifest = {
+        "format": "fpmdask.records",
+        "target": folder.url,
+        "records": 200_000,
+        "checksum": f"{total:x}",
+        "parts": parts,
+    }
+    folder.write_json("manifest.json", manifest)
     return tmp_path / "out", total
 
 
@@ -189,3 +279,85 @@ def test_the_verifier_finds_parts_in_the_wrong_order_or_missing(target):
     (path / "part-00001").unlink()
     with pytest.raises(NotHere):
         verify(str(path))
+
+
+def test_the_verifier_takes_the_targets_name_as_it_is_and_parts_by_number(target):
+    path, total = target
+    odd = path.rename(path.parent / "o[u]t::*")
+    assert verify(str(odd), checksum=total).ok
+    (odd / "part-00000").rename(odd / "part-99999")
+    (odd / "part-00001").rename(odd / "part-100000")
+    (odd / "part-x").write_bytes(b"no part")
+    found = verify(str(odd))
+    assert found.parts == 2
+    assert not any("begins with a key less" in problem for problem in found.problems)
+
+
+def test_the_verifier_sees_parts_that_the_manifest_does_not_name(target):
+    path, _ = target
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest |= {"records": 0, "checksum": "0", "parts": []}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    found = verify(str(path))
+    assert found.records == 200_000
+    assert "part-00000: 100000 records, manifest.json says none" in found.problems
+    (path / "part-00000").unlink()
+    (path / "part-00001").unlink()
+    assert verify(str(path)).ok
+
+
+PART = {
+    "name": "part-00000",
+    "records": 1,
+    "nbytes": 100,
+    "checksum": "0f",
+    "first": "00" * 10,
+    "last": "ff" * 10,
+}
+MANIFEST = {"target": "/x", "records": 1, "checksum": "0f", "parts": [PART]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "its format is 'other'"),
+        ({"target": 3}, "target is 3"),
+        ({"records": -1}, "records is -1"),
+        ({"records": True}, "records is True"),
+        ({"checksum": "-f"}, "checksum is '-f'"),
+        ({"checksum": 15}, "checksum is 15"),
+        ({"parts": None}, "parts is None"),
+        ({"parts": [1]}, "in part 0 there is no JSON object"),
+        ({"parts": [PART, PART]}, "in part 1 name is 'part-00000'"),
+        ({"parts": [PART | {"name": "../x"}]}, "in part 0 name is '../x'"),
+        ({"parts": [PART | {"nbytes": 1.5}]}, "nbytes is 1.5"),
+        ({"parts": [PART | {"checksum": "0x"}]}, "in part 0 checksum is '0x'"),
+        ({"parts": [PART | {"first": "0"}]}, "first is '0'"),
+        ({"parts": [PART | {"last": None}]}, "last is None"),
+    ],
+)
+def test_a_manifest_is_not_trusted(tmp_path, change, message):
+    assert checked_manifest(MANIFEST) == MANIFEST
+    empty = PART | {"records": 0, "nbytes": 0, "checksum": None, "first": "", "last": ""}
+    checked_manifest(MANIFEST | {"checksum": None, "parts": [empty]})
+    wrong = MANIFEST | change
+    with pytest.raises(RecordsError) as refused:
+        checked_manifest(wrong)
+    assert message in str(refused.value)
+    Folder(str(tmp_path)).write_json("manifest.json", wrong)
+    with pytest.raises(RecordsError, match=r"manifest\.json is not one of fpmdask"):
+        verify(str(tmp_path))
+
+
+@pytest.mark.parametrize("data", [None, [], "x", {}])
+def test_a_manifest_has_all_that_belongs_to_it(data):
+    with pytest.raises(RecordsError, match="is not one of fpmdask"):
+        checked_manifest(data)
+    if data == {}:
+        for key in MANIFEST:
+            with pytest.raises(RecordsError, match=key):
+                checked_manifest({name: value for name, value in MANIFEST.items() if name != key})
+        for key in PART:
+            part = {name: value for name, value in PART.items() if name != key}
+            with pytest.raises(RecordsError, match=key):
+                checked_manifest(MANIFEST | {"parts": [part]})

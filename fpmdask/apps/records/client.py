@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fpmdask.errors import RecordsError
+from fpmdask.records.files import is_utf8
+from fpmdask.records.verify import checked_manifest
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,14 @@ class SortedRecords:
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> SortedRecords:
-        """Return what a target's ``manifest.json`` says."""
+        """Return what a target's ``manifest.json`` says.
+
+        Raises
+        ------
+        RecordsError
+            If that is not what a sort writes.
+        """
+        manifest = checked_manifest(manifest)
         checksum = manifest["checksum"]
         return cls(
             str(manifest["target"]),
@@ -53,14 +62,17 @@ class SortedRecords:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{part['name']}</td><td>{part['records']}</td><td><code>{part['first']}</code>"
-            f"</td><td><code>{part['last']}</code></td></tr>"
-            for part in self.parts[:20]
+            f"<tr><td>{name}</td><td>{records}</td><td><code>{first}</code></td><td><code>{last}"
+            "</code></td></tr>"
+            for name, records, first, last in (
+                [html.escape(str(part[key])) for key in ("name", "records", "first", "last")]
+                for part in self.parts[:20]
+            )
         )
         more = f"<p>… and {len(self.parts) - 20} more</p>" if len(self.parts) > 20 else ""
         return (
-            f"<h4>{self.records} records, sorted, in {html.escape(self.target)}</h4><table><tr>"
-            "<th>part</th><th>records</th><th>first key</th><th>last key</th></tr>"
+            f"<h4>{html.escape(str(self.records))} records, sorted, in {html.escape(self.target)}"
+            "</h4><table><tr><th>part</th><th>records</th><th>first key</th><th>last key</th></tr>"
             f"{rows}</table>{more}"
         )
 
@@ -76,8 +88,10 @@ def request(
         For sources that are no paths, a target that is none, a distribution that is not of worker
         names to numbers of records, a checksum that is not a bool.
     """
-    several = sources if isinstance(sources, Sequence) and not isinstance(sources, str) else None
-    paths = [_path(source) for source in ([sources] if several is None else several)]
+    single = isinstance(sources, str | bytes | os.PathLike) or not isinstance(sources, Iterable)
+    paths = [_path(source) for source in ([sources] if single else list(sources))]
+    if isinstance(sources, set | frozenset):
+        paths.sort()  # so that another call means the same
     if not paths:
         raise RecordsError("sources is empty; give paths, globs or URLs of files of records")
     if not isinstance(checksums, bool):
@@ -113,4 +127,7 @@ def _path(value: Any) -> str:
     path = os.fspath(value)
     if not isinstance(path, str) or not path.strip() or "\0" in path:
         raise RecordsError(f"found {path!r}; give a path or an fsspec URL")
-    return path if "://" in path or "::" in path else os.path.abspath(path)
+    path = path if "://" in path else os.path.abspath(path)
+    if not is_utf8(path):
+        raise RecordsError(f"{path!a} is not UTF-8; give it another name")
+    return path

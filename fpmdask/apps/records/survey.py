@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -12,17 +14,16 @@ from fpmdask.apps.records.plan import Job
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import WorkerSide
 from fpmdask.errors import RecordsError
-from fpmdask.records.files import Folder, NotHere, find
-from fpmdask.records.verify import MANIFEST
+from fpmdask.records.files import Exists, Folder, NotHere, find
+from fpmdask.records.format import KEY_NBYTES, RECORD_NBYTES
+from fpmdask.records.verify import FORMAT as FORMAT
+from fpmdask.records.verify import MANIFEST, is_count, wrong_part
+from fpmdask.records.verify import part_name as part_name
 
 # What the target says of a job that is not finished.
 JOB = ".fpmdask-job.json"
-FORMAT, VERSION = "fpmdask.records", 1
-
-
-def part_name(number: int) -> str:
-    """Return the name of a part of the result."""
-    return f"part-{number:05d}"
+VERSION = 1
+KEY = re.compile(rf"[0-9a-f]{{{2 * KEY_NBYTES}}}")
 
 
 def side_name(number: int) -> str:
@@ -36,13 +37,46 @@ def survey(order: Mapping[str, Any]) -> None:
 
 
 def claim(order: Mapping[str, Any]) -> None:
-    """Task: make the target and note the job in it; say which parts of it are finished."""
+    """Task: make the target and note the job in it; say which parts of it are finished.
+
+    ``order["before"]`` is the run of the job that the survey has found there, None if it found
+    none.
+    """
     step(order, lambda side, space: _refusing(lambda: _claim(order)))
 
 
 def finish(order: Mapping[str, Any]) -> None:
-    """Task: write ``order["manifest"]`` into the target and remove what was needed until then."""
+    """Task: write ``order["manifest"]`` into the target and remove what was needed until then.
+
+    The target's job must be that of ``order["run"]``.
+    """
     step(order, lambda side, space: _refusing(lambda: _finish(order)))
+
+
+def note(folder: Folder, job: Mapping[str, Any]) -> None:
+    """Write what has become of a job over what its target says.
+
+    Raises
+    ------
+    RecordsError
+        If the target's job is not of the same run any more.
+    """
+    if _run(folder) != job["run"]:
+        raise _another(folder)
+    folder.write_json(JOB, job)
+
+
+def _run(folder: Folder) -> Any:
+    """Return the run that the target's job is of, None if there is none."""
+    job = folder.read_json(JOB)
+    return job.get("run") if isinstance(job, dict) else None
+
+
+def _another(folder: Folder, found: str = "") -> RecordsError:
+    return RecordsError(
+        f"{found}another sort is writing into this target, {folder.url}; give every sort a folder "
+        "of its own"
+    )
 
 
 def _refusing(work: Any) -> Mapping[str, Any]:
@@ -61,17 +95,20 @@ def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
             files += Job(tuple(find([source]))).to_json()
         except NotHere as error:
             lacking[source] = str(error)
-    paths = [path for path, *_ in files]
-    if twice := sorted({path for path in paths if paths.count(path) > 1} if files else ()):
-        raise RecordsError(f"{twice[0]} is named twice; name every file once")
+    seen = set()
+    for path, *_ in files:
+        if path in seen:
+            raise RecordsError(f"{path} is named twice; name every file once")
+        seen.add(path)
     folder = Folder(order["target"])
-    names = folder.names()
+    # one who was stopped before there was a job has left nothing but its temporary file
+    names = {name: nbytes for name, nbytes in folder.names().items() if not _is_temporary(name)}
     local = os.statvfs(side.worker.local_directory)
     return {
         "files": files,
         "lacking": lacking,
         "names": names,
-        "job": folder.read_json(JOB) if JOB in names else None,
+        "job": _job(folder) if JOB in names else None,
         "manifest": folder.read_json(MANIFEST) if MANIFEST in names else None,
         "resident_nbytes": float(psutil.Process().memory_info().rss),
         "target_nbytes": folder.free_nbytes(),
@@ -79,38 +116,94 @@ def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
+def _is_temporary(name: str) -> bool:
+    """Tell whether a file is what the job's one is called while it is written."""
+    return name.startswith(f"{JOB}.") and name.endswith(".tmp")
+
+
+def _job(folder: Folder) -> Any:
+    """Return what the target says of its job, None if that is nothing of this version."""
+    job = folder.read_json(JOB)
+    if not isinstance(job, dict) or (job.get("format"), job.get("version")) != (FORMAT, VERSION):
+        return job
+    parts, splitters = job.get("parts"), job.get("splitters")
+    right = (
+        isinstance(job.get("identity"), str)
+        and isinstance(job.get("run"), str)
+        and isinstance(job.get("checksums"), bool)
+        and (parts is None or (isinstance(parts, list) and all(map(is_count, parts))))
+        and isinstance(splitters, list)
+        and all(isinstance(key, str) and KEY.fullmatch(key) for key in splitters)
+    )
+    return job if right else None
+
+
 def _claim(order: Mapping[str, Any]) -> Mapping[str, Any]:
     folder = Folder(order["target"])
     folder.make()
     job = order["job"]
-    folder.write_json(JOB, job)
+    _take(folder, job, order["before"])
     names = folder.names()
     done = {}
     for number, size in enumerate(job["parts"] or ()):
         there = names.get(part_name(number))
-        known = folder.read_json(side_name(number)) if side_name(number) in names else None
-        if (
-            known is None
-            or known["job"] != job["identity"]
-            or known["checksums"] < job["checksums"]
-        ):
+        known: Any = folder.read_json(side_name(number)) if side_name(number) in names else None
+        if not _is_finished(known, number, job):
             continue
         if (known["records"], known["nbytes"]) == (size, there):
             done[number] = known
     return {"done": done}
 
 
+def _take(folder: Folder, job: Mapping[str, Any], before: str | None) -> None:
+    """Note a job in the target, if that is as the survey has found it."""
+    if before is None:
+        with suppress(Exists):
+            folder.write_json(JOB, job, new=True)
+            return
+    # a worker that was lost may have done it for this run already
+    if (run := _run(folder)) is None or run not in (before, job["run"]):
+        raise _another(folder)
+    folder.write_json(JOB, job)
+
+
+def _is_finished(known: Any, number: int, job: Mapping[str, Any]) -> bool:
+    """Tell whether a part's side file is whole, and says what this job needs to know."""
+    if wrong_part(known, number) is not None or known.get("job") != job["identity"]:
+        return False
+    if not isinstance(known.get("checksums"), bool) or known["checksums"] < job["checksums"]:
+        return False
+    sums = known.get("sums")
+    return (
+        (known["checksum"] is not None) == known["checksums"]
+        and isinstance(sums, list)
+        and len(sums) == RECORD_NBYTES // 4
+        and all(is_count(each) and each < 1 << 32 for each in sums)
+    )
+
+
 def _finish(order: Mapping[str, Any]) -> Mapping[str, Any]:
     folder = Folder(order["target"])
+    manifest = order["manifest"]
+    run = _run(folder)
+    # a worker that was lost may have done it already
+    done = run is None and folder.read_json(MANIFEST) == manifest
+    if run != order["run"] and not done:
+        raise _another(folder)
     names = folder.names()
-    for part in order["manifest"]["parts"]:
+    for part in manifest["parts"]:
         if names.get(part["name"]) != part["nbytes"]:
             raise RecordsError(
                 f"{part['name']} in {order['target']} has vanished or changed since it was "
                 "written; call again: what is finished is taken up"
             )
-    folder.write_json(MANIFEST, order["manifest"], durable=True)
+    known = {part["name"] for part in manifest["parts"]}
+    if others := sorted(name for name in names if name.startswith("part-") and name not in known):
+        raise _another(folder, f"{others[0]} is not of this sort: ")
+    if not done:
+        folder.write_json(MANIFEST, manifest, durable=True)
     for name in names:
-        if name == JOB or (name.startswith(".part-") and name.endswith((".json", ".tmp"))):
+        finished = name.startswith(".part-") and name.endswith((".json", ".tmp"))
+        if name == JOB or finished or _is_temporary(name):
             folder.remove(name)
     return {}
