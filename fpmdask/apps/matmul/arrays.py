@@ -16,8 +16,9 @@ from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client
 
+from fpmdask.apps.inputs import finished
 from fpmdask.apps.matmul.blas import gemm_accumulate
-from fpmdask.apps.matmul.inputs import finished, in_memory, read, to_be_read
+from fpmdask.apps.matmul.inputs import in_memory, read, to_be_read
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.coordinator import proxy

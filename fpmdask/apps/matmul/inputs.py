@@ -13,11 +13,9 @@ import numpy as np
 from dask._task_spec import convert_legacy_graph
 from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
-from distributed import Client, futures_of, wait
-from distributed.client import FuturesCancelledError
+from distributed import Client, futures_of
 
-from fpmdask.coordinator.chunks import named
-from fpmdask.errors import ChunksLostError
+from fpmdask.apps.inputs import finished
 
 # NumPy inputs are cut into blocks of rows of about this size.
 BLOCK_NBYTES = 64 << 20
@@ -92,28 +90,6 @@ async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
     persisted: da.Array = client.persist(x)
     await finished(client, persisted)
     return persisted
-
-
-async def finished(client: Client, persisted: Any) -> None:
-    """Wait until all chunks of a collection are in memory.
-
-    Raises
-    ------
-    ChunksLostError
-        If a chunk is gone and cannot be made again.
-    """
-    futures = futures_of(persisted)
-    try:
-        with client.as_current():  # `wait` takes the default client, which may be another one
-            await wait(futures)
-    except FuturesCancelledError:
-        lost = [future.key for future in futures if future.cancelled()]
-        raise ChunksLostError(
-            f"{len(lost)} input chunks are gone and have no task to make them again: {named(lost)}"
-        ) from None
-    for future in futures:
-        if future.status == "error":
-            await future  # raises what the chunk's task raised
 
 
 async def _scattered(client: Client, x: np.ndarray) -> da.Array:

@@ -7,6 +7,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -16,9 +17,7 @@ from fpmdask.records.format import RECORD_NBYTES, File
 # A part of the result, and a sorted run of the input, at most; less where memory is short.
 MOST_NBYTES = 64 << 20
 LEAST_NBYTES = 1 << 20
-# What a part needs in a worker's memory, in its own bytes: itself, its order, a step on its way.
-FACTOR = 1.6
-# A worker's memory is for so many runs or parts at once, per thread, beside those that it keeps.
+# A run or part needs so many times its bytes: itself, its order, copies on their way; with room.
 AT_ONCE = 4
 
 
@@ -38,7 +37,7 @@ class Job:
         """Bytes in all."""
         return self.records * RECORD_NBYTES
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """A name for just these versions of these files."""
         text = json.dumps([(file.path, file.nbytes, file.stamp) for file in self.files])
@@ -88,8 +87,8 @@ def merged(found: Mapping[str, Sequence[Sequence[Any]]]) -> tuple[Job, list[list
     return Job(tuple(files.values())), list(seen.values())
 
 
-def run_records(budget: float, threads: int) -> int:
-    """Return how many records a run or a part may have on a worker with so many bytes to spare.
+def run_records(working: float, threads: int) -> int:
+    """Return how many records a run or a part may have on a worker with so many bytes for them.
 
     Raises
     ------
@@ -101,10 +100,10 @@ def run_records(budget: float, threads: int) -> int:
     >>> run_records(float("inf"), 1), run_records(100e6, 2)
     (671088, 125000)
     """
-    nbytes = min(MOST_NBYTES, budget / (AT_ONCE * threads))
+    nbytes = min(MOST_NBYTES, working / (AT_ONCE * threads))
     if nbytes < LEAST_NBYTES:
         raise RecordsError(
-            f"a worker has {budget / 1e6:.0f} MB of memory to spare; "
+            f"a worker has {working / 1e6:.0f} MB of memory to work with; "
             f"{AT_ONCE * threads * LEAST_NBYTES / 1e6:.0f} MB are needed: give it more, or fewer "
             "threads"
         )

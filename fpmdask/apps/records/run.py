@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, count
 from typing import Any
 
@@ -13,7 +14,6 @@ from distributed.utils import offload
 
 from fpmdask.apps.records.kernel import NAME
 from fpmdask.apps.records.plan import (
-    FACTOR,
     Job,
     assigned,
     dealt,
@@ -33,8 +33,8 @@ from fpmdask.records.format import KEY, KEY_NBYTES, RECORD_NBYTES
 
 # Fewer records than this per worker are not worth measuring anybody.
 FEW = 1 << 15
-# Of a worker's memory limit, what a sort may use at least.
-LEAST_SHARE = 0.1
+# Of a worker's memory limit, what a sort may use whatever else is there.
+WORKING = 0.1
 # Under which the library keeps what sorts took.
 LEARNED = "records.share"
 
@@ -55,6 +55,7 @@ async def run(context: RunContext) -> dict[str, Any]:
     measured = time.perf_counter()
     phases["measure"] = measured - looked
     await sort.claim()
+    sort.began = True
     while sort.missing():
         attempt = Sorting(sort, next(sort.numbers))
         try:
@@ -62,6 +63,7 @@ async def run(context: RunContext) -> dict[str, Any]:
         except LostWorker as lost:
             attempt.stop()
             await again(context, attempt.number, lost)
+            await sort.look_again()
             shares = await sort.shares(speeds)
         except BaseException:
             attempt.stop()
@@ -82,17 +84,27 @@ def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
             yield addresses[share["worker"]], units, share["seconds"] - waits
 
 
-def spare_nbytes(context: RunContext, address: str, resident: float) -> float:
-    """Return the bytes that a sort may use on a worker (inf: it has no memory limit).
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a worker's memory for a sort: ``working`` on runs and parts, ``kept`` beside that.
 
-    Up to the spill target, beside what is ``resident`` in its process now; in any case a tenth of
-    the limit, which leaves the worker below its pause.
+    The first is a tenth of its limit, whatever was there before, so that parts are of the same
+    size in the next call; the second what is left up to the spill target, which is below the pause.
     """
+
+    working: float
+    kept: float
+
+
+def memory_of(context: RunContext, address: str, resident: float) -> Memory:
+    """Return what a sort may use on a worker in whose process so many bytes are ``resident``."""
     state = context.scheduler.workers.get(address)
     if state is None or not state.memory_limit:
-        return math.inf
-    target = context.coordinator.spill_target * state.memory_limit
-    return max(target - resident, LEAST_SHARE * state.memory_limit)
+        return Memory(math.inf, math.inf)
+    limit = state.memory_limit
+    working = WORKING * limit
+    left = context.coordinator.spill_target * limit - resident - working
+    return Memory(working, max(0.0, left))
 
 
 class RecordsSort:
@@ -105,9 +117,11 @@ class RecordsSort:
         self.job = Job(())
         self.seen: list[list[str]] = []
         self.disk: dict[str, float] = {}
-        self.budget: dict[str, float] = {}
+        self.memory: dict[str, Memory] = {}
         self.runs: dict[tuple[int, int], str] = {}
         self.sums: dict[tuple[int, int], np.ndarray] = {}
+        self.began = False
+        self.before: str | None = None  # whose job the target holds
         self.parts: list[int] | None = None
         self.splitters: list[str] = []
         self.done: dict[int, dict[str, Any]] = {}
@@ -133,9 +147,7 @@ class RecordsSort:
         self.job, seen = merged(by_name)
         addresses = {name(worker): worker for worker in found}
         self.seen = [[addresses[each] for each in there] for there in seen]
-        for worker, answer in found.items():
-            self.disk[worker] = answer["local_nbytes"]
-            self.budget[worker] = spare_nbytes(self.context, worker, answer["resident_nbytes"])
+        self._note_room(found)
         first = next(iter(found.values()))
         for worker, answer in found.items():
             if answer["names"] != first["names"]:
@@ -146,7 +158,7 @@ class RecordsSort:
                 )
         manifest = first["manifest"]
         if manifest is not None and manifest.get("job") == self.job.identity:
-            return self._complete(manifest)
+            return self._complete(manifest, first["names"])
         self._resume(first["job"], first["names"])
         if not self.job.records:
             self.parts = []
@@ -159,11 +171,37 @@ class RecordsSort:
             )
         return None
 
-    def _complete(self, manifest: dict[str, Any]) -> dict[str, Any]:
+    def _note_room(self, found: Mapping[str, Any]) -> None:
+        for worker, answer in found.items():
+            self.disk[worker] = answer["local_nbytes"]
+            self.memory[worker] = memory_of(self.context, worker, answer["resident_nbytes"])
+
+    async def look_again(self) -> None:
+        """Learn what workers see that have come since the first look; others are not asked."""
+        new = [worker for worker in self.context.workers if worker not in self.memory]
+        if not new:
+            return
+        order = {"sources": self.request["sources"], "target": self.request["target"]}
+        found = await self._ask(survey, order, "survey", new)
+        self._note_room(found)
+        numbers = {file: n for n, file in enumerate(self.job.files)}
+        for worker, answer in found.items():
+            for file in Job.from_json(answer["files"]).files:
+                if file in numbers:  # others are not the ones that the sort began with
+                    self.seen[numbers[file]].append(worker)
+
+    def _complete(self, manifest: dict[str, Any], names: Mapping[str, int]) -> dict[str, Any]:
+        target = self.request["target"]
+        for part in manifest["parts"]:
+            if names.get(part["name"]) != part["nbytes"]:
+                raise RecordsError(
+                    f"{target} had these records sorted, but {part['name']} is gone or has another "
+                    "length; empty it and call again"
+                )
         if self.request["checksums"] and manifest.get("checksum") is None:
             raise RecordsError(
-                f"{self.request['target']} holds these records sorted, without a checksum; "
-                "`fpmdask records verify` computes it"
+                f"{target} holds these records sorted, without a checksum; `fpmdask records "
+                "verify` computes it"
             )
         return manifest
 
@@ -181,6 +219,7 @@ class RecordsSort:
                 f"{self.request['target']} holds the beginning of another sort, of other files or "
                 "of these before they changed; give another folder, or empty this one"
             )
+        self.before = job["run"]
         if job["parts"] is not None:
             self.parts, self.splitters = [*job["parts"]], [*job["splitters"]]
 
@@ -197,6 +236,17 @@ class RecordsSort:
         if given is None:
             return await speeds.shares(self.job.records, self._room)
         there = {context.name(address): address for address in context.workers}
+        if not self.began:
+            self._check_distribution(given, there)
+        shares = {address: given.get(name, 0) for name, address in there.items()}
+        if (left := sum(shares.values())) < self.job.records:  # a worker was lost
+            parts = {a: (n if left else 1) * self.job.records for a, n in shares.items()}
+            ends = [end // (left or len(shares)) for end in accumulate(parts.values())]
+            shares = dict(zip(parts, np.diff([0, *ends]).tolist(), strict=True))
+        context.set_result(shares, dict.fromkeys(shares, 0.0), None, "given", shares)
+        return shares
+
+    def _check_distribution(self, given: Mapping[str, int], there: Mapping[str, str]) -> None:
         if unknown := sorted(given.keys() - there.keys()):
             raise RecordsError(
                 f"no worker {', '.join(unknown)} takes part; distribution is for some of "
@@ -207,17 +257,11 @@ class RecordsSort:
                 f"the distribution has {sum(given.values())} records, the files "
                 f"{self.job.records}; make them equal"
             )
-        shares = {address: given.get(name, 0) for name, address in there.items()}
-        context.set_result(shares, dict.fromkeys(shares, 0.0), None, "given", shares)
-        return shares
 
     def _room(self, address: str) -> float:
-        """Return how many records a worker can take: in its memory and on its disk.
-
-        One that has joined since the survey waits for the next sort.
-        """
-        budget, disk = self.budget.get(address, 0.0), self.disk.get(address, 0.0)
-        return (budget / FACTOR + disk) // RECORD_NBYTES
+        """Return how many records a worker can take: in its memory and on its disk."""
+        memory = self.memory.get(address, Memory(0.0, 0.0))
+        return (memory.kept + self.disk.get(address, 0.0)) // RECORD_NBYTES
 
     def threads(self, address: str) -> int:
         """Return how many runs or parts a worker does at once: its threads, or its slots."""
@@ -226,11 +270,11 @@ class RecordsSort:
 
     def most(self, address: str) -> int:
         """Return how many records a run or part may have there."""
-        return run_records(self.budget[address], self.threads(address))
+        return run_records(self.memory[address].working, self.threads(address))
 
     async def claim(self) -> None:
         """Make the target and note the job there; learn which parts are finished."""
-        order = {"target": self.request["target"], "job": self.noted()}
+        order = {"target": self.request["target"], "job": self.noted(), "before": self.before}
         answer = await self._ask_one(claim, order, "claim")
         self.done = {int(number): facts for number, facts in answer["done"].items()}
 
@@ -279,20 +323,26 @@ class RecordsSort:
             "checksum": checksum,
             "parts": [{key: part[key] for key in kept} for part in facts],
         }
-        order = {"target": self.request["target"], "manifest": manifest}
+        order = {"target": self.request["target"], "manifest": manifest, "run": self.context.run}
         await self._ask_one(finish, order, "finish")
         return manifest
 
     # ---- questions
 
     async def _ask(
-        self, task: Callable[[Mapping[str, Any]], None], order: Mapping[str, Any], step: str
+        self,
+        task: Callable[[Mapping[str, Any]], None],
+        order: Mapping[str, Any],
+        step: str,
+        workers: Iterable[str] | None = None,
     ) -> dict[str, Any]:
-        """Return the answers of all workers to a task."""
+        """Return the answers of workers to a task, by default of all."""
         while True:
             attempt = RecordsAttempt(self.context, next(self.numbers))
+            there = self.context.workers
+            asked = list(there) if workers is None else [w for w in workers if w in there]
             try:
-                attempt.dispatch(task, dict.fromkeys(self.context.workers, order))
+                attempt.dispatch(task, dict.fromkeys(asked, order))
                 return await attempt.everyone(None, step)
             except LostWorker as lost:
                 await again(self.context, attempt.number, lost)
@@ -332,17 +382,17 @@ class Sorting(RecordsAttempt):
         sort, context = self.sort, self.context
         if sum(shares.get(worker, 0) for worker in context.workers) < sort.job.records:
             raise LostWorker("a worker left before the sort began")
+        most = {worker: sort.most(worker) for worker in shares if worker in sort.memory}
+        await offload(self._deal, {worker: shares[worker] for worker in most}, most)
         shares = {worker: share for worker, share in shares.items() if share}
-        most = {worker: sort.most(worker) for worker in shares}
-        await offload(self._deal, shares, most)
         readers = {*sort.runs.values()}
         busy = [*shares, *sorted(readers - shares.keys())]
-        largest = min(most.values())
+        largest = min(most[worker] for worker in shares)
         sizes = sort.parts
         if sizes is None:
             threads = {worker: sort.threads(worker) for worker in shares}
             sizes = parts_of(shares, threads, largest)
-        elif max(sizes) > largest * 5 // 4:  # parts are as long as planned within a tenth
+        elif max(sizes) > 2 * largest:  # there is some room beside what is planned
             raise RecordsError(
                 f"a part of {max(sizes)} records does not fit into a worker's memory, which has "
                 f"room for {largest}; use the workers of the first run, or empty the target"
@@ -361,17 +411,19 @@ class Sorting(RecordsAttempt):
                 "checksums": sort.request["checksums"],
                 "runs": [run for run in runs if sort.runs[run] == worker],
                 "samples": samples,
-                "budget": sort.budget[worker],
+                "kept_nbytes": sort.memory[worker].kept,
                 "threads": sort.threads(worker),
                 "scribe": worker == busy[0],
             }
             for worker in busy
         }
+        self.work = {w: sum(end - first for first, end in o["runs"]) for w, o in orders.items()}
         self.dispatch(sort_share, orders)
         edges = await self._edges(runs, sizes, [*accumulate(shares.values())])
         wanted = await offload(self._wanted, runs, edges, shares)
         for worker in self.workers:
             self.tell(worker, exchange=wanted[worker])
+        self.work = {worker: sum(size for _, size, _ in own) for worker, own in wanted.items()}
         answers = await self.everyone(None, "exchange", self._part_done)
         self._report(answers, edges, wanted)
 

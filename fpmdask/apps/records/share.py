@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fpmdask.apps.records.kernel import gather
-from fpmdask.apps.records.plan import FACTOR, Job
+from fpmdask.apps.records.plan import Job
 from fpmdask.apps.records.runs import SPARSE, Run, picked
 from fpmdask.apps.records.survey import JOB, part_name, side_name
 from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted
@@ -75,22 +75,21 @@ class _Share:
         self.cpu = time.process_time()
         self.began = time.perf_counter()
         self.buffers: queue.SimpleQueue[Records] = queue.SimpleQueue()
-        size = self._make_buffers(max((end - first for first, end in order["runs"]), default=0))
+        self._make_buffers(max((end - first for first, end in order["runs"]), default=0))
         kept = sum(
             run.held.nbytes
             for run in space.kept.values()
             if isinstance(run, Run) and not isinstance(run.held, Spilled)
         )
-        self.room: float = order["budget"] - (self.threads * FACTOR + 1) * size - kept
+        self.room: float = order["kept_nbytes"] - kept
 
-    def _make_buffers(self, records: int) -> int:
-        """Have one buffer per thread, of so many records; return the bytes of one."""
+    def _make_buffers(self, records: int) -> None:
+        """Have one buffer per thread, of so many records."""
         while not self.buffers.empty():
             self.buffers.get()
         for n in range(self.threads):
             buffer = self.space.scratch.take(f"records.{n}", (records, RECORD_NBYTES), np.uint8)
             self.buffers.put(buffer)
-        return records * RECORD_NBYTES
 
     def sort(self) -> Mapping[str, Any]:
         """Go through the steps, each at the coordinator's word."""
@@ -144,10 +143,16 @@ class _Share:
 
         with ThreadPoolExecutor(self.threads, "fpmdask-records") as pool:
             doing = [pool.submit(unless_failed, thing) for thing in things]
-            errors = [error for each in doing if (error := each.exception()) is not None]
-        for error in sorted(errors, key=lambda error: isinstance(error, RunCancelledError)):
-            raise error
-        return [each.result() for each in doing]
+        failures = [each.exception() for each in doing]
+        failures.sort(key=lambda error: isinstance(error, RunCancelledError))
+        found = next(filter(None, failures), None)
+        try:
+            if found is not None:
+                raise found
+            return [each.result() for each in doing]
+        finally:
+            # an exception holds this frame, and all that is to be forgotten with the run
+            del doing, failures, found
 
     # ---- before the exchange
 
@@ -164,6 +169,7 @@ class _Share:
             self.buffers.put(buffer)
         self.space.kept[key] = run
         self.space.offered[key] = run.offered
+        self._say(run=span)  # a sign of life
         return run
 
     def _sorted(self, first: int, end: int, records: Records) -> Run:
@@ -249,7 +255,7 @@ class _Share:
     def _part(
         self, number: int, pieces: Sequence[Sequence[Any]], records: Records, fetcher: Fetcher
     ) -> None:
-        with self._timed("exchange"), self._disk():
+        with self._timed("exchange"):
             self._receive(pieces, records, fetcher)
         with self._timed("merge"):
             numbers = order(records)
@@ -295,8 +301,9 @@ class _Share:
             place = target.reshape(-1)
             item = Wanted(key, low * RECORD_NBYTES, high * RECORD_NBYTES, shape, place)
             wanted.setdefault(peer, []).append(item)
-        for run, low, high, target in here:
-            run.take(low, high, target)
+        with self._disk():
+            for run, low, high, target in here:
+                run.take(low, high, target)
         # everybody begins with those behind it, so that not all ask the same one first
         received = fetcher.receive({peer: wanted[peer] for peer in _turned(sorted(wanted), own)})
         with self.counting:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -15,7 +14,7 @@ from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of
 
-from fpmdask.apps.matmul.inputs import finished
+from fpmdask.apps.inputs import finished, letting_go
 from fpmdask.apps.sort.kernel import KINDS
 from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.apps.sort.share import merged_positions, sort_with_positions
@@ -65,6 +64,7 @@ def check(x: Any) -> None:
         )
 
 
+@letting_go
 async def sort(
     client: Client,
     x: Any,
@@ -78,24 +78,6 @@ async def sort(
 
     ``follow`` runs ``request`` as the app "sort".
     """
-    try:
-        return await _sorted(client, x, request, follow, descending=descending, index=index)
-    except BaseException as error:
-        # the frames of an exception would hold x on the workers for as long as it lives
-        traceback.clear_frames(error.__traceback__)
-        del x
-        raise
-
-
-async def _sorted(
-    client: Client,
-    x: Any,
-    request: dict[str, Any],
-    follow: Follow,
-    *,
-    descending: bool,
-    index: bool,
-) -> da.Array:
     x = await _in_memory(client, x)
     if not x.size:
         dtype = INDEX if index else x.dtype

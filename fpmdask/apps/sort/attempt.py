@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
@@ -16,6 +17,8 @@ OVERDUE = 10.0
 # A worker that does not say so soon that it is there hangs.
 PING_SECONDS = 5.0
 AGAIN_SECONDS = 0.2
+# Nannies start a worker again within seconds.
+REJOIN_SECONDS = 10.0
 # A run that is disturbed so often is given up.
 MOST_ATTEMPTS = 20
 
@@ -38,6 +41,8 @@ class Attempt:
         self.context, self.number = context, number
         self.name = f"attempt {number}"
         self.workers: list[str] = []
+        # units that each has to do in the step, where they are not meant to take as long
+        self.work: dict[str, int] = {}
 
     def dispatch(
         self, task: Callable[[Mapping[str, Any]], None], orders: Mapping[str, Mapping[str, Any]]
@@ -87,8 +92,9 @@ class Attempt:
                 event = await asyncio.wait_for(self.context.next_event(), hang)
             except TimeoutError:
                 silent = set(self.workers) - heard.keys()
-                late = time.monotonic() - last > max(hang, OVERDUE * (last - began))
-                overdue = bool(heard) and late  # where nobody is done it may just take long
+                # where nobody is done it may just take long
+                more = self._more_work(silent, heard) if heard else math.inf
+                overdue = time.monotonic() - last > max(hang, OVERDUE * more * (last - began))
                 await self._look_after(silent, overdue=overdue)
                 continue
             match event:
@@ -105,6 +111,15 @@ class Attempt:
                     self._check(worker, answer)
                     heard[worker], last = answer, time.monotonic()
         return heard
+
+    def _more_work(self, silent: Iterable[str], done: Iterable[str]) -> float:
+        """Return how many times as much those have to do that are silent, at least 1."""
+        if not self.work:
+            return 1.0
+        most = max(self.work.get(worker, 0) for worker in done)
+        return max(
+            1.0, max(self.work.get(worker, 0) for worker in silent) / most if most else math.inf
+        )
 
     async def _look_after(self, silent: set[str], *, overdue: bool) -> None:
         """Leave out workers that do not even say that they are there, and those that are overdue.
@@ -155,7 +170,7 @@ class Attempt:
 
 
 async def again(context: RunContext, number: int, lost: LostWorker) -> None:
-    """Wait a moment before attempt ``number``.
+    """Wait a moment before attempt ``number``, longer where no worker is left: one may come.
 
     Raises
     ------
@@ -164,5 +179,8 @@ async def again(context: RunContext, number: int, lost: LostWorker) -> None:
     """
     context.emit("starting over", reason=str(lost))
     await asyncio.sleep(AGAIN_SECONDS)  # the scheduler may not know yet who is gone
+    give_up = time.monotonic() + REJOIN_SECONDS
+    while not context.workers and time.monotonic() < give_up:
+        await asyncio.sleep(AGAIN_SECONDS)
     if not context.workers or number > MOST_ATTEMPTS:
         raise CoordinatorError(f"the sort was given up after this: {lost}")

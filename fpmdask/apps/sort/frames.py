@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ import pandas as pd
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
 
-from fpmdask.apps.matmul.inputs import finished
+from fpmdask.apps.inputs import finished, letting_go
 from fpmdask.apps.sort import arrays, rows
 from fpmdask.apps.sort.delivery import delivered, divisions
 from fpmdask.apps.sort.encode import scheme, words_needed
@@ -34,6 +33,7 @@ SAMPLE, LEAST_SAMPLE = 1 << 14, 16
 COPIES = 3
 
 
+@letting_go
 async def sort_values(
     client: Client,
     ddf: dd.DataFrame,
@@ -45,22 +45,6 @@ async def sort_values(
 
     ``follow`` runs ``request`` as the app "sort".
     """
-    try:
-        return await _sorted(client, ddf, order, request, follow)
-    except BaseException as error:
-        # the frames of an exception would hold partitions on the workers for as long as it lives
-        traceback.clear_frames(error.__traceback__)
-        del ddf
-        raise
-
-
-async def _sorted(
-    client: Client,
-    ddf: dd.DataFrame,
-    order: Order,
-    request: dict[str, Any],
-    follow: arrays.Follow,
-) -> tuple[dd.DataFrame, Moved | None]:
     persisted = client.persist(ddf)
     partitions = _partitions(persisted)
     await finished(client, persisted)

@@ -13,7 +13,7 @@ from dask._task_spec import GraphNode
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
-from fpmdask.apps.matmul.inputs import finished
+from fpmdask.apps.inputs import finished
 from fpmdask.errors import CoordinatorError
 
 # How often it is looked whether the workers are still there.

@@ -1,15 +1,19 @@
 """`Balancer.sort_records` on a cluster: every record, in order, whatever happens meanwhile."""
 
 import asyncio
+import contextlib
 import errno
+import gc
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
-from distributed import get_worker
+from distributed import Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
@@ -39,7 +43,7 @@ def small(monkeypatch):
 @pytest.fixture
 def little_memory(small, monkeypatch):
     """Memory for hardly more than a run and a part: nearly everything is spilled."""
-    monkeypatch.setattr(run, "spare_nbytes", lambda *worker: 200_000.0)
+    monkeypatch.setattr(run, "memory_of", lambda *worker: run.Memory(200_000.0, 70_000.0))
 
 
 def expected(written):
@@ -56,6 +60,16 @@ def found_in(target):
 def only_the_result(target):
     names = sorted(os.listdir(target))
     return names[0] == "manifest.json" and all(name.startswith("part-") for name in names[1:])
+
+
+def spill_files(workers):
+    """Return the files without a name in the workers' folders that are still open."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # of the listing itself
+            found.append(os.readlink(link))
+    folders = tuple(worker.local_directory for worker in workers)
+    return [name for name in found if name.startswith(folders) and name.endswith("(deleted)")]
 
 
 async def all_idle(workers):
@@ -266,6 +280,121 @@ async def test_a_given_distribution_is_kept(c, s, *workers, tmp_path):
         await balancer.sort_records(written.paths, tmp_path / "2", distribution={"nobody": 6000})
 
 
+@cluster(workers=2)
+async def test_who_has_much_more_to_do_is_not_taken_for_hanging(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [6000], seed=6)
+    original = share.read
+
+    def slow(file, first, records):
+        time.sleep(0.3)
+        original(file, first, records)
+
+    monkeypatch.setattr(share, "read", slow)
+    balancer = await fpmdask.Balancer(c)
+    with dask.config.set({"fpmdask.hang": "1s"}):
+        await balancer.sort_records(
+            written.paths, tmp_path / "out", distribution={"0": 5990, "1": 10}
+        )
+    assert not balancer.report.left_out
+    assert found_in(tmp_path / "out") == expected(written)
+
+
+@cluster()
+async def test_a_given_distribution_is_shared_out_again_where_a_worker_is_lost(
+    c, s, *workers, small, tmp_path
+):
+    written = write_records(tmp_path / "in", [6000], seed=6)
+    closing = []
+
+    def close_one(event):
+        if event["event"] == "step" and event["step"] == "exchange" and not closing:
+            closing.append(asyncio.ensure_future(workers[0].close()))
+
+    balancer = await fpmdask.Balancer(c, progress=close_one)
+    given = {"0": 4000, "1": 1900, "2": 100}
+    await balancer.sort_records(written.paths, tmp_path / "out", distribution=given)
+    await closing[0]
+    assert found_in(tmp_path / "out") == expected(written)
+    units = {each["worker"]: each["records_read"] for each in balancer.report.shares}
+    assert units["1"] / units["2"] == pytest.approx(19, rel=0.1)
+
+
+@cluster(workers=1)
+async def test_a_worker_that_comes_takes_the_place_of_the_last_one(c, s, worker, small, tmp_path):
+    written = write_records(tmp_path / "in", SIZES, seed=6)
+    changing = []
+
+    async def change():
+        await worker.close()
+        changing.append(await Worker(s.address, name="new"))
+
+    def replace(event):
+        if event["event"] == "step" and event["step"] == "exchange" and not changing:
+            changing.append(asyncio.ensure_future(change()))
+
+    balancer = await fpmdask.Balancer(c, progress=replace)
+    await balancer.sort_records(written.paths, tmp_path / "out")
+    await changing[0]
+    assert found_in(tmp_path / "out") == expected(written)
+    assert [each["worker"] for each in balancer.report.shares] == ["new"]
+    await changing[1].close()
+
+
+@cluster(workers=2)
+async def test_a_file_that_only_a_worker_without_a_share_sees_is_read_by_it(
+    c, s, *workers, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [1000], seed=6)
+    original = survey.find
+
+    def find(sources):
+        if str(get_worker().name) == "1":
+            raise survey.NotHere(f"there is no file {sources[0]}")
+        return original(sources)
+
+    monkeypatch.setattr(survey, "find", find)
+    balancer = await fpmdask.Balancer(c)
+    await balancer.sort_records(written.paths, tmp_path / "out", distribution={"0": 0, "1": 1000})
+    read = {each["worker"]: each["records_read"] for each in balancer.report.shares}
+    assert read == {"0": 1000, "1": 0}
+    assert found_in(tmp_path / "out") == expected(written)
+
+
+@cluster(workers=2)
+async def test_parts_that_are_gone_later_are_noticed(c, s, *workers, small, tmp_path):
+    written = write_records(tmp_path / "in", [3000], seed=6)
+    balancer = await fpmdask.Balancer(c)
+    await balancer.sort_records(written.paths, tmp_path / "out")
+    os.unlink(tmp_path / "out" / "part-00002")
+    with pytest.raises(RecordsError, match="part-00002 is gone"):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+
+
+@cluster(workers=2)
+async def test_a_failed_sort_keeps_neither_spill_files_nor_runs(
+    c, s, *workers, little_memory, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [20_000], seed=6)
+
+    def fails(self, number, pieces, records, fetcher):
+        assert spill_files(workers)
+        raise RecordsError("enough")
+
+    monkeypatch.setattr(share._Share, "_part", fails)
+    balancer = await fpmdask.Balancer(c)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(RecordsError, match="enough"):
+            await balancer.sort_records(written.paths, tmp_path / "out")
+        await all_idle(workers)
+        assert not spill_files(workers)
+    finally:
+        gc.enable()
+
+
 @cluster()
 async def test_no_record_and_one_record(c, s, *workers, tmp_path):
     balancer = await fpmdask.Balancer(c)
@@ -352,9 +481,9 @@ async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatc
     monkeypatch.setattr(Folder, "free_nbytes", lambda self: 5000.0)
     with pytest.raises(RecordsError, match=r"has room for 0\.00 GB"):
         await balancer.sort_records(good, out)
-    monkeypatch.setattr(run, "spare_nbytes", lambda *worker: 1e6)
+    monkeypatch.setattr(run, "memory_of", lambda *worker: run.Memory(1e6, 0.0))
     monkeypatch.setattr(Folder, "free_nbytes", lambda self: 1e9)
-    with pytest.raises(RecordsError, match="1 MB of memory to spare; 4 MB are needed"):
+    with pytest.raises(RecordsError, match="1 MB of memory to work with; 4 MB are needed"):
         await balancer.sort_records(good, out)
 
 
