@@ -22,6 +22,8 @@ KEY = re.compile(rf"([0-9a-f]{{{2 * KEY_NBYTES}}})?")
 STEP = 1 << 16
 # Problems that are named; the rest is counted.
 MOST_NAMED = 20
+# Characters of a wrong value.
+MOST_SHOWN = 60
 
 
 def part_name(number: int) -> str:
@@ -63,15 +65,15 @@ def _wrong_manifest(data: Any) -> str | None:
     if not isinstance(data, dict):
         return "it is not a JSON object"
     if data.get("format", FORMAT) != FORMAT:
-        return f"its format is {data['format']!a}"
+        return f"its format is {_shown(data['format'])}"
     if not isinstance(data.get("target"), str):
-        return f"target is {data.get('target')!a}"
+        return f"target is {_shown(data.get('target'))}"
     if not is_count(data.get("records")):
-        return f"records is {data.get('records')!a}"
+        return f"records is {_shown(data.get('records'))}"
     if "checksum" not in data or not _is_checksum(data["checksum"]):
-        return f"checksum is {data.get('checksum')!a}"
-    if not isinstance(data.get("parts"), list):
-        return f"parts is {data.get('parts')!a}"
+        return f"checksum is {_shown(data.get('checksum'))}"
+    if not isinstance(data.get("parts"), list | tuple):  # Dask's messages make tuples
+        return f"parts is {_shown(data.get('parts'))}"
     for number, part in enumerate(data["parts"]):
         if (wrong := wrong_part(part, number)) is not None:
             return f"in part {number} {wrong}"
@@ -83,16 +85,21 @@ def wrong_part(part: Any, number: int) -> str | None:
     if not isinstance(part, dict):
         return "there is no JSON object"
     if part.get("name") != part_name(number):
-        return f"name is {part.get('name')!a}"
+        return f"name is {_shown(part.get('name'))}"
     for key in ("records", "nbytes"):
         if not is_count(part.get(key)):
-            return f"{key} is {part.get(key)!a}"
+            return f"{key} is {_shown(part.get(key))}"
     if "checksum" not in part or not _is_checksum(part["checksum"]):
-        return f"checksum is {part.get('checksum')!a}"
+        return f"checksum is {_shown(part.get('checksum'))}"
     for key in ("first", "last"):
         if not (isinstance(part.get(key), str) and KEY.fullmatch(part[key])):
-            return f"{key} is {part.get(key)!a}"
+            return f"{key} is {_shown(part.get(key))}"
     return None
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} …"
 
 
 def is_count(value: Any) -> bool:

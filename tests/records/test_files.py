@@ -327,6 +327,7 @@ MANIFEST = {"target": "/x", "records": 1, "checksum": "0f", "parts": [PART]}
         ({"checksum": "-f"}, "checksum is '-f'"),
         ({"checksum": 15}, "checksum is 15"),
         ({"parts": None}, "parts is None"),
+        ({"parts": "x" * 100}, f"parts is '{'x' * 59} …"),
         ({"parts": [1]}, "in part 0 there is no JSON object"),
         ({"parts": [PART, PART]}, "in part 1 name is 'part-00000'"),
         ({"parts": [PART | {"name": "../x"}]}, "in part 0 name is '../x'"),
@@ -340,6 +341,7 @@ def test_a_manifest_is_not_trusted(tmp_path, change, message):
     assert checked_manifest(MANIFEST) == MANIFEST
     empty = PART | {"records": 0, "nbytes": 0, "checksum": None, "first": "", "last": ""}
     checked_manifest(MANIFEST | {"checksum": None, "parts": [empty]})
+    checked_manifest(MANIFEST | {"parts": (PART,)})  # as it comes from the scheduler
     wrong = MANIFEST | change
     with pytest.raises(RecordsError) as refused:
         checked_manifest(wrong)

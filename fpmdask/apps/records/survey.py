@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -184,7 +185,7 @@ def _is_finished(known: Any, number: int, job: Mapping[str, Any]) -> bool:
 
 def _finish(order: Mapping[str, Any]) -> Mapping[str, Any]:
     folder = Folder(order["target"])
-    manifest = order["manifest"]
+    manifest = json.loads(json.dumps(order["manifest"]))  # as it is read again
     run = _run(folder)
     # a worker that was lost may have done it already
     done = run is None and folder.read_json(MANIFEST) == manifest

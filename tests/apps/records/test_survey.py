@@ -1,6 +1,7 @@
 """Tasks before and after a sort of records, called directly; what the client asks and shows."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,7 +76,7 @@ def finish(folder, run, parts):
         "target": folder.url,
         "records": sum(each["records"] for each in parts),
         "checksum": "0",
-        "parts": parts,
+        "parts": tuple(parts),
     }
     order = {"target": folder.url, "manifest": manifest, "run": run}
     return survey._refusing(lambda: survey._finish(order))
@@ -93,6 +94,18 @@ def test_of_two_sorts_that_have_seen_no_job_one_gets_the_target(folder):
     assert folder.read_json(survey.JOB)["run"] == "a"
     assert claim(folder, job("a"), None) == {}  # the worker that did it first was lost
     assert [*folder.names()] == [survey.JOB]
+
+
+def test_of_many_that_claim_at_once_one_gets_the_target(tmp_path):
+    folder = Folder(str(tmp_path / "out"))
+
+    def gets_it(run):
+        order = {"target": folder.url, "job": job(run), "before": None, "run": run}
+        return "done" in survey._refusing(lambda: survey._claim(order))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(gets_it, map(str, range(50)))) == 1
+    assert os.listdir(tmp_path / "out") == [survey.JOB]
 
 
 def test_a_job_is_taken_up_only_if_it_is_the_one_that_was_seen(folder):
