@@ -30,6 +30,7 @@ from fpmdask.apps.sort.shares import Speeds
 from fpmdask.coordinator.context import RunContext
 from fpmdask.errors import RecordsError
 from fpmdask.records.format import KEY, KEY_NBYTES, RECORD_NBYTES
+from fpmdask.records.verify import checked_manifest
 
 # Fewer records than this per worker are not worth measuring anybody.
 FEW = 1 << 15
@@ -157,7 +158,7 @@ class RecordsSort:
                     "share"
                 )
         manifest = first["manifest"]
-        if manifest is not None and manifest.get("job") == self.job.identity:
+        if manifest is not None and checked_manifest(manifest).get("job") == self.job.identity:
             return self._complete(manifest, first["names"])
         self._resume(first["job"], first["names"])
         if not self.job.records:

@@ -18,7 +18,7 @@ import numpy as np
 from fpmdask.apps.records.kernel import gather
 from fpmdask.apps.records.plan import Job
 from fpmdask.apps.records.runs import SPARSE, Run, picked
-from fpmdask.apps.records.survey import JOB, part_name, side_name
+from fpmdask.apps.records.survey import JOB, note, part_name, side_name
 from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted
 from fpmdask.coordinator.spill import Spilled, SpillFile
 from fpmdask.coordinator.steps import step
@@ -112,7 +112,7 @@ class _Share:
             through=[through.tobytes() for _, through in counts],
         )
         if self.order["scribe"]:
-            self.target.write_json(JOB, self._note("plan"))
+            note(self.target, self._note("plan"))
             self._say(planned=True)
         wanted = self._note("exchange")
         self._parts(wanted)
