@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import zarr
 from distributed import Client, Security
 
 import fpmdask
+from fpmdask.records import verify, write_records
 from fpmdask.timing import TimingPolicy
 
 pytestmark = pytest.mark.slow
@@ -118,6 +120,9 @@ def test_readme_example_runs(plain: Deployment, tmp_path: Path) -> None:
             str(tmp_path / f"{name}.zarr"), shape=shape, chunks=(16, 16), dtype="f8"
         )
         made[:] = np.ones(shape)
+    trips = pd.DataFrame({"city": ["b", "a", "b"] * 50, "fare": np.arange(150.0)})
+    trips.to_parquet(tmp_path / "trips.parquet")
+    written_records = write_records(tmp_path / "unsorted", [600, 400])
     for written, tried in {
         "tcp://scheduler:8786": plain.address(),
         "16_384": "512",
@@ -130,6 +135,9 @@ def test_readme_example_runs(plain: Deployment, tmp_path: Path) -> None:
         "b.zarr": str(tmp_path / "b.zarr"),
         "c.zarr": str(tmp_path / "c.zarr"),
         "(100_000, 80_000)": "(60, 50)",
+        "trips.parquet": str(tmp_path / "trips.parquet"),
+        "/shared/unsorted/*.dat": str(tmp_path / "unsorted" / "*"),
+        "/shared/sorted": str(tmp_path / "sorted"),
         "(4096, 4096)": "(16, 16)",
     }.items():
         assert written in example
@@ -147,6 +155,7 @@ def test_readme_example_runs(plain: Deployment, tmp_path: Path) -> None:
     assert "large" in printed
     assert (tmp_path / "run.json").exists()
     assert (zarr.open_array(str(tmp_path / "c.zarr"), mode="r")[:] == 40).all()
+    assert verify(str(tmp_path / "sorted"), records=1000, checksum=written_records.checksum).ok
 
 
 def test_tls_recipe_serves_a_balancer(tls: Deployment, certificates: Path) -> None:
