@@ -64,6 +64,8 @@ DASK_SIDE = {
     "rows",
     "runs",
     "shares",
+    "sorting",
+    "state",
     "survey",
     "whereabouts",
 }

@@ -117,8 +117,9 @@ def write_records(
 
 
 def _is_count(value: object) -> bool:
-    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return integral and int(value) >= 0  # type: ignore[call-overload]
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return False
+    return int(value) >= 0
 
 
 def _made(random: np.random.Generator, count: int, first: int, kind: str) -> Records:

@@ -160,8 +160,9 @@ class _Share:
         """Return a sorted run, one of an earlier attempt if that is kept."""
         first, end = span
         key = run_key(first, end)
-        if (known := self.space.kept.get(key)) is not None:
-            return known  # type: ignore[no-any-return]
+        known: Run | None = self.space.kept.get(key)
+        if known is not None:
+            return known
         buffer = self.buffers.get()
         try:
             run = self._sorted(first, end, buffer[: end - first])

@@ -17,7 +17,7 @@ from distributed import Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.records import plan, run, share, survey
+from fpmdask.apps.records import plan, share, state, survey
 from fpmdask.coordinator.spill import Spilled
 from fpmdask.errors import CoordinatorError, RecordsError
 from fpmdask.records import KINDS, verify, write_records
@@ -43,7 +43,7 @@ def small(monkeypatch):
 @pytest.fixture
 def little_memory(small, monkeypatch):
     """Memory for hardly more than a run and a part: nearly everything is spilled."""
-    monkeypatch.setattr(run, "memory_of", lambda *worker: run.Memory(200_000.0, 70_000.0))
+    monkeypatch.setattr(state, "memory_of", lambda *worker: state.Memory(200_000.0, 70_000.0))
 
 
 def expected(written):
@@ -481,7 +481,7 @@ async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatc
     monkeypatch.setattr(Folder, "free_nbytes", lambda self: 5000.0)
     with pytest.raises(RecordsError, match=r"has room for 0\.00 GB"):
         await balancer.sort_records(good, out)
-    monkeypatch.setattr(run, "memory_of", lambda *worker: run.Memory(1e6, 0.0))
+    monkeypatch.setattr(state, "memory_of", lambda *worker: state.Memory(1e6, 0.0))
     monkeypatch.setattr(Folder, "free_nbytes", lambda self: 1e9)
     with pytest.raises(RecordsError, match="1 MB of memory to work with; 4 MB are needed"):
         await balancer.sort_records(good, out)
