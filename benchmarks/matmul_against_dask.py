@@ -8,8 +8,8 @@ inputs in turns, in five chunkings; every product is checked on sampled rows. *O
 workers, *known* goes by what the product before has taught. *Ideal* is the work over the speeds
 that the workers show, all at once, after each of our products. A turn of either from which the
 machine's host stole more than 6 % of the cores' time is taken again. CPU-seconds, the largest
-resident memory of a worker while it runs and the bytes received are beside the seconds. JSON, a table
-and a plot.
+resident memory of a worker while it runs and the bytes received are beside the seconds. JSON, a
+table and a plot.
 """
 
 from __future__ import annotations

@@ -149,8 +149,13 @@ def draw(found: dict[str, Any], path: Path) -> None:
     for rows, by in ((by_keys, "units"), (by_workers, "workers")):
         if rows:
             panels.append(lambda axis, rows=rows, by=by: _line(axis, rows, by))
+
+    def drawn(*axes: Any) -> None:
+        for axis, panel in zip(axes, panels, strict=True):
+            panel(axis)
+
     if panels:
-        figure(path, len(panels), lambda *axes: [p(a) for p, a in zip(panels, axes, strict=True)])
+        figure(path, len(panels), drawn)
 
 
 def _line(axis: Any, rows: list[dict[str, Any]], by: str) -> None:
