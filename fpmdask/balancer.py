@@ -373,10 +373,12 @@ class Balancer:
         Notes
         -----
         Sample sort: each worker sorts what it holds (a slow one hands untouched chunks to fast
-        ones), splitters are placed by samples and one round of exact counts, so that every part is
-        within 1 % of its share whatever the keys are: equal ones are split. Then each worker takes
-        its part from all runs and sorts it. Every key moves once at most, handed-over ones twice.
-        Where a worker is lost in the middle, the others start over.
+        ones), splitters are placed by samples and rounds of exact counts, mostly one, so that every
+        part is within 1 % of its share whatever the keys are: equal ones are split. Then each
+        worker takes its part from all runs and sorts it. Every key moves once at most, handed-over
+        ones twice. Where a worker is lost in the middle, the others start over. A chunk of the
+        result that is lost later is made again from all of the input, on one worker; where the
+        input was a NumPy array that the lost worker held a part of, it cannot be.
 
         O(workers) tasks, O(workers²) messages between workers.
 
@@ -407,8 +409,9 @@ class Balancer:
 
         Notes
         -----
-        As `sort`; positions travel with their keys. NumPy finds an order three to eight times as
-        slowly as it sorts.
+        As `sort`; positions travel with their keys. Keys of up to 32 bits are sorted with their
+        numbers in one word; of longer ones NumPy finds an order three to eight times as slowly as
+        it sorts.
         """
         return self._sort(x, descending, index=True)
 

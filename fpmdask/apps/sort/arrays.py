@@ -16,8 +16,8 @@ from distributed import Client, futures_of
 
 from fpmdask.apps.inputs import finished, letting_go
 from fpmdask.apps.sort.kernel import KINDS
+from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
-from fpmdask.apps.sort.share import merged_positions, sort_with_positions
 from fpmdask.coordinator import proxy
 from fpmdask.errors import PartitionError
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted, check_dtype
 from fpmdask.apps.sort.kernel import slices
+from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, Piece, SortSpec
 from fpmdask.apps.sort.splitters import place_of, sampled
 from fpmdask.coordinator.steps import step
@@ -46,35 +47,6 @@ REVERSED = 1 << 16
 def run_key(attempt: int, number: int, what: str = "keys") -> tuple[str, int, int, str]:
     """Return the key under which a worker offers one of its sorted runs, or their positions."""
     return RUN, attempt, number, what
-
-
-def stable_order(keys: np.ndarray) -> np.ndarray:
-    """Return the order of keys, equal ones as they were.
-
-    NumPy finds it five times as fast where it need not be stable; without equal keys it is.
-
-    Examples
-    --------
-    >>> stable_order(np.array([3, 1, 2])).tolist(), stable_order(np.zeros(3)).tolist()
-    ([1, 2, 0], [0, 1, 2])
-    """
-    order = np.argsort(keys)
-    found = keys[order]
-    if (found[1:] > found[:-1]).all():
-        return order
-    return np.argsort(keys, kind="stable")
-
-
-def sort_with_positions(keys: np.ndarray, positions: np.ndarray) -> None:
-    """Sort keys in place, equal ones as they were, and their positions with them."""
-    order = stable_order(keys)
-    keys[...] = keys[order]
-    positions[...] = positions[order]
-
-
-def merged_positions(keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return positions in the order of their keys, equal ones as they were."""
-    return np.asarray(positions[stable_order(keys)])
 
 
 def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpmdask.apps.sort.kernel import KINDS, LocalSort, fill
+from fpmdask.apps.sort.order import stable_order
 from fpmdask.apps.sort.plan import SURPLUS, SortSpec, dealt, exchange
 from fpmdask.apps.sort.splitters import (
     ENOUGH,
@@ -135,6 +136,25 @@ def test_cut_runs_are_in_order_and_whole(lists, parts):
     np.testing.assert_array_equal(
         np.concatenate(merged), np.sort(np.concatenate(runs).astype(kind))
     )
+
+
+@given(
+    st.sampled_from(
+        ["?", "i1", "u1", "i2", "u2", "i4", "u4", "f2", "f4", "f8", "i8", ">i4", ">f4"]
+    ),
+    st.lists(st.one_of(st.integers(-3, 3), st.floats(width=16)), max_size=60),
+)
+@settings(deadline=None)
+def test_orders_are_those_of_a_stable_argsort(dtype, values):
+    kind = np.dtype(dtype).kind
+    if kind != "f":
+        values = [int(v) if np.isfinite(v) else 7 for v in values]
+    if kind == "u":
+        values = [abs(v) for v in values]
+    keys = np.clip(values, -100, 100).astype(dtype) if kind in "iu" else np.array(values, dtype)
+    order = stable_order(keys)
+    assert order.dtype == np.int64
+    np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
 
 
 def test_everybody_takes_its_own_run_first():
