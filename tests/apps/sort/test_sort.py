@@ -319,6 +319,22 @@ async def test_counts_are_repeated_where_samples_mislead(c, s, *workers, monkeyp
     assert steps.count("count") > 4
 
 
+@pytest.mark.parametrize("kind", ["equal", "most", "zipf", "ordered"])
+@cluster()
+async def test_skewed_keys_are_shared_out_within_a_hundredth(c, s, *workers, kind):
+    count = 120_000  # few: the same for everybody
+    values = {
+        "equal": np.full(count, 7),
+        "most": np.where(RANDOM.random(count) < 0.95, 7, RANDOM.integers(0, 99, count)),
+        "zipf": RANDOM.zipf(1.3, count),
+        "ordered": np.arange(count),
+    }[kind]
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.sort(values)
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+    assert all(abs(share["units"] / 40_000 - 1) <= 0.01 for share in balancer.report.shares)
+
+
 @cluster()
 async def test_what_cannot_be_sorted_is_refused_before_it_is_computed(c, s, *workers):
     """Neither names that are unknown nor more than the memory leave a task behind."""
