@@ -49,7 +49,7 @@ async def sort_values(
     partitions = _partitions(persisted)
     await finished(client, persisted)
     began = time.perf_counter()
-    homes = Homes(client)
+    homes = Homes(client, request["measuring"]["hang"])
     stage = partial(_each, homes, persisted, partitions)
     looks: list[Look] = [Look(0, (), {})] * len(partitions)
     for numbers, told in await homes.again(partial(stage, "look", rows.look, order, homes.asked)):

@@ -1,0 +1,124 @@
+"""Rows are sorted where workers leave, do nothing, have little memory or are not there."""
+
+import asyncio
+import threading
+
+import pytest
+from dask._task_spec import Task
+from distributed.core import Status
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.sort import homes
+from fpmdask.apps.sort.homes import Homes, Waiting
+from fpmdask.errors import CoordinatorError
+from tests.apps.sort.test_sort_values import (
+    CONFIG,
+    FRAME,
+    check_sorted,
+    frame_of,
+    nothing_left,
+)
+
+HELD = threading.Event()
+
+
+def hold():
+    HELD.wait(30)
+
+
+def two_workers():
+    config = CONFIG | {"distributed.worker.memory.pause": False, "fpmdask.hang": "1s"}
+    threads = [("127.0.0.1", 1)] * 2
+    return gen_cluster(client=True, nthreads=threads, config=config, timeout=90)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(homes, "LEAST_PATIENCE", 0.0)
+    HELD.clear()
+    yield
+    HELD.set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["paused", "silent"])
+@two_workers()
+async def test_a_worker_that_does_nothing_is_named(c, s, *workers, what, monkeypatch):
+    ended = []
+
+    async def asked(self, name, tasks, at, *more):
+        """Stop a worker to which tasks are pinned already."""
+        if workers[1].address in at.values() and not ended:
+            if what == "paused":
+                workers[1].status = Status.paused
+            else:
+                busy = c.submit(hold, workers=[workers[1].address])
+                while not workers[1].state.executing:
+                    await asyncio.sleep(0.01)
+                workers[1].periodic_callbacks["heartbeat"].stop()
+            ended.append(busy if what == "silent" else None)
+        return await original(self, name, tasks, at, *more)
+
+    original = Homes.asked
+    monkeypatch.setattr(Homes, "asked", asked)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(FRAME))
+    says = {"paused": "been paused, .* its memory is full", "silent": "nothing was heard of it"}
+    with pytest.raises(CoordinatorError, match=f"worker {workers[1].name} keeps .* {says[what]}"):
+        await asyncio.wait_for(balancer.sort_values(x, "id"), 20)
+    HELD.set()
+    if what == "paused":
+        workers[1].status = Status.running
+    else:
+        workers[1].periodic_callbacks["heartbeat"].start()
+    await check_sorted(c, await balancer.sort_values(x, "id"), FRAME, "id")
+    del x
+    ended.clear()
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@two_workers()
+async def test_a_paused_worker_that_is_done_stops_nobody(c, s, *workers, monkeypatch):
+    seen = []
+
+    def look(self, there):
+        for found in original(self, there):
+            seen.append(found)
+            yield found
+            HELD.set()  # the worker was not complained about
+
+    original = Waiting.look
+    monkeypatch.setattr(Waiting, "look", look)
+    tasks = {("some", 0): Task(("some", 0), int, 3), ("some", 1): Task(("some", 1), hold)}
+    at = {key: worker.address for key, worker in zip(tasks, workers, strict=True)}
+    asking = asyncio.ensure_future(Homes(c, 1.0).asked("some", tasks, at, [], {}))
+    while not (workers[0].data and workers[1].state.executing):
+        await asyncio.sleep(0.01)
+    workers[0].status = Status.paused
+    assert await asyncio.wait_for(asking, 20) == [3, None]
+    assert (workers[0].address, True) in seen
+
+
+def test_signs_of_life():
+    def worker(status, seen, executing, held=0, spilled=0):
+        metrics = {
+            "task_counts": {"executing": executing} if executing else {},
+            "managed_bytes": held,
+            "spilled_bytes": {"memory": spilled, "disk": spilled},
+        }
+        return {"status": status, "last_seen": seen, "metrics": metrics}
+
+    def found(*told):
+        waiting = Waiting(3 * homes.LOOK_SECONDS)
+        return [late for one in told for late in waiting.look({"w": one})]
+
+    assert not found(*(worker("running", n, 0) for n in range(9)))
+    assert found(*[worker("running", 1, 0)] * 5) == [("w", False)]
+    assert not found(*[worker("running", 1, 0)] * 4, worker("running", 2, 0))
+    assert found(*(worker("paused", n, 0) for n in range(5))) == [("w", True)]
+    assert not found(*(worker("paused", n, 1) for n in range(9)))
+    assert not found(*(worker("paused", n, 0, held=n) for n in range(9)))
+    assert not found(*(worker("paused", n, 0, spilled=n) for n in range(9)))
+    assert found(*[worker("paused", 1, 1)] * 5) == [("w", False)]
