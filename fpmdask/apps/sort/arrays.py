@@ -73,17 +73,19 @@ async def sort(
     *,
     descending: bool,
     index: bool,
+    extra: int = 0,
 ) -> da.Array:
     """Return the sorted array, with `index` the positions of its keys in order.
 
-    ``follow`` runs ``request`` as the app "sort".
+    ``follow`` runs ``request`` as the app "sort"; ``extra`` are bytes that each key of a worker's
+    part needs there beside the key.
     """
     x = await _in_memory(client, x)
     if not x.size:
         dtype = INDEX if index else x.dtype
         empty: da.Array = client.persist(da.empty(0, dtype=dtype, chunks=-1))
         return empty
-    spec = SortSpec(x.dtype, tuple(map(int, x.chunks[0])), x.name, descending, index)
+    spec = SortSpec(x.dtype, tuple(map(int, x.chunks[0])), x.name, descending, index, extra)
     request = {**request, "sort": spec.to_json()}
     await proxy.check(client, "sort", request)
     value, _ = await follow("sort", request)

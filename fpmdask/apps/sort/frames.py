@@ -58,7 +58,8 @@ async def sort_values(
     sizes = [look.rows for look in looks]
     if not any(sizes):
         return _collection(ddf, partitions, None), None
-    await _check_fits(client, partitions, request["workers"])
+    nbytes = await _check_fits(client, partitions, request["workers"])
+    extra = -(-COPIES * nbytes // sum(sizes))
     keys = _keys(order, looks, await _union(client, partitions, looks))
     bits = sum(how.bits for how in keys.how)
     if bits + keys.row_bits > 64:
@@ -71,17 +72,19 @@ async def sort_values(
     x = _array(encoded, keys, sizes)
     del encoded
     made = time.perf_counter()
-    found = await arrays.sort(client, x, request, follow, descending=False, index=False)
+    found = await arrays.sort(
+        client, x, request, follow, descending=False, index=False, extra=extra
+    )
     del x
     sorted_at = time.perf_counter()
     moving = partial(delivered, homes, persisted, partitions, found, keys)
     parts, received = await homes.again(moving)
-    nbytes = await client.gather([number for _, number in received])
+    moved = await client.gather([number for _, number in received])
     known = await divisions(client, parts, keys)
     return _collection(ddf, parts, known), Moved(
         made - began,
         time.perf_counter() - sorted_at,
-        [(worker, count) for (worker, _), count in zip(received, nbytes, strict=True)],
+        [(worker, count) for (worker, _), count in zip(received, moved, strict=True)],
     )
 
 
@@ -126,8 +129,8 @@ async def _each(
 
 async def _check_fits(
     client: Client, partitions: Sequence[Future[Any]], workers: Sequence[str] | None
-) -> None:
-    """Refuse a frame of which the workers have no room for so many copies.
+) -> int:
+    """Return the bytes of a frame, if the workers together have room for so many copies.
 
     Raises
     ------
@@ -136,7 +139,7 @@ async def _check_fits(
     """
     scheduler: Any = client.scheduler
     held = await scheduler.nbytes(keys=[future.key for future in partitions], summary=False)
-    nbytes = sum(held.values())
+    nbytes = int(sum(held.values()))
     needed = COPIES * nbytes
     target = float(config.setting("spill-target"))
     room = 0.0
@@ -152,6 +155,7 @@ async def _check_fits(
             f"partitions of {nbytes} bytes need {needed} bytes beside themselves to be put in "
             f"order; the workers have room for {room:.0f}; add workers or memory"
         )
+    return nbytes
 
 
 async def _union(

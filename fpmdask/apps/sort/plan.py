@@ -25,7 +25,8 @@ FEWEST_SAMPLES, MOST_SAMPLES = 256, 1 << 16
 class SortSpec:
     """One-dimensional array to be sorted: its dtype, the sizes of its chunks, its name in Dask.
 
-    With `index` the result are the positions of its keys in order, not the keys.
+    With `index` the result are the positions of its keys in order, not the keys. ``extra`` are the
+    bytes that a worker needs for each key of its part beside the key.
     """
 
     dtype: np.dtype[Any]
@@ -33,6 +34,7 @@ class SortSpec:
     name: str
     descending: bool = False
     index: bool = False
+    extra: int = 0
 
     @property
     def units(self) -> int:
@@ -57,6 +59,7 @@ class SortSpec:
             "name": self.name,
             "descending": self.descending,
             "index": self.index,
+            "extra": self.extra,
         }
 
     @classmethod
@@ -64,7 +67,8 @@ class SortSpec:
         """Rebuild a spec from `to_json`."""
         sizes = tuple(map(int, data["sizes"]))
         dtype = np.dtype(data["dtype"])
-        return cls(dtype, sizes, data["name"], bool(data["descending"]), bool(data["index"]))
+        flags = bool(data["descending"]), bool(data["index"])
+        return cls(dtype, sizes, data["name"], *flags, int(data["extra"]))
 
 
 @dataclass(frozen=True)

@@ -49,10 +49,11 @@ def check(context: RunContext) -> None:
     spec = SortSpec.from_json(context.spec["sort"])
     bounds = {address: _room(context, spec, address) for address in context.candidates()}
     if sum(bounds.values()) < spec.units:
+        needed = spec.units * (2 * spec.nbytes_per_key + spec.extra)
         raise PartitionError(
-            f"{spec.units} keys of {spec.nbytes_per_key} bytes need "
-            f"{2 * spec.units * spec.nbytes_per_key} bytes beside the input; the workers have room "
-            f"for {sum(bounds.values()):.0f} keys; add workers or memory"
+            f"{spec.units} keys of {spec.nbytes_per_key} bytes need {needed} bytes beside the "
+            f"input; the workers have room for {sum(bounds.values()):.0f} keys; add workers or "
+            "memory"
         )
 
 
@@ -92,7 +93,7 @@ async def run(context: RunContext) -> dict[str, Any]:
 
 def _room(context: RunContext, spec: SortSpec, address: str) -> float:
     """Return the keys that a worker can take: a run to be sorted, and a part of the result."""
-    return free_nbytes(context, address) // (2 * spec.nbytes_per_key)
+    return free_nbytes(context, address) // (2 * spec.nbytes_per_key + spec.extra)
 
 
 def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
@@ -133,7 +134,8 @@ class Sorting(Attempt):
             raise LostWorker("a worker left before the sort began")
         check_fits(
             {context.name(worker): sizes[worker] + busy[worker] for worker in busy},
-            {context.name(worker): 2 * _room(context, spec, worker) for worker in busy},
+            # without `extra`: what a part needs of it bounds the share, a run needs none
+            {context.name(w): free_nbytes(context, w) // spec.nbytes_per_key for w in busy},
         )
         parts = _parts(context, busy)
         count = sample_count(spec.units, min(size for _, size in parts), len(busy))

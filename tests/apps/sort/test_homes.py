@@ -3,19 +3,23 @@
 import asyncio
 import threading
 
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
 import pytest
 from dask._task_spec import Task
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort import homes
+from fpmdask.apps.sort import frames, homes
 from fpmdask.apps.sort.homes import Homes, Waiting
 from fpmdask.errors import CoordinatorError
 from tests.apps.sort.test_sort_values import (
     CONFIG,
     FRAME,
     check_sorted,
+    cluster,
     frame_of,
     nothing_left,
 )
@@ -122,3 +126,21 @@ def test_signs_of_life():
     assert not found(*(worker("paused", n, 0, held=n) for n in range(9)))
     assert not found(*(worker("paused", n, 0, spilled=n) for n in range(9)))
     assert found(*[worker("paused", 1, 1)] * 5) == [("w", False)]
+
+
+@cluster(workers=2)
+async def test_no_worker_gets_more_rows_than_it_has_memory_for(c, s, *workers, monkeypatch):
+    """Also where it holds a little more than that already."""
+    small, large = (worker.address for worker in workers)
+    free = {small: 1e6, large: 1e9}
+    monkeypatch.setattr("fpmdask.apps.sort.run.free_nbytes", lambda context, address: free[address])
+    row = 400
+    pdf = pd.DataFrame(np.random.default_rng(1).random((10_000, row // 8))).add_prefix("c")
+    here = await c.scatter({("rows", 0): pdf.iloc[:860]}, workers=[small], hash=False)
+    there = await c.scatter({("rows", 1): pdf.iloc[860:]}, workers=[large], hash=False)
+    x = dd.from_graph({**here, **there}, pdf.iloc[:0], (None,) * 3, [*here, *there], "given")
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.sort_values(x, "c0")
+    units = {share["worker"]: share["units"] for share in balancer.report.shares}
+    assert 700 < units[str(workers[0].name)] < 1e6 / (frames.COPIES * row)
+    await check_sorted(c, found, pdf, "c0")
