@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
+from distributed.client import FutureCancelledError
 
 from fpmdask.apps.inputs import finished, letting_go
 from fpmdask.apps.sort import arrays, rows
@@ -23,7 +24,7 @@ from fpmdask.apps.sort.homes import Homes, token
 from fpmdask.apps.sort.rows import INDEX, Keys, Look, Order
 from fpmdask.coordinator import config
 from fpmdask.coordinator.report import Moved
-from fpmdask.errors import PartitionError
+from fpmdask.errors import ChunksLostError, PartitionError
 
 # Rows by which it is found out how much of the keys is needed, of all partitions together and of
 # one of many.
@@ -44,11 +45,35 @@ async def sort_values(
     """Return the frame with its rows in order, and what that took; None where it has no rows.
 
     ``follow`` runs ``request`` as the app "sort".
+
+    Raises
+    ------
+    ChunksLostError
+        If partitions are lost, before or during the sort, and cannot be made again.
     """
     persisted = client.persist(ddf)
-    partitions = _partitions(persisted)
     await finished(client, persisted)
+    try:
+        return await _sort_persisted(client, ddf, persisted, order, request, follow)
+    except (ChunksLostError, FutureCancelledError):
+        # what was made of lost partitions is lost with them, but the caller knows only these
+        if any(future.cancelled() for future in futures_of(persisted)):
+            await finished(client, persisted)
+        raise
+
+
+@letting_go
+async def _sort_persisted(
+    client: Client,
+    ddf: dd.DataFrame,
+    persisted: dd.DataFrame,
+    order: Order,
+    request: dict[str, Any],
+    follow: arrays.Follow,
+) -> tuple[dd.DataFrame, Moved | None]:
+    """Do the work of `sort_values`; apart, as another exception may replace its exception."""
     began = time.perf_counter()
+    partitions = _partitions(persisted)
     homes = Homes(client, request["measuring"]["hang"])
     stage = partial(_each, homes, persisted, partitions)
     looks: list[Look] = [Look(0, (), {})] * len(partitions)

@@ -14,7 +14,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.sort import frames, homes
 from fpmdask.apps.sort.homes import Homes, Waiting
-from fpmdask.errors import CoordinatorError
+from fpmdask.errors import ChunksLostError, CoordinatorError
 from tests.apps.sort.test_sort_values import (
     CONFIG,
     FRAME,
@@ -126,6 +126,38 @@ def test_signs_of_life():
     assert not found(*(worker("paused", n, 0, held=n) for n in range(9)))
     assert not found(*(worker("paused", n, 0, spilled=n) for n in range(9)))
     assert found(*[worker("paused", 1, 1)] * 5) == [("w", False)]
+
+
+@pytest.mark.parametrize("step", ["look", "sort", "sorted-rows"])
+@cluster()
+async def test_partitions_lost_on_the_way_are_named(c, s, *workers, step, monkeypatch):
+    """What is made of them is lost with them, but only this process knows of that."""
+    left = []
+
+    def leaving(original):
+        async def run(self, name, *more):
+            if name.startswith(f"fpmdask-{step}-"):
+                left.append(await workers[1].close(timeout=1))
+            return await original(self, name, *more)
+
+        return run
+
+    def progress(event):
+        if event["event"] == "step" and event["step"] == step and not left:
+            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+
+    for run in (Homes.made, Homes.asked):
+        monkeypatch.setattr(Homes, run.__name__, leaving(run))
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    pieces = {("only", n): FRAME.iloc[n::3] for n in range(3)}
+    futures = await c.scatter(pieces, direct=True, hash=False)
+    x = dd.from_graph(futures, FRAME.iloc[:0], (None,) * 4, [*pieces], "given")
+    with pytest.raises(ChunksLostError, match=r"input chunks are gone .*'given-") as caught:
+        await asyncio.wait_for(balancer.sort_values(x, "id"), 60)
+    assert left
+    assert "fpmdask" not in str(caught.value)
+    del futures, x, caught
+    await nothing_left(s)
 
 
 @cluster(workers=2)
