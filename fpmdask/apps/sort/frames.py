@@ -22,7 +22,7 @@ from fpmdask.apps.sort.delivery import delivered, divisions
 from fpmdask.apps.sort.encode import scheme, words_needed
 from fpmdask.apps.sort.homes import Homes, token
 from fpmdask.apps.sort.rows import INDEX, Keys, Look, Order
-from fpmdask.coordinator import config
+from fpmdask.coordinator import config, proxy
 from fpmdask.coordinator.report import Moved
 from fpmdask.errors import ChunksLostError, PartitionError
 
@@ -50,7 +50,10 @@ async def sort_values(
     ------
     ChunksLostError
         If partitions are lost, before or during the sort, and cannot be made again.
+    CoordinatorError
+        If no worker, or not every named one, is connected, or one stays paused or silent.
     """
+    await proxy.check(client, "sort", request)  # before the frame is computed
     persisted = client.persist(ddf)
     await finished(client, persisted)
     try:

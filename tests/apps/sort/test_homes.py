@@ -176,3 +176,19 @@ async def test_no_worker_gets_more_rows_than_it_has_memory_for(c, s, *workers, m
     units = {share["worker"]: share["units"] for share in balancer.report.shares}
     assert 700 < units[str(workers[0].name)] < 1e6 / (frames.COPIES * row)
     await check_sorted(c, found, pdf, "c0")
+
+
+@gen_cluster(client=True, nthreads=[], config=CONFIG)
+async def test_without_workers_it_is_said_at_once(c, s):
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(CoordinatorError, match="no worker is connected"):
+        await asyncio.wait_for(balancer.sort_values(frame_of(FRAME), "id"), 20)
+    assert not s.tasks
+
+
+@cluster()
+async def test_a_named_worker_that_is_not_there_is_named(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["nope"])
+    with pytest.raises(CoordinatorError, match="no worker nope in the cluster"):
+        await balancer.sort_values(frame_of(FRAME), "id")
+    assert not s.tasks
