@@ -131,7 +131,8 @@ class Sorting(Attempt):
             raise LostWorker("a worker left before the sort began")
         check_fits(
             {context.name(worker): sizes[worker] + busy[worker] for worker in busy},
-            {context.name(worker): 2 * _room(context, spec, worker) for worker in busy},
+            # without `extra`: what a part needs of it bounds the share, a run needs none
+            {context.name(w): free_nbytes(context, w) / spec.nbytes_per_key for w in busy},
         )
         parts = _parts(context, busy)
         count = sample_count(spec.units, min(size for _, size in parts), len(busy))
