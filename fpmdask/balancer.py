@@ -244,8 +244,8 @@ class Balancer:
             Let workers that are done help those that are last; by default unless a distribution
             is given.
         out
-            A `zarr.Array` of C's shape and dtype on storage that the client and all workers
-            reach: C is computed in tiles for which the workers have memory, each a
+            A `zarr.Array` of C's shape and dtype on storage that the client and all workers reach
+            by the same path: C is computed in tiles for which the workers have memory, each a
             balanced product, and written to it. Lazy inputs are read when a tile needs them: A
             once, B once per row of tiles. After a failure the same call computes only what is
             missing, in smaller tiles where there is less memory; inputs are told by their names,

@@ -14,7 +14,7 @@ from distributed import Client
 
 from fpmdask.apps.matmul.arrays import Follow, check, product
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, panels
-from fpmdask.apps.matmul.target import Target, step
+from fpmdask.apps.matmul.target import Target, check_reached, step
 from fpmdask.apps.matmul.written import Written
 from fpmdask.coordinator import config, proxy
 from fpmdask.errors import PartitionError
@@ -129,10 +129,11 @@ async def multiply_into(
         one = check(a[:1], b[:, :1]).to_json()
         await proxy.check(client, "matmul", {**request, "product": one})
         workers = await taking_part(client, request["workers"])
-        target = Target(out, uuid4().hex, index)
+        target = _target(out, index, request["workers"], workers)
         free = FILL * free_nbytes(workers.values())
         shape = tile_shape(spec, target.unit, free, len(workers))
         with Written(out, target.run) as written:
+            await check_reached(client, target, _names(workers))
             written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
             await _multiply_tiles(client, a, b, target, written, shape, request, follow)
     except PartitionError as error:
@@ -187,7 +188,18 @@ async def _write(client: Client, c: da.Array, target: Target, row: int, column: 
     aligned = c[target.index].rechunk(step(target.out))
     store: Any = target  # dask asks for arrays and needs what can be assigned to
     writing = da.store(aligned, store, regions=region, lock=False, compute=False)
-    await client.compute(writing)
+    await client.compute(writing, workers=target.workers, allow_other_workers=False)
+
+
+def _target(
+    out: Any, index: tuple[Any, ...], names: Sequence[str] | None, workers: Mapping[str, Any]
+) -> Target:
+    """Return `out` for a call that uses these workers; where none are named, any may write."""
+    return Target(out, uuid4().hex, index, None if names is None else [*workers])
+
+
+def _names(workers: Mapping[str, Any]) -> dict[str, str]:
+    return {address: str(worker["name"]) for address, worker in workers.items()}
 
 
 def _name(x: Any) -> str:

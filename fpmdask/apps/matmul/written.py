@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from fpmdask.errors import PartitionError
+
 MARK = "fpmdask.matmul"
 VERSION = 2
+REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 # first row, row after the last, first column, column after the last
 Bounds = tuple[int, int, int, int]
@@ -62,6 +66,13 @@ def joined(done: Sequence[Bounds], new: Bounds) -> list[Bounds]:
     return [*done, new]
 
 
+def run_of(out: Any) -> str | None:
+    """Return which call is writing to a Zarr array that was just opened."""
+    found = out.attrs.get(MARK)
+    run: str | None = found.get("run") if isinstance(found, Mapping) else None
+    return run
+
+
 class Written:
     """What is in `out`; as a context manager, the time in which a call writes to it.
 
@@ -72,6 +83,11 @@ class Written:
         caller opened it.
     run
         Tells this call from others. It is in the attributes for that time.
+
+    Raises
+    ------
+    PartitionError
+        On entering, if the attributes cannot be written.
     """
 
     def __init__(self, out: Any, run: str) -> None:
@@ -80,7 +96,15 @@ class Written:
         self._state: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
 
     def __enter__(self) -> Self:
-        self._save()
+        try:
+            self._save()
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
+            raise PartitionError(
+                f"out at {self._out.store_path} cannot be written to ({error}); give an array that "
+                "this client and the workers may write to"
+            ) from error
         return self
 
     def begin(self, product: Sequence[Any]) -> None:

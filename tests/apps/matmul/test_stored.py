@@ -313,6 +313,27 @@ async def test_a_tile_that_does_not_fit_asks_for_what_helps(
     assert MARK not in on_store(out).attrs
 
 
+@cluster()
+async def test_a_refusal_keeps_what_is_written(c, s, *workers, tmp_path, small_memory, monkeypatch):
+    a, b, _ = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    balancer = await fpmdask.Balancer(c)
+    full_after(2, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        await balancer.matmul(a, b, out=out)
+    kept = on_store(out).attrs[MARK]
+    assert "run" not in kept
+
+    async def refuse(client, target, workers):
+        assert on_store(out).attrs[MARK] == {**kept, "run": target.run}
+        raise PartitionError("elsewhere")
+
+    monkeypatch.setattr(stored, "check_reached", refuse)
+    with pytest.raises(PartitionError, match="elsewhere"):
+        await balancer.matmul(-a, b, out=out)
+    assert on_store(out).attrs[MARK] == kept
+
+
 def test_what_is_missing_and_what_is_done_cover_c_once():
     random = np.random.default_rng(0)
     for _ in range(50):
@@ -331,19 +352,3 @@ def test_what_is_missing_and_what_is_done_cover_c_once():
                 assert not left[r0:r1, c0:c1].any()
                 left[r0:r1, c0:c1] = True
             assert left.all()
-
-
-@cluster()
-async def test_an_input_is_not_written_over(c, s, *workers, tmp_path):
-    balancer = await fpmdask.Balancer(c)
-    values = np.arange(64.0).reshape(8, 8)
-    place = tmp_path / "both"
-    both = on_disk(place, values, (4, 4))
-    ones = da.ones((8, 8), chunks=4)
-    for a, b in [
-        (da.from_zarr(both), ones),
-        (ones[:, :4], da.from_zarr(str(place)).T[::2]),
-    ]:
-        with pytest.raises(PartitionError, match="which an input is read from"):
-            await balancer.matmul(a, b, out=both)
-    np.testing.assert_array_equal(both[:], values)
