@@ -294,8 +294,11 @@ class Balancer:
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
         kind = given.check_layout(layout)
         a, b, index = arrays.as_matrices(a, b)
-        if out is None and (zeros := arrays.empty(a, b)) is not None:
-            return self._sync(self._persisted, zeros[index])
+        if (zeros := arrays.empty(a, b)) is not None:
+            if out is None:
+                return self._sync(self._persisted, zeros[index])
+            out = target.check_out(out, zeros.shape, index, zeros.dtype)
+            return self._sync(stored.fill, self.client, zeros, index, out, self.workers)
         spec = arrays.check(a, b)
         measuring = arguments.measuring(epsilon, max_rounds, timing, None)
         if timing is None:
@@ -324,8 +327,8 @@ class Balancer:
             "measuring": measuring,
         }
         if out is not None:
-            if 0 in index or distribution is not None:
-                raise PartitionError("out needs two matrices, and no distribution of whole rows")
+            if distribution is not None:
+                raise PartitionError("out is computed in tiles: no distribution of whole rows fits")
             out = target.check_out(out, spec.shape[::2], index, spec.dtype)
             target.check_apart(out, a, b)
             into = stored.multiply_into

@@ -178,6 +178,21 @@ async def _multiply_tiles(
         del rows, columns, c  # this frame is not cleared
 
 
+async def fill(
+    client: Client, c: da.Array, index: tuple[Any, ...], out: Any, names: Sequence[str] | None
+) -> da.Array:
+    """Write C[index] of a C that is nothing to multiply, of a side of 0, into `out`."""
+    workers = await taking_part(client, names)
+    target = _target(out, index, names, workers)
+    with Written(out, target.run) as written:
+        await check_reached(client, target, _names(workers))
+        written.begin([c.name])
+        if c.size:
+            await _write(client, c, target, 0, 0)
+    stored: da.Array = da.from_zarr(out)
+    return stored
+
+
 async def _write(client: Client, c: da.Array, target: Target, row: int, column: int) -> None:
     """Write a tile; each unit of `out` by one task, so that none needs a lock."""
     region = tuple(

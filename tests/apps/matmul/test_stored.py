@@ -197,7 +197,7 @@ async def test_an_out_that_cannot_be_is_refused_at_once(c, s, *workers, tmp_path
         with pytest.raises(PartitionError, match=message):
             balancer.matmul(a, b, out=out)
     out = zarr.open_array(path, mode="r+")
-    with pytest.raises(PartitionError, match="out needs two matrices"):
+    with pytest.raises(PartitionError, match=r"shape \(50, 40\); C has \(50,\)"):
         balancer.matmul(a, b[:, 0], out=out)
     with pytest.raises(PartitionError, match="no distribution of whole rows"):
         balancer.matmul(a, b, out=out, distribution={"0": 50})
@@ -332,6 +332,43 @@ async def test_a_refusal_keeps_what_is_written(c, s, *workers, tmp_path, small_m
     with pytest.raises(PartitionError, match="elsewhere"):
         await balancer.matmul(-a, b, out=out)
     assert on_store(out).attrs[MARK] == kept
+
+
+@pytest.mark.parametrize("sides", ["matrix vector", "vector matrix", "vector vector"])
+@cluster()
+async def test_vectors_lose_their_axis_as_in_numpy(c, s, *workers, tmp_path, small_memory, sides):
+    a, b, expected = matrices(tmp_path)
+    left, right = sides.split()
+    row, column = (
+        (3 if left == "vector" else slice(None)),
+        (5 if right == "vector" else slice(None)),
+    )
+    expected = expected[row, column]
+    out = zarr.create_array(
+        str(tmp_path / "c"), shape=expected.shape, chunks=(8,) * expected.ndim, dtype="f8"
+    )
+    balancer = await fpmdask.Balancer(c)
+    result = await balancer.matmul(a[row], b[:, column], out=out)
+    np.testing.assert_array_equal(out[...], expected)
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
+@pytest.mark.parametrize("shape", [(50, 0, 40), (0, 30, 40), (50, 30, 0)])
+@cluster()
+async def test_a_side_of_0_makes_zeros_or_nothing(c, s, *workers, tmp_path, shape):
+    height, inner, width = shape
+    a, b = da.ones((height, inner), chunks=16), np.ones((inner, width))
+    out = on_disk(tmp_path / "c", np.full((height, width), 7.0), (16, 16))
+    balancer = await fpmdask.Balancer(c)
+    result = await balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[...], np.zeros((height, width)))
+    np.testing.assert_array_equal(await c.compute(result), np.zeros((height, width)))
+    if height and width:
+        column = on_disk(tmp_path / "v", np.full(height, 7.0), (16,))
+        await balancer.matmul(a, b[:, 0], out=column)
+        np.testing.assert_array_equal(column[...], np.zeros(height))
+    with pytest.raises(PartitionError, match=r"C has \(1, "):
+        balancer.matmul(np.ones((1, inner)), b, out=out)
 
 
 def test_what_is_missing_and_what_is_done_cover_c_once():
