@@ -17,7 +17,7 @@ from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, panels
 from fpmdask.apps.matmul.target import Target, check_reached, step
 from fpmdask.apps.matmul.written import Written
 from fpmdask.coordinator import config, proxy
-from fpmdask.errors import PartitionError
+from fpmdask.errors import CoordinatorError, PartitionError
 
 # Of the workers' free memory, what the inputs, their panels and twice the tile of C may fill.
 FILL = 0.5
@@ -183,6 +183,8 @@ async def fill(
 ) -> da.Array:
     """Write C[index] of a C that is nothing to multiply, of a side of 0, into `out`."""
     workers = await taking_part(client, names)
+    if not workers:
+        raise CoordinatorError("no worker that is to take part is connected; start one, or name it")
     target = _target(out, index, names, workers)
     with Written(out, target.run) as written:
         await check_reached(client, target, _names(workers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from fpmdask.errors import PartitionError
 
 # Stores of Zarr that several processes cannot write to.
 UNSHARED = frozenset({"MemoryStore", "ZipStore"})
+# A worker that hangs does not hold the others up: before it writes anything, its task looks.
+ANSWER_SECONDS = 30.0
 
 
 def check_out(out: Any, sides: Sequence[int], index: Sequence[Any], dtype: np.dtype[Any]) -> Any:
@@ -205,16 +208,25 @@ async def check_reached(client: Client, target: Target, workers: Mapping[str, st
     target
         The array and that mark.
     workers
-        Address -> name of those that take part.
+        Address -> name of those that take part, one at least.
 
     Raises
     ------
     PartitionError
         With the names of those that find no such mark: they would write to another place.
     """
-    answers = await client.run(
-        _answer, target.out, target.run, workers=[*workers], on_error="return"
-    )
+    asking = {
+        address: asyncio.ensure_future(
+            client.run(_answer, target.out, target.run, workers=[address], on_error="return")
+        )
+        for address in workers
+    }
+    try:
+        await asyncio.wait(asking.values(), timeout=ANSWER_SECONDS)
+        answers = {a: asked.result().get(a) for a, asked in asking.items() if asked.done()}
+    finally:
+        for asked in asking.values():
+            asked.cancel()
     lacking = [address for address, found in answers.items() if found is not True]
     if not lacking:
         return

@@ -223,6 +223,8 @@ async def test_a_worker_that_is_not_there_is_named(c, s, *workers, tmp_path):
     balancer = await fpmdask.Balancer(c, workers=["nobody"])
     with pytest.raises(CoordinatorError, match="nobody"):
         await balancer.matmul(a, b, out=out)
+    with pytest.raises(CoordinatorError, match="no worker"):
+        await balancer.matmul(a[:, :0], b[:0], out=out)
 
 
 def test_columns_are_halved_before_rows():

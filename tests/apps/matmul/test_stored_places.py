@@ -1,6 +1,7 @@
 """Where `out` is: for the client, for every worker, and for the inputs."""
 
 import os
+import signal
 import sys
 
 import dask.array as da
@@ -12,7 +13,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.matmul import stored, target
-from fpmdask.apps.matmul.written import MARK
+from fpmdask.apps.matmul.written import MARK, Written
 from fpmdask.errors import PartitionError
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -104,6 +105,25 @@ def test_workers_that_take_no_part_need_not_reach_it(elsewhere):
     out = zarr.open_array("/proc/self/cwd/c", mode="r+")
     fpmdask.Balancer(client, workers=[first]).matmul(a, b, out=out)
     np.testing.assert_array_equal(out[:], a @ b)
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_not_waited_for(elsewhere, monkeypatch):
+    client, second = elsewhere
+    workers = {a: str(a) for a in client.scheduler_info(n_workers=-1)["workers"]}
+    out = zarr.open_array(os.path.abspath("c"), mode="r+")
+    (pid,) = client.run(os.getpid, workers=[second]).values()
+    monkeypatch.setattr(target, "ANSWER_SECONDS", 1.0)
+    os.kill(pid, signal.SIGSTOP)
+    known, unknown = (target.Target(out, run, (), None) for run in ("this call", "another"))
+    (first,) = {*workers} - {second}
+    try:
+        with Written(out, "this call"):
+            client.sync(target.check_reached, client, known, workers)
+            with pytest.raises(PartitionError, match=f"worker {first} does not find"):
+                client.sync(target.check_reached, client, unknown, workers)
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 class Locked(zarr.storage.LocalStore):
