@@ -244,12 +244,14 @@ class Balancer:
             Let workers that are done help those that are last; by default unless a distribution
             is given.
         out
-            A `zarr.Array` of C's shape and dtype on storage that all workers reach: C is computed
-            in tiles for which the workers have memory, each a balanced product, and written to it.
-            Lazy inputs are read when a tile needs them: A once, B once per row of tiles. After a
-            failure the same call computes only the tiles that are missing; inputs are told by their
-            names, which for Zarr are those of the files: they must be the same still. `out` must
-            not be where A or B is read from.
+            A `zarr.Array` of C's shape and dtype on storage that the client and all workers reach
+            by the same path: C is computed in tiles for which the workers have memory, each a
+            balanced product, and written to it. Lazy inputs are read when a tile needs them: A
+            once, B once per row of tiles. After a failure the same call computes only what is
+            missing, in smaller tiles where there is less memory; inputs are told by their names,
+            which for Zarr are those of the files: they must be the same still. `out` must not be
+            where A or B is read from. While a call writes to it, its attributes have an entry
+            ``"fpmdask.matmul"``, which after a failure tells what is written.
 
         Returns
         -------
@@ -286,14 +288,17 @@ class Balancer:
         ----------
         Lastovetsky and Reddy (2009), section 3 and Fig. 3.
         """
-        from fpmdask.apps.matmul import arrays, given, stored
+        from fpmdask.apps.matmul import arrays, given, stored, target
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
         kind = given.check_layout(layout)
         a, b, index = arrays.as_matrices(a, b)
-        if out is None and (zeros := arrays.empty(a, b)) is not None:
-            return self._sync(self._persisted, zeros[index])
+        if (zeros := arrays.empty(a, b)) is not None:
+            if out is None:
+                return self._sync(self._persisted, zeros[index])
+            out = target.check_out(out, zeros.shape, index, zeros.dtype)
+            return self._sync(stored.fill, self.client, zeros, index, out, self.workers)
         spec = arrays.check(a, b)
         measuring = arguments.measuring(epsilon, max_rounds, timing, None)
         if timing is None:
@@ -322,11 +327,12 @@ class Balancer:
             "measuring": measuring,
         }
         if out is not None:
-            if 0 in index or distribution is not None:
-                raise PartitionError("out needs two matrices, and no distribution of whole rows")
-            stored.check_out(out, spec)
-            stored.check_apart(out, a, b)
-            return self._sync(self._matmul_into, a, b, out, request)
+            if distribution is not None:
+                raise PartitionError("out is computed in tiles: no distribution of whole rows fits")
+            out = target.check_out(out, spec.shape[::2], index, spec.dtype)
+            target.check_apart(out, a, b)
+            into = stored.multiply_into
+            return self._sync(into, self.client, a, b, index, out, request, self._follow)
         return self._sync(self._matmul, a, b, index, request)
 
     async def _matmul(
@@ -339,11 +345,6 @@ class Balancer:
     async def _persisted(self, x: da.Array) -> da.Array:
         persisted: da.Array = self.client.persist(x)
         return persisted
-
-    async def _matmul_into(self, a: Any, b: Any, out: Any, request: dict[str, Any]) -> da.Array:
-        from fpmdask.apps.matmul import stored
-
-        return await stored.multiply_into(self.client, a, b, out, request, self._follow)
 
     def sort(self, x: da.Array | np.ndarray, *, descending: bool = False) -> Any:
         """Sort a one-dimensional array, each worker a part in proportion to its speed.
