@@ -24,15 +24,20 @@ PANELS_WANTED = 16
 PANELS_HELD = 2
 
 
-def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int], ...]:
+def panels(
+    spec: MatmulSpec, workers: int, nbytes: int = PANEL_NBYTES
+) -> tuple[tuple[int, int], ...]:
     """Cut K into panels that end, where possible, where chunks of B and A end.
 
     Parameters
     ----------
     spec : MatmulSpec
         The product.
+    workers : int
+        Workers that C is shared out over, >= 1.
     nbytes : int
-        Most bytes of one panel of B; a panel has at least one row.
+        Most bytes of one panel of B and of one of A, for an even share of the rows. A panel has at
+        least one row of B, and is as deep as it takes to have no more than about sixteen for A.
 
     Returns
     -------
@@ -40,16 +45,27 @@ def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int
         In order, covering 0 … K once. B's ends go before A's: its panels are the larger ones.
         About sixteen, unless they would be deeper than BLAS needs or too flat for it.
 
+    Notes
+    -----
+    Where C is narrow, its own bytes are few, and two panels of A may be as many as A has: with the
+    depth that BLAS wants, of a K up to 128. They are an eighth of A if depth is cut to a sixteenth
+    of K, and less than C if it is cut to half of C's width; the larger of these depths costs
+    little, since BLAS waits for memory where C is narrow.
+
     Examples
     --------
     >>> import numpy as np
     >>> spec = MatmulSpec((9, 9, 9), np.dtype("f8"), ((9,), (9,)), ((4, 5), (9,)), "a", "b")
-    >>> panels(spec, 5 * 9 * 8)
+    >>> panels(spec, 1, 5 * 9 * 8)
     ((0, 4), (4, 9))
     """
-    _, inner, width = spec.shape
+    rows, inner, width = spec.shape
+    share = -(-rows // workers)
     wanted = min(PANEL_DEPTH, max(LEAST_DEPTH, inner // PANELS_WANTED))
-    deepest = max(1, min(wanted, nbytes // (width * spec.dtype.itemsize)))
+    flattest = min(LEAST_DEPTH, max(width // PANELS_HELD, inner // PANELS_WANTED))
+    of_a = max(flattest, nbytes // (share * spec.dtype.itemsize))
+    of_b = nbytes // (width * spec.dtype.itemsize)
+    deepest = max(1, min(wanted, of_a, of_b))
     ends_b = list(accumulate(spec.b_chunks[0]))
     ends_a = list(accumulate(spec.a_chunks[1]))
     cut = []
@@ -63,6 +79,11 @@ def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int
         cut.append((k0, k1))
         k0 = k1
     return tuple(cut)
+
+
+def deepest_panel(spec: MatmulSpec, workers: int) -> int:
+    """Return the rows of the deepest of the `panels`."""
+    return max(k1 - k0 for k0, k1 in panels(spec, workers))
 
 
 def _last(ends: Sequence[int], k0: int, deepest: int) -> int | None:
@@ -162,16 +183,14 @@ def _along(low: int, high: int, sizes: Sequence[int]) -> list[tuple[int, int, in
     return [(chunk, r0, r1, offset - first) for chunk, r0, r1, offset in found]
 
 
-def rows_within(
-    spec: MatmulSpec, nbytes: float, depth: int | None = None, lazy: Collection[str] = ()
-) -> float:
+def rows_within(spec: MatmulSpec, nbytes: float, depth: int, lazy: Collection[str] = ()) -> float:
     """Return the most rows of C for a worker with so many bytes free; arguments as for `limits`.
 
     Examples
     --------
     >>> import numpy as np
     >>> spec = MatmulSpec((9, 8, 8), np.dtype("f8"), ((9,), (8,)), ((8,), (8,)), "a", "b")
-    >>> rows_within(spec, 2000)
+    >>> rows_within(spec, 2000, 8)
     5.0
     """
     if math.isinf(nbytes):
@@ -180,13 +199,12 @@ def rows_within(
     return float(max(0.0, nbytes - fixed) // per_row)
 
 
-def _memory(spec: MatmulSpec, depth: int | None, lazy: Collection[str]) -> tuple[int, int]:
+def _memory(spec: MatmulSpec, depth: int, lazy: Collection[str]) -> tuple[int, int]:
     """Return the bytes of the panels of B, and those that each row of C adds."""
     rows, inner, width = spec.shape
-    deepest = max(k1 - k0 for k0, k1 in panels(spec)) if depth is None else depth
-    per_row = width + PANELS_HELD * deepest
+    per_row = width + PANELS_HELD * depth
     per_row += inner * (spec.a_name in lazy) + -(-inner * width // rows) * (spec.b_name in lazy)
-    return PANELS_HELD * deepest * width * spec.dtype.itemsize, per_row * spec.dtype.itemsize
+    return PANELS_HELD * depth * width * spec.dtype.itemsize, per_row * spec.dtype.itemsize
 
 
 def limits(
@@ -204,7 +222,7 @@ def limits(
     nbytes : sequence of float or None
         Free memory per worker, what it already holds subtracted; ``None`` or ``inf``: no limit.
     depth : int, optional
-        Rows of the deepest panel of B; that of `panels` if not given.
+        Rows of the deepest panel of B; `deepest_panel` for as many workers if not given.
     lazy : collection of str, optional
         Names of inputs that are not in memory yet: who gets rows reads as large a part of them.
 
@@ -227,6 +245,7 @@ def limits(
     [5.0, inf]
     """
     rows = spec.shape[0]
+    depth = deepest_panel(spec, max(1, len(nbytes))) if depth is None else depth
     most = [rows_within(spec, math.inf if n is None else n, depth, lazy) for n in nbytes]
     if sum(most) < rows:
         fixed, per_row = _memory(spec, depth, lazy)

@@ -54,7 +54,8 @@ class Product:
         self.relays: dict[Any, str] = {}
         self.spec = spec
         tiles = placement.tiles
-        self.panels: Sequence[tuple[int, int]] = panels(spec)
+        self.panels: Sequence[tuple[int, int]] = panels(spec, len(tiles))
+        self.deepest = max(k1 - k0 for k0, k1 in self.panels)
         self.width = spec.shape[2]
         self.turn = {worker: n for n, worker in enumerate(tiles)}
         self.cuts = cuts(tile for own in tiles.values() for tile in own)
@@ -115,7 +116,8 @@ class Product:
         """Return the most elements for a worker that joined: what it has memory for now."""
         if worker not in self.context.workers:
             return 0.0
-        return rows_within(self.spec, free_nbytes(self.context, worker)) * self.width
+        free = free_nbytes(self.context, worker)
+        return rows_within(self.spec, free, self.deepest) * self.width
 
     def _assign(
         self,

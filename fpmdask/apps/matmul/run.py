@@ -32,8 +32,8 @@ async def run(context: RunContext) -> dict[str, Any]:
     await context.acquire({"name": "matmul.panel", "parameters": parameters})
     links = await measured_links(context) if spec.nbytes >= PROBED_NBYTES else {}
     prepared = time.perf_counter()
-    bounds = row_bounds(context, spec, list(context.workers))
-    distribution = await find_distribution(context, spec, bounds)
+    bounds = row_bounds(context, spec, list(context.workers), depth)
+    distribution = await find_distribution(context, spec, bounds, depth)
     measured = time.perf_counter()
     rates = {
         worker: operations(spec, distribution[worker]) * depth / spec.shape[1] / seconds
