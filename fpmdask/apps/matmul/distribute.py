@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.learned import known_rows
-from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel, limits, rows_within
+from fpmdask.apps.matmul.plan import (
+    PANELS_HELD,
+    MatmulSpec,
+    by_columns,
+    deepest_panel,
+    limits,
+    rows_within,
+)
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.coordinator.chunks import free_nbytes
 from fpmdask.coordinator.context import RunContext
@@ -40,9 +47,28 @@ def check(context: RunContext) -> None:
     PartitionError
         If the distribution names others, or C and the panels do not fit into memory.
     """
-    spec = MatmulSpec.from_json(context.spec["product"])
+    spec = shared_out(context)
     candidates = context.candidates()
     _given(context, candidates, row_bounds(context, spec, candidates, timed_depth(context, spec)))
+
+
+def shared_out(context: RunContext) -> MatmulSpec:
+    """Return the product whose rows are shared out: the transposed one where C has few rows.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker, or not every named one, is connected.
+    """
+    spec = MatmulSpec.from_json(context.spec["product"])
+    given = context.spec["distribution"]
+    if given is not None:  # of rows, or of columns as the report of such a product has it
+        transposed = sum(given.values()) != spec.shape[0]
+    else:
+        transposed = context.spec["layout"] != "rows" and by_columns(
+            spec, len(context.candidates())
+        )
+    return spec.transpose() if transposed else spec
 
 
 def timed_depth(context: RunContext, spec: MatmulSpec) -> int:

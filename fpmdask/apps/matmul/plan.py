@@ -22,6 +22,40 @@ LEAST_DEPTH = 128
 PANELS_WANTED = 16
 # Panels in memory at once: first the pieces of one and their assembly, then that and the next.
 PANELS_HELD = 2
+# Rows of C are few if they are fewer than so many per worker, or so many times fewer than columns.
+FEW_ROWS = 16
+
+
+def by_columns(spec: MatmulSpec, workers: int) -> bool:
+    """Tell whether C is to be shared out by columns, as the rows of its transpose.
+
+    Parameters
+    ----------
+    spec : MatmulSpec
+        The product as it was asked for.
+    workers : int
+        Workers that C is shared out over.
+
+    Returns
+    -------
+    bool
+        Whether C has more columns than rows, and few rows.
+
+    Notes
+    -----
+    Shares and limits are whole rows. With fewer than sixteen per worker, one more or less is more
+    than a sixteenth of a mean share, and with fewer than workers some get none. With sixteen times
+    as many columns as rows, panels of B that are as wide as C would be most of what a worker holds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> spec = MatmulSpec((1, 8, 99), np.dtype("f8"), ((1,), (8,)), ((8,), (99,)), "a", "b")
+    >>> by_columns(spec, 3), by_columns(spec.transpose(), 3)
+    (True, False)
+    """
+    rows, _, width = spec.shape
+    return width > rows and (rows < FEW_ROWS * workers or width >= FEW_ROWS * rows)
 
 
 def panels(
@@ -147,6 +181,11 @@ def pieces(row0: int, row1: int, column0: int, column1: int, chunks: Chunks) -> 
     )
 
 
+def bounds_in_c(spec: MatmulSpec, tile: Tile) -> tuple[int, ...]:
+    """Return the bounds that a tile has in C as it was asked for."""
+    return (tile.transpose() if spec.transposed else tile).bounds
+
+
 def needed_keys(spec: MatmulSpec, tile: Tile) -> list[tuple[str, int, int]]:
     """Return the keys of the chunks of A and B that a tile of C is made from.
 
@@ -161,7 +200,11 @@ def needed_keys(spec: MatmulSpec, tile: Tile) -> list[tuple[str, int, int]]:
     inner = spec.shape[1]
     of_a = pieces(tile.row0, tile.row1, 0, inner, spec.a_chunks)
     of_b = pieces(0, inner, tile.column0, tile.column1, spec.b_chunks)
-    return [(spec.a_name, *p.block) for p in of_a] + [(spec.b_name, *p.block) for p in of_b]
+    return [
+        spec.key(name, piece.block)
+        for name, found in ((spec.a_name, of_a), (spec.b_name, of_b))
+        for piece in found
+    ]
 
 
 def _along(low: int, high: int, sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
@@ -249,10 +292,11 @@ def limits(
     most = [rows_within(spec, math.inf if n is None else n, depth, lazy) for n in nbytes]
     if sum(most) < rows:
         fixed, per_row = _memory(spec, depth, lazy)
+        line = "column" if spec.transposed else "row"
         free = [max(0.0, n) for n in nbytes if n is not None]
         raise PartitionError(
-            f"{rows} rows of C do not fit: the workers have memory for {sum(most):.0f} "
-            f"({max(free, default=0.0):.0f} bytes free at most; panels of B take {fixed}, a row "
+            f"{rows} {line}s of C do not fit: the workers have memory for {sum(most):.0f} "
+            f"({max(free, default=0.0):.0f} bytes free at most; panels take {fixed}, a {line} "
             f"{per_row}); add workers or memory, free what they hold, or give out=, a Zarr array"
         )
     return most
