@@ -234,9 +234,10 @@ class Balancer:
         epsilon, max_rounds, timing
             As for `partition`.
         distribution
-            Worker name → rows of C of full width, as `partition` or an earlier report found them;
-            nothing is measured then. With ``layout="rows"`` they are handed out in the order of the
-            mapping; otherwise each worker gets as many elements.
+            Worker name → rows of C of full width, as `partition` or an earlier report found them
+            (columns of full height where C has few rows); nothing is measured then. With
+            ``layout="rows"`` they are handed out in the order of the mapping; otherwise each worker
+            gets as many elements.
         depth
             Depth of the timed panel update, from 1 to K; by default it follows from what DFPA may
             cost.
@@ -271,6 +272,10 @@ class Balancer:
 
         Notes
         -----
+        Where C has more columns than rows, and fewer rows than sixteen per worker or a sixteenth of
+        the columns, it is shared out by columns, as the rows of Cᵀ = Bᵀ·Aᵀ of the same chunks;
+        units are columns then. Not so with a layout of rows, of rectangles, or rows per worker.
+
         O(workers) tasks. Each worker receives its rows of A and its columns of B once, panel by
         panel, and keeps its part of C and at most two panels of A and B.
 
@@ -304,7 +309,7 @@ class Balancer:
         if timing is None:
             measuring["policy"] = None  # follows from the size of the product
         if distribution is not None:
-            distribution = arrays.check_distribution(distribution, spec)
+            distribution = arrays.check_distribution(distribution, spec, kind)
         zones = None
         if not isinstance(kind, str):
             if distribution is not None or out is not None:
