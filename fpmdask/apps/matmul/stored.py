@@ -13,7 +13,7 @@ import dask.array as da
 from distributed import Client
 
 from fpmdask.apps.matmul.arrays import Follow, check, product
-from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, panels
+from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.apps.matmul.target import Target, check_reached, step
 from fpmdask.apps.matmul.written import Written
 from fpmdask.coordinator import config, proxy
@@ -65,7 +65,7 @@ def tile_shape(
     def needed(rows: int, columns: int) -> int:
         a_chunks, b_chunks = ((rows,), spec.a_chunks[1]), (spec.b_chunks[0], (columns,))
         tile = MatmulSpec((rows, inner, columns), spec.dtype, a_chunks, b_chunks, "a", "b")
-        held = PANELS_HELD * max(k1 - k0 for k0, k1 in panels(tile))
+        held = PANELS_HELD * deepest_panel(tile, workers)
         elements = inner * (rows + columns) + 2 * rows * columns + held * (rows + workers * columns)
         return elements * spec.dtype.itemsize
 
