@@ -14,7 +14,7 @@ import dask.array as da
 import numpy as np
 from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
-from distributed import Client
+from distributed import Client, Future
 
 from fpmdask.apps.inputs import finished
 from fpmdask.apps.matmul.blas import gemm_accumulate
@@ -212,11 +212,20 @@ async def product(
                 a, b = await reading
         value, _ = await running
         return a, b, collect(client, a, b, value)
-    finally:
+    except BaseException:
         # where one of them failed, or the caller gave up, the others have no purpose
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if not running.cancelled() and running.exception() is None:
+            let_go(client, running.result()[0])  # it was ready just then
+        raise
+
+
+def let_go(client: Client, value: Mapping[str, Any]) -> None:
+    """Release what a run has published for this client, which has no futures of it."""
+    for i, j in np.ndindex(len(value["rows"]), len(value["columns"])):
+        Future((value["name"], i, j), client).release()
 
 
 def collect(client: Client, a: da.Array, b: da.Array, value: Mapping[str, Any]) -> da.Array:
