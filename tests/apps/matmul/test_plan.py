@@ -193,9 +193,17 @@ def test_lost_rows_go_by_the_models_within_the_limits():
     tight = rows_plan(models, [40, 5, 5], ["a", "b", "c"], limits=[math.inf, math.inf, 15])
     assert [(a.worker, a.tile.height) for a in tight.left("a")] == [("b", 30), ("c", 10)]
     full = rows_plan(models, [40, 5, 5], ["a", "b", "c"], limits=[40, 5, 15])
-    with pytest.raises(PartitionError, match="do not fit") as caught:
-        full.left("a")
-    assert "a left" in caught.value.__notes__[0]
+    assert full.left("a") == []
+    assert (full.stranded, full.done) == (40, False)
+    assert "do not fit" in str(full.refusal)
+    assert "a left" in full.refusal.__notes__[0]
+    # until a worker comes, as large as the one that was lost
+    assert full.joined("small", ConstantModel(1.0), 10) == []
+    assert full.stranded == 40
+    again = full.joined("large", ConstantModel(1.0), 40)
+    assert sum(a.tile.height for a in again) == 40
+    assert {a.worker for a in again} <= {"c", "small", "large"}
+    assert full.stranded == 0
 
 
 def test_finished_parts_of_a_failed_worker_are_kept_until_it_leaves():
@@ -227,8 +235,9 @@ def test_a_worker_that_joins_gets_rows_only_when_the_others_have_no_room():
     assert plan.joined("d") == []
     assert [(a.worker, a.tile.height) for a in plan.left("b")] == [("a", 2)]
     assert sorted((a.worker, a.tile.height) for a in plan.left("a")) == [("d", 4)]
-    with pytest.raises(PartitionError, match="do not fit"):
-        plan.left("c")
+    assert plan.left("c") == []
+    assert plan.stranded == 2
+    assert "do not fit" in str(plan.refusal)
 
 
 def test_stale_events_are_refused_with_both_values():

@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import contextmanager
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from distributed import Client, LocalCluster, Worker, wait
 from distributed.core import Status
 
 import fpmdask
-from fpmdask.apps.matmul import share
+from fpmdask.apps.matmul import product, run, share
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.apps.matmul.test_product import cluster, nothing_left
 
@@ -261,3 +262,68 @@ def test_any_synchronous_client_of_a_cluster_multiplies():
         for client in (first, third):
             result = fpmdask.Balancer(client).matmul(x, x, max_rounds=1)
             assert (client.compute(result).result() == 50).all()
+
+
+def at(worker):
+    return {"workers": [worker.address], "allow_other_workers": True}
+
+
+@contextmanager
+def lost_without_room(monkeypatch, rows):
+    """Give workers, by name, memory for so many rows; yield what tells that a product waits."""
+    waiting = asyncio.Event()
+
+    def progress(event):
+        if event["event"] == "waiting for workers":
+            waiting.set()
+
+    limits = "_limit_of", lambda self, worker: rows[self.context.name(worker)] * self.width
+    monkeypatch.setattr(product.Product, *limits)
+    bounds = "row_bounds", lambda context, *_: {w: rows[context.name(w)] for w in context.workers}
+    monkeypatch.setattr(run, *bounds)
+    with paused_updates() as updates:
+        yield waiting, progress, *updates
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 2)
+async def test_what_the_others_have_no_room_for_waits_for_a_worker(c, s, a, b, monkeypatch):
+    x, y = c.persist([da.ones(shape, chunks=100) for shape in ((400, 200), (200, 400))], **at(b))
+    await wait([x, y])
+    rows = {str(a.name): 250, str(b.name): 200, "late": 250}
+    with lost_without_room(monkeypatch, rows) as (waiting, progress, started, go_on):
+        balancer = await fpmdask.Balancer(c, progress=progress)
+        shares = {str(a.name): 200, str(b.name): 200}
+        running = asyncio.ensure_future(balancer.matmul(x, y, layout="rows", distribution=shares))
+        await asyncio.to_thread(started.wait, 20)
+        closing = asyncio.ensure_future(a.close(timeout=1))
+        go_on.set()
+        await closing
+        told = asyncio.ensure_future(waiting.wait())
+        await asyncio.wait([running, told], timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert told.done()
+        async with Worker(s.address, nthreads=1, name="late"):
+            result = await asyncio.wait_for(running, 30)
+            np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))
+            taken = {part["worker"]: part["units"] for part in balancer.report.shares}
+            assert taken == {str(b.name): 200, "late": 200}
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 2)
+async def test_what_nobody_has_room_for_in_time_is_refused(c, s, a, b, monkeypatch):
+    x, y = c.persist([da.ones(shape, chunks=100) for shape in ((400, 200), (200, 400))], **at(b))
+    await wait([x, y])
+    rows = {str(a.name): 250, str(b.name): 250}
+    with lost_without_room(monkeypatch, rows) as (waiting, progress, started, go_on):
+        balancer = await fpmdask.Balancer(c, progress=progress)
+        shares = {str(a.name): 200, str(b.name): 200}
+        with dask.config.set({"fpmdask.recovery": "0.2s"}):
+            running = asyncio.ensure_future(
+                balancer.matmul(x, y, layout="rows", distribution=shares)
+            )
+        await asyncio.to_thread(started.wait, 20)
+        closing = asyncio.ensure_future(a.close(timeout=1))
+        go_on.set()
+        await closing
+        with pytest.raises(PartitionError, match="do not fit"):
+            await asyncio.wait_for(running, 30)
+        assert waiting.is_set()
