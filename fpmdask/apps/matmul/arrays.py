@@ -278,6 +278,9 @@ def recompute(
     spec = MatmulSpec.from_json(product)
     of_a = dict(zip(map(tuple, a_positions), a_blocks, strict=True))
     of_b = dict(zip(map(tuple, b_positions), b_blocks, strict=True))
+    for name, blocks in ((spec.a_name, of_a), (spec.b_name, of_b)):
+        for at, block in blocks.items():
+            spec.check_chunk((name, *at), block.dtype)
     row0, row1, column0, column1 = bounds
     c = np.zeros((row1 - row0, column1 - column0), dtype=spec.dtype)
     k0 = 0

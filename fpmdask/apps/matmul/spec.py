@@ -127,6 +127,21 @@ class MatmulSpec:
         rows, columns = self.a_chunks if name == self.a_name else self.b_chunks
         return rows[row], columns[column]
 
+    def check_chunk(self, key: Any, found: np.dtype[Any]) -> None:
+        """Refuse a chunk of A or B that is not what its array said.
+
+        Raises
+        ------
+        PartitionError
+            If the dtype of C, which follows from what the arrays say, cannot hold it but for
+            rounding.
+        """
+        if not np.can_cast(found, self.dtype, "same_kind"):
+            raise PartitionError(
+                f"chunk {key} has dtype {found}, and by what its dask array says the product is of "
+                f"{self.dtype}; give the array the right dtype (map_blocks has dtype=)"
+            )
+
     @property
     def nbytes(self) -> int:
         """Bytes of A and B in the dtype of C."""

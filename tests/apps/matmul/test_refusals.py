@@ -15,6 +15,8 @@ from distributed.core import Status
 
 import fpmdask
 from fpmdask.apps.matmul import product, run, share
+from fpmdask.apps.matmul.arrays import recompute
+from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.apps.matmul.test_product import cluster, nothing_left
 
@@ -123,10 +125,35 @@ async def test_chunks_that_are_not_what_their_array_says(c, s, *workers):
     with pytest.raises(PartitionError, match="has dtype object"):
         await balancer.matmul(objects, plain, max_rounds=1)
     complex_ = plain.map_blocks(lambda b: b * 1j, dtype="f8", meta=meta)
-    with pytest.raises(PartitionError, match="is not complex"):
+    with pytest.raises(PartitionError, match=r"has dtype complex128, and .* of float64"):
         await balancer.matmul(complex_, plain, max_rounds=1)
     del plain, hidden, short, objects, complex_
     await nothing_left(s)
+
+
+@pytest.mark.parametrize("channels", [True, False])
+@pytest.mark.parametrize(("says", "is_"), [("i4", "f8"), ("?", "i8"), ("u1", "i8"), ("f8", "U1")])
+@cluster()
+async def test_chunks_of_another_kind_are_refused_by_name(c, s, *workers, says, is_, channels):
+    with dask.config.set({"fpmdask.channels": channels}):
+        balancer = await fpmdask.Balancer(c)
+    plain = da.ones((60, 60), chunks=20, dtype=says)
+    meta = np.empty((0, 0), says)
+    wrong = plain.map_blocks(lambda b: b.astype(is_), dtype=says, meta=meta, name="wrong")
+    for place in (at(workers[0]), {}):  # in the one place, or in any: some have to travel
+        x = c.persist(wrong, **place)
+        for a, b in ((x, plain), (plain, x)):
+            with pytest.raises(PartitionError, match=r"chunk \(.wrong., \d, \d\) has dtype"):
+                await balancer.matmul(a, b, distribution={"0": 20, "1": 20, "2": 20})
+
+
+def test_a_chunk_of_another_kind_makes_no_chunk_again():
+    axis = (2,)
+    spec = MatmulSpec((2, 2, 2), np.dtype("i4"), (axis, axis), (axis, axis), "a", "b")
+    ones, half = np.ones((2, 2), "i4"), np.full((2, 2), 0.5)
+    for a, b, name in ((half, ones, "a"), (ones, half, "b")):
+        with pytest.raises(PartitionError, match=f"chunk .'{name}', 0, 0. has dtype float64"):
+            recompute(spec.to_json(), (0, 2, 0, 2), [(0, 0)], [a], [(0, 0)], [b])
 
 
 @cluster()
