@@ -18,7 +18,7 @@ from distributed import Client, Future
 
 from fpmdask.apps.inputs import finished
 from fpmdask.apps.matmul.blas import gemm_accumulate
-from fpmdask.apps.matmul.inputs import in_memory, read, to_be_read
+from fpmdask.apps.matmul.inputs import in_memory, read, to_be_loaded, to_be_read
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.coordinator import proxy
@@ -186,7 +186,9 @@ async def product(
     Lazy inputs are read in mid-run, once it is known who needs what.
     """
     lazy = [x.name for x in (a, b) if await to_be_read(client, x)]
-    await proxy.check(client, "matmul", {**request, "lazy": lazy})
+    before = {getattr(x, "name", n): await to_be_loaded(client, x) for n, x in enumerate((a, b))}
+    loading = sum(nbytes for name, nbytes in before.items() if name not in lazy)
+    await proxy.check(client, "matmul", {**request, "lazy": lazy, "loading": loading})
     a, b = [x if getattr(x, "name", None) in lazy else await in_memory(client, x) for x in (a, b)]
     spec = check(a, b)
     placed = asyncio.get_running_loop().create_future()

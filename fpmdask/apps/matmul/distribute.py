@@ -38,11 +38,27 @@ def check(context: RunContext) -> None:
     CoordinatorError
         If no worker, or not every named one, is connected.
     PartitionError
-        If the distribution names others, or C and the panels do not fit into memory.
+        If the distribution names others, or C, the panels and inputs that are to be sent or
+        computed first do not fit into memory.
     """
     spec = MatmulSpec.from_json(context.spec["product"])
     candidates = context.candidates()
+    _check_loading(context, spec)
     _given(context, candidates, row_bounds(context, spec, candidates))
+
+
+def _check_loading(context: RunContext, spec: MatmulSpec) -> None:
+    """Refuse inputs that do not fit beside C into what all workers have free: any may get them."""
+    loading = context.spec.get("loading", 0)
+    rows, _, width = spec.shape
+    needed = loading + rows * width * spec.dtype.itemsize
+    free = sum(free_nbytes(context, worker) for worker in context.scheduler.workers)
+    if loading and needed > free:
+        raise PartitionError(
+            f"the inputs do not fit: {loading} bytes of A and B are to be brought into the "
+            f"workers' memory and C takes {needed - loading}, {free:.0f} bytes are free; add "
+            "workers or memory, free what they hold, or give dask arrays and out=, a Zarr array"
+        )
 
 
 def timed_depth(context: RunContext, spec: MatmulSpec) -> int:
