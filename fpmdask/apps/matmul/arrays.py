@@ -284,7 +284,7 @@ def recompute(
         for at, block in blocks.items():
             spec.check_chunk((name, *at), block.dtype)
     row0, row1, column0, column1 = bounds
-    c = np.zeros((row1 - row0, column1 - column0), dtype=spec.dtype)
+    c = np.zeros((row1 - row0, column1 - column0), dtype=spec.sums)
     k0 = 0
     for depth in spec.a_chunks[1]:
         panel = np.empty((c.shape[0], depth), dtype=spec.dtype)
@@ -301,4 +301,4 @@ def recompute(
             left = panel[:, row : row + block.shape[0]]
             gemm_accumulate(left, block.astype(spec.dtype, copy=False), target)
         k0 += depth
-    return c
+    return c.astype(spec.dtype, copy=False)

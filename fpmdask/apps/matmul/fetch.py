@@ -139,7 +139,7 @@ class Fetcher:
         ChunksMissing
             If the peer is gone.
         """
-        shape, dtype = (tile.height, tile.width), self.spec.dtype
+        shape, dtype = (tile.height, tile.width), self.spec.sums
         height = min(tile.height, max(1, BAND_NBYTES // (tile.width * dtype.itemsize)))
         tops = range(0, tile.height, height)
         bands = [(top, min(top + height, tile.height)) for top in tops]

@@ -186,7 +186,10 @@ def _memory(spec: MatmulSpec, depth: int | None, lazy: Collection[str]) -> tuple
     deepest = max(k1 - k0 for k0, k1 in panels(spec)) if depth is None else depth
     per_row = width + PANELS_HELD * deepest
     per_row += inner * (spec.a_name in lazy) + -(-inner * width // rows) * (spec.b_name in lazy)
-    return PANELS_HELD * deepest * width * spec.dtype.itemsize, per_row * spec.dtype.itemsize
+    # sums of another dtype are there beside the rounded ones for a moment
+    sums = width * spec.sums.itemsize if spec.sums != spec.dtype else 0
+    itemsize = spec.dtype.itemsize
+    return PANELS_HELD * deepest * width * itemsize, per_row * itemsize + sums
 
 
 def limits(

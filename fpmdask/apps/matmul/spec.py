@@ -127,6 +127,11 @@ class MatmulSpec:
         rows, columns = self.a_chunks if name == self.a_name else self.b_chunks
         return rows[row], columns[column]
 
+    @property
+    def sums(self) -> np.dtype[Any]:
+        """The dtype of C while it is summed up."""
+        return summed(self.dtype)
+
     def check_chunk(self, key: Any, found: np.dtype[Any]) -> None:
         """Refuse a chunk of A or B that is not what its array said.
 
@@ -170,6 +175,19 @@ class MatmulSpec:
             a["name"],
             b["name"],
         )
+
+
+def summed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which products of that one are summed up.
+
+    NumPy sums halves in single precision and rounds once.
+
+    Examples
+    --------
+    >>> summed(np.dtype("f2")), summed(np.dtype("f8"))
+    (dtype('float32'), dtype('float64'))
+    """
+    return np.dtype(np.float32) if dtype.char == "e" else dtype
 
 
 def _check_dtype(name: str, dtype: np.dtype[Any]) -> None:

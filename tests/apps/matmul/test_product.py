@@ -85,6 +85,25 @@ async def test_any_chunks_dtypes_and_shapes_equal_numpy(c, s, *workers):
 
 
 @cluster()
+async def test_halves_are_rounded_once_as_in_numpy(c, s, *workers):
+    """Sums of whole numbers, exact in single precision, over five panels; halves end at 2048."""
+    balancer = await fpmdask.Balancer(c)
+    draw = np.random.default_rng(0).integers
+    a, b = draw(-20, 21, (60, 600)).astype("f2"), draw(-20, 21, (600, 50)).astype("f2")
+    x, y = (c.persist(da.from_array(values, chunks=200)) for values in (a, b))
+    expected = a @ b
+    assert np.abs(expected).max() > 4096
+    result = await balancer.matmul(x, y, max_rounds=1)
+    assert result.dtype == np.float16
+    assert {task.nbytes for key, task in s.tasks.items() if key[0] == result.name} <= {
+        2 * rows * columns for rows in result.chunks[0] for columns in result.chunks[1]
+    }
+    np.testing.assert_array_equal(await c.compute(result), expected)
+    await workers[0].close()  # what it held is made again
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
+@cluster()
 async def test_vectors_multiply_as_in_numpy(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     a, v, w = random((60, 50), "f8"), random(50, "f8", 1), random(60, "f8", 2)
