@@ -124,9 +124,12 @@ def scout_rows(rows: int, workers: int) -> int:
 
 
 async def find_distribution(
-    context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]
+    context: RunContext, spec: MatmulSpec, bounds: dict[str, float]
 ) -> dict[str, int]:
-    """Return rows per worker address: as given, or by DFPA."""
+    """Return rows per worker address: as given, or by DFPA.
+
+    Into `bounds` go those of workers that join meanwhile.
+    """
     given = _given(context, list(context.workers), bounds)
     if given is not None:
         context.set_result(given, dict.fromkeys(given, 0.0), None, "given", given)
@@ -142,10 +145,10 @@ async def find_distribution(
             return dict(shares)
 
     def limit_of(address: str) -> float:
-        if address in bounds:
-            return bounds[address]
-        free = free_nbytes(context, address)  # it joined later
-        return rows_within(spec, free, lazy=context.spec["lazy"])
+        if address not in bounds:  # it joined later; afterwards it holds what was timed
+            free = free_nbytes(context, address)
+            bounds[address] = rows_within(spec, free, lazy=context.spec["lazy"])
+        return bounds[address]
 
     measuring = context.spec["measuring"]
     if measuring["policy"] is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import threading
 import time
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from distributed import Client, LocalCluster, Worker, wait
 from distributed.core import Status
 
 import fpmdask
-from fpmdask.apps.matmul import product, run, share
-from fpmdask.apps.matmul.arrays import recompute
+from fpmdask.apps.matmul import distribute, kernel, product, run, share
+from fpmdask.apps.matmul.arrays import check, recompute
+from fpmdask.apps.matmul.plan import rows_within
 from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.apps.matmul.test_product import cluster, nothing_left
@@ -354,3 +356,55 @@ async def test_what_nobody_has_room_for_in_time_is_refused(c, s, a, b, monkeypat
         with pytest.raises(PartitionError, match="do not fit"):
             await asyncio.wait_for(running, 30)
         assert waiting.is_set()
+
+
+@contextmanager
+def paused_timing():
+    """Make the first timed update wait until it may end."""
+    original, started, go_on = kernel.panel_update, threading.Event(), threading.Event()
+
+    def paused(*args, **options):
+        original(*args, **options)
+        started.set()
+        go_on.wait(20)
+
+    kernel.panel_update = paused
+    try:
+        yield started, go_on
+    finally:
+        go_on.set()
+        kernel.panel_update = original
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 2)
+async def test_a_worker_that_joins_while_others_are_timed_has_its_limit(c, s, a, b, monkeypatch):
+    """It has room for two panels and a few rows; afterwards what was timed is in its memory."""
+    free = {"late": [1.2e6, 0.0]}
+
+    def free_nbytes(context, address):
+        left = free.get(context.name(address), [math.inf])
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    bounds, original = {}, run.placed
+
+    def placed(*args, **options):
+        bounds.update(options["bounds"])
+        return original(*args, **options)
+
+    monkeypatch.setattr(distribute, "free_nbytes", free_nbytes)
+    monkeypatch.setattr(run, "placed", placed)
+    joined = asyncio.Event()
+    balancer = await fpmdask.Balancer(
+        c, progress=lambda event: joined.set() if event["event"] == "joined" else None
+    )
+    x = c.persist(da.ones((400, 200), chunks=(100, 100)))
+    with paused_timing() as (started, go_on):
+        running = asyncio.ensure_future(balancer.matmul(x, x.T, epsilon=0.01, max_rounds=4))
+        await asyncio.to_thread(started.wait, 20)
+        async with Worker(s.address, nthreads=1, name="late") as late:
+            await asyncio.wait_for(joined.wait(), 20)
+            go_on.set()
+            result = await asyncio.wait_for(running, 30)
+            assert bounds[late.address] == rows_within(check(x, x.T), 1.2e6)
+            assert 0 < bounds[late.address] < 400
+            np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))
