@@ -319,6 +319,24 @@ def test_a_dominant_worker_gets_a_part_without_a_corner_and_auto_takes_it():
     assert "nrrp" not in equal.why
 
 
+@pytest.mark.parametrize("layout", ["nrrp", "auto"])
+def test_parts_whose_panels_do_not_fit_give_way_to_rows(layout):
+    """A part without a corner needs panels of A as high as C, rows of its area lower ones."""
+    n = 2048
+    chunks = ((256,) * 8, (256,) * 8)
+    spec = MatmulSpec((n, n, n), np.dtype("f8"), chunks, chunks, "a", "b")
+    rows = {"gpu": 1950, "cpu": 98}
+    roomy = placed(spec, layout, rows, bounds={"gpu": 2000.0})
+    assert roomy.layout == "nrrp"
+    assert not roomy.tiles["gpu"][0].is_rectangle
+    tight = placed(spec, layout, rows, bounds={"gpu": 1950.0})
+    assert all(tile.is_rectangle for own in tight.tiles.values() for tile in own)
+    if layout == "nrrp":
+        assert tight.layout == "rows"
+        assert {w: own[0].height for w, own in tight.tiles.items()} == rows
+        assert tight.why == "the panels of nrrp do not fit into the workers' memory"
+
+
 @given(st.integers(1, 3000), st.integers(1, 3000), st.data())
 def test_edges_that_nearly_coincide_become_one_and_no_side_changes_much(height, width, data):
     number = st.integers(1, 40)
