@@ -6,8 +6,10 @@
 A case is n, or rows of A x its columns x columns of B, and f4 for float32. Both multiply the same
 inputs in turns, in five chunkings; every product is checked on sampled rows. *Ours* measures the
 workers, *known* goes by what the product before has taught. *Ideal* is the work over the speeds
-that the workers show, all at once, after each of our products. CPU-seconds, the largest resident
-memory of a worker while it runs and the bytes received are beside the seconds. JSON and a table.
+that the workers show, all at once, after each of our products. A turn of either from which the
+machine's host stole more than 6 % of the cores' time is taken again. CPU-seconds, the largest
+resident memory of a worker while it runs and the bytes received are beside the seconds. JSON, a
+table and a plot.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 from dfpa_matmul_parts import data
-from dfpa_matmul_parts.bench import Bench, bench, table
+from dfpa_matmul_parts.bench import Bench, bars, bench, calmest, figure, table
 from dfpa_matmul_parts.chunks import Chunks
 from distributed import wait
 
@@ -116,10 +119,11 @@ def turn(made: Bench, case: Case, label: str, inputs: tuple[Chunks, Chunks], lay
         for name, chunks in zip("ab", inputs, strict=True)
     )
     _, k, n = case.shape
-    depth = made.fresh_depth(n, k)
     pids = {worker.name: made.lab.worker_pid(worker.name) for worker in made.lab.workers}
     found: dict[str, Any] = {"chunks": label}
-    for kind in KINDS:
+
+    def product(kind: str) -> dict[str, Any]:
+        depth = made.fresh_depth(n, k) if kind == "ours" else None
         data.warm_memory()
         before = made.client.run(usage)
         with peak_of(pids) as peak:
@@ -128,31 +132,34 @@ def turn(made: Bench, case: Case, label: str, inputs: tuple[Chunks, Chunks], lay
                 c = (a @ b).persist()
                 wait(c)
             else:
-                given = depth if kind == "ours" else None
-                c = made.balancer.matmul(a, b, layout=layout, depth=given)
+                c = made.balancer.matmul(a, b, layout=layout, depth=depth)
             wall = time.perf_counter() - began
         after = made.client.run(usage)
-        found[kind] = {
+        facts = {
             "seconds": wall,
             "cpu_seconds": sum(after[w][0] - before[w][0] for w in after),
             "bytes_moved": sum(after[w][1] - before[w][1] for w in after),
             "peak_nbytes": dict(peak),
             "error": data.check(c, k),
         }
+        if kind == "dask":
+            return facts
+        report = made.balancer.report
+        assert report is not None
+        return facts | {
+            "units": dict(zip(report.workers, map(int, report.distribution), strict=True)),
+            "phases": dict(report.phases),
+            "reason": report.reason,
+            "layout": dict(report.layout),
+            "bytes_moved": report.bytes_moved,
+            "shares": [dict(share) for share in report.shares],
+            "helps": [dict(help) for help in report.helps],
+        }
+
+    for kind in KINDS:
+        found[kind] = calmest(partial(product, kind))
         if kind != "dask":
-            report = made.balancer.report
-            assert report is not None
-            units = dict(zip(report.workers, map(int, report.distribution), strict=True))
-            found[kind] |= {
-                "ideal_seconds": ideal(made, case, units),
-                "phases": dict(report.phases),
-                "reason": report.reason,
-                "layout": dict(report.layout),
-                "bytes_moved": report.bytes_moved,
-                "shares": [dict(share) for share in report.shares],
-                "helps": [dict(help) for help in report.helps],
-            }
-        del c
+            found[kind]["ideal_seconds"] = ideal(made, case, found[kind]["units"])
     return found
 
 
@@ -218,6 +225,16 @@ def show(title: str, found: dict[str, Any], repeats: int) -> None:
     )
 
 
+def draw(results: dict[str, Any], path: Path) -> None:
+    def panels(*axes: Any) -> None:
+        for axis, (case, found) in zip(axes, results.items(), strict=True):
+            bars(axis, found["medians"])
+            axis.axhline(found["ideal_seconds"], color="black", linestyle="--")
+            axis.set(title=case, xlabel="chunks; dashed: ideal")
+
+    figure(path, len(results), panels)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", nargs="+", default=["4096", "8192"], type=Case.parse)
@@ -242,6 +259,8 @@ def main() -> None:
             results[str(case)] = {"turns": turns, **summary(turns)}
             show(f"{case}, {options.lab}", results[str(case)], options.repeats)
             options.out.write_text(json.dumps(results, indent=1, default=str))
+    cases = {str(case): results[str(case)] for case in options.cases}
+    draw(cases, options.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

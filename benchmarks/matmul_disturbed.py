@@ -5,7 +5,7 @@
 On the lab's ``hcl6``, inputs in chunks of 1024, with models of products before. *Killed*: over the
 time of the remaining workers alone, undisturbed (at most 1.5 is wanted). *Slowed*: over the ideal
 of both phases, from the speeds that all workers show at once (at most 1.25 is wanted). Results are
-checked. JSON and a table.
+checked. JSON, a table and a plot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dfpa_matmul_parts import data
-from dfpa_matmul_parts.bench import Bench, Target, bench, table
+from dfpa_matmul_parts.bench import Bench, Target, bars, bench, figure, table
 from matmul_against_dask import Case, ideal
 
 import fpmdask
@@ -124,6 +124,13 @@ def main() -> None:
         print(f"{target.what}: {target.measured:.2f}, wanted <= {target.wanted}: {target.met}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1))
+    middle = {
+        name: {what: statistics.median(row[what] for row in rows) for what in rows[0]}
+        for name, rows in found.items()
+    }
+    for facts in middle.values():
+        del facts["factor"]
+    figure(options.out.with_suffix(".png"), 1, lambda axis: bars(axis, middle))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ DuckDB do the same in one process that nothing throttles, on all of this machine
 writes sorted record files, with and without their checksums. The *floor* is what the workers need,
 all at once, to read their shares, sort the keys, bring the records into order and write them, and
 the bytes that came over links at the speed measured of them. Rows and bytes of records per second.
-Needs ``pip install -e ".[peers]"``. JSON and a table.
+Needs ``pip install -e ".[peers]"``. JSON, a table and a plot.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 import dask
 import numpy as np
-from dfpa_matmul_parts.bench import Bench, bench, table
+from dfpa_matmul_parts.bench import Bench, bars, bench, figure, table
 from distributed import wait
 
 from fpmdask.apps.records.kernel import gather
@@ -208,6 +208,8 @@ def main() -> None:
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({"turns": turns, "floor": least}, indent=1))
+    rates = {way: {"million rows/s": rate} for way, _, rate, _ in rows}
+    figure(options.out.with_suffix(".png"), 1, lambda axis: bars(axis, rates, "million rows/s"))
 
 
 if __name__ == "__main__":

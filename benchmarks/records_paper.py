@@ -6,7 +6,8 @@ Speeds are 1 and 1.5 (`two_classes.toml`). *Naive*: shares as the speeds. *Exact
 *Models*: as the sorts before have taught. *Two threads*: models, two runs or parts at once on every
 worker. Each sorts the same files, in turns; no checksums, every result is verified once. Seconds
 are medians; *spread* is how far the last worker's end lies from the mean of all ends, *first* and
-*last* the ends of the first and the last worker. JSON and a table.
+*last* the ends of the first and the last worker. JSON, a table and a
+plot.
 
 The same splits without noise, at the paper's size and on its 96 workers: `sort_shares.py`.
 """
@@ -24,7 +25,7 @@ from typing import Any
 
 import dask
 import numpy as np
-from dfpa_matmul_parts.bench import Bench, bench, table
+from dfpa_matmul_parts.bench import Bench, bars, bench, figure, table
 
 from fpmdask.models import AnalyticModel
 from fpmdask.partition import by_complexity, integral
@@ -115,6 +116,8 @@ def main() -> None:
     table(f"{records} records on eight workers of two classes", head, rows)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1))
+    middle = {str(row[0]): {"first end": row[2], "last end": row[3], "all": row[1]} for row in rows}
+    figure(options.out.with_suffix(".png"), 1, lambda axis: bars(axis, middle))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ one value). Dask sorts a data frame of one column, its partitions in memory, by 
 three partition counts; the best counts. *Ours* measures the workers, *known* goes by the models
 that are there then. All results are checked: in order, and with the sum of the keys' bits.
 CPU-seconds, the largest resident memory of all workers together and the bytes received are beside
-the seconds. Needs ``pip install -e ".[peers]"``. JSON and a table.
+the seconds. Needs ``pip install -e ".[peers]"``. JSON, a table and a
+plot.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import dask
 import dask.array as da
 import numpy as np
 from dfpa_matmul_parts import data
-from dfpa_matmul_parts.bench import Bench, Target, bench, table
+from dfpa_matmul_parts.bench import Bench, Target, bars, bench, figure, table
 from distributed import futures_of, wait
 from matmul_against_dask import peak_of, usage
 
@@ -179,6 +180,16 @@ def show(case: str, lab: str, turns: list[dict[str, Any]]) -> None:
             print(f"{target.what}: {ratio:.1f}, wanted >= 10: {target.met}")
 
 
+def best(turns: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the medians of ours, and of the best way of Dask by tasks and by p2p."""
+    found: dict[str, float] = {}
+    for kind in dict.fromkeys(turn["kind"] for turn in turns):
+        middle = statistics.median(turn["seconds"] for turn in turns if turn["kind"] == kind)
+        name = " ".join(kind.split()[:2])
+        found[name] = min(middle, found.get(name, middle))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", nargs="+", default=DEFAULT)
@@ -198,6 +209,12 @@ def main() -> None:
         show(case, options.lab, turns)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(results, indent=1))
+
+    def draw(axis: Any) -> None:
+        bars(axis, {case: best(turns) for case, turns in results.items()})
+        axis.set(yscale="log")
+
+    figure(options.out.with_suffix(".png"), 1, draw)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 that the workers show at once, and the bytes that came over links at the speed measured of them.
 *Growth*: on workers that share 1.4 cores as 4 : 3 : 2 : 1, in turn; the keys at six workers, the
 workers at 24 million keys. *Tiny*: a thousand keys on four workers that nothing throttles. Float64,
-uniform, models known from a sort before, medians. JSON and tables.
+uniform, models known from a sort before, medians. JSON, tables and a plot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from dfpa_matmul_parts import data
-from dfpa_matmul_parts.bench import Bench, bench, table
+from dfpa_matmul_parts.bench import Bench, bars, bench, figure, table
 from distributed import Client
 from matmul_growth import definition
 from sort_against_dask import inputs
@@ -135,6 +135,34 @@ def tiny() -> float:
     return found
 
 
+def draw(found: dict[str, Any], path: Path) -> None:
+    """Draw the phases of each worker, and the seconds by keys and by workers."""
+    phases = {
+        share["worker"]: share["phases"] for share in found.get("light", {}).get("shares", ())
+    }
+    grown = found.get("growth", [])
+    by_keys = [row for row in grown if row["workers"] == 6]
+    by_workers = [row for row in grown if row["workers"] != 6]
+    panels: list[Any] = []
+    if phases:
+        panels.append(lambda axis: bars(axis, phases))
+    for rows, by in ((by_keys, "units"), (by_workers, "workers")):
+        if rows:
+            panels.append(lambda axis, rows=rows, by=by: _line(axis, rows, by))
+
+    def drawn(*axes: Any) -> None:
+        for axis, panel in zip(axes, panels, strict=True):
+            panel(axis)
+
+    if panels:
+        figure(path, len(panels), drawn)
+
+
+def _line(axis: Any, rows: list[dict[str, Any]], by: str) -> None:
+    axis.loglog([row[by] for row in rows], [row["seconds"] for row in rows], "o-")
+    axis.set(xlabel="keys" if by == "units" else by, ylabel="seconds")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=("light", "growth", "tiny"))
@@ -153,6 +181,7 @@ def main() -> None:
         found["tiny"] = tiny()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1))
+    draw(found, options.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

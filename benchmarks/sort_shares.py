@@ -4,16 +4,17 @@
 
 For x ln x on 48 workers of speed 1 and 48 of 1.5 (the cluster of Cérin, Dubacq and Roch, 2006, who
 sort 5.4e8 records on it), and on two workers of 1 and 2. The makespan of each split, in whole
-units, over that of the exact one. No cluster, no noise. JSON and a table.
+units, over that of the exact one. No cluster, no noise. JSON, a table and a plot.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from dfpa_matmul_parts.bench import table
+from dfpa_matmul_parts.bench import figure, table
 
 from fpmdask.models import AnalyticModel
 from fpmdask.partition import by_complexity, integral, nlogn_correction, nlogn_lambert
@@ -58,6 +59,17 @@ def main() -> None:
     out = Path("benchmarks/results/sort_shares.json")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, indent=1))
+
+    def draw(*axes: Any) -> None:
+        for axis, (title, rows) in zip(axes, found.items(), strict=True):
+            for split in ("naive", "correction", "lambert"):
+                axis.semilogx([*rows], [row[split] for row in rows.values()], "o-", label=split)
+            axis.set(
+                title=f"workers {title}", xlabel="N", ylabel="makespan above the exact split's"
+            )
+            axis.legend()
+
+    figure(out.with_suffix(".png"), len(found), draw)
 
 
 if __name__ == "__main__":

@@ -234,9 +234,10 @@ class Balancer:
         epsilon, max_rounds, timing
             As for `partition`.
         distribution
-            Worker name → rows of C of full width, as `partition` or an earlier report found them;
-            nothing is measured then. With ``layout="rows"`` they are handed out in the order of the
-            mapping; otherwise each worker gets as many elements.
+            Worker name → rows of C of full width, as `partition` or an earlier report found them
+            (columns of full height where C has few rows); nothing is measured then. With
+            ``layout="rows"`` they are handed out in the order of the mapping; otherwise each worker
+            gets as many elements.
         depth
             Depth of the timed panel update, from 1 to K; by default it follows from what DFPA may
             cost.
@@ -244,12 +245,14 @@ class Balancer:
             Let workers that are done help those that are last; by default unless a distribution
             is given.
         out
-            A `zarr.Array` of C's shape and dtype on storage that all workers reach: C is computed
-            in tiles for which the workers have memory, each a balanced product, and written to it.
-            Lazy inputs are read when a tile needs them: A once, B once per row of tiles. After a
-            failure the same call computes only the tiles that are missing; inputs are told by their
-            names, which for Zarr are those of the files: they must be the same still. `out` must
-            not be where A or B is read from.
+            A `zarr.Array` of C's shape and dtype on storage that the client and all workers reach
+            by the same path: C is computed in tiles for which the workers have memory, each a
+            balanced product, and written to it. Lazy inputs are read when a tile needs them: A
+            once, B once per row of tiles. After a failure the same call computes only what is
+            missing, in smaller tiles where there is less memory; inputs are told by their names,
+            which for Zarr are those of the files: they must be the same still. `out` must not be
+            where A or B is read from. While a call writes to it, its attributes have an entry
+            ``"fpmdask.matmul"``, which after a failure tells what is written.
 
         Returns
         -------
@@ -269,6 +272,10 @@ class Balancer:
 
         Notes
         -----
+        Where C has more columns than rows, and fewer rows than sixteen per worker or a sixteenth of
+        the columns, it is shared out by columns, as the rows of Cᵀ = Bᵀ·Aᵀ of the same chunks;
+        units are columns then. Not so with a layout of rows, of rectangles, or rows per worker.
+
         O(workers) tasks. Each worker receives its rows of A and its columns of B once, panel by
         panel, and keeps its part of C and at most two panels of A and B.
 
@@ -286,20 +293,23 @@ class Balancer:
         ----------
         Lastovetsky and Reddy (2009), section 3 and Fig. 3.
         """
-        from fpmdask.apps.matmul import arrays, given, stored
+        from fpmdask.apps.matmul import arrays, given, stored, target
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
         kind = given.check_layout(layout)
         a, b, index = arrays.as_matrices(a, b)
-        if out is None and (zeros := arrays.empty(a, b)) is not None:
-            return self._sync(self._persisted, zeros[index])
+        if (zeros := arrays.empty(a, b)) is not None:
+            if out is None:
+                return self._sync(self._persisted, zeros[index])
+            out = target.check_out(out, zeros.shape, index, zeros.dtype)
+            return self._sync(stored.fill, self.client, zeros, index, out, self.workers)
         spec = arrays.check(a, b)
         measuring = arguments.measuring(epsilon, max_rounds, timing, None)
         if timing is None:
             measuring["policy"] = None  # follows from the size of the product
         if distribution is not None:
-            distribution = arrays.check_distribution(distribution, spec)
+            distribution = arrays.check_distribution(distribution, spec, kind)
         zones = None
         if not isinstance(kind, str):
             if distribution is not None or out is not None:
@@ -322,11 +332,12 @@ class Balancer:
             "measuring": measuring,
         }
         if out is not None:
-            if 0 in index or distribution is not None:
-                raise PartitionError("out needs two matrices, and no distribution of whole rows")
-            stored.check_out(out, spec)
-            stored.check_apart(out, a, b)
-            return self._sync(self._matmul_into, a, b, out, request)
+            if distribution is not None:
+                raise PartitionError("out is computed in tiles: no distribution of whole rows fits")
+            out = target.check_out(out, spec.shape[::2], index, spec.dtype)
+            target.check_apart(out, a, b)
+            into = stored.multiply_into
+            return self._sync(into, self.client, a, b, index, out, request, self._follow)
         return self._sync(self._matmul, a, b, index, request)
 
     async def _matmul(
@@ -339,11 +350,6 @@ class Balancer:
     async def _persisted(self, x: da.Array) -> da.Array:
         persisted: da.Array = self.client.persist(x)
         return persisted
-
-    async def _matmul_into(self, a: Any, b: Any, out: Any, request: dict[str, Any]) -> da.Array:
-        from fpmdask.apps.matmul import stored
-
-        return await stored.multiply_into(self.client, a, b, out, request, self._follow)
 
     def sort(self, x: da.Array | np.ndarray, *, descending: bool = False) -> Any:
         """Sort a one-dimensional array, each worker a part in proportion to its speed.
@@ -373,10 +379,12 @@ class Balancer:
         Notes
         -----
         Sample sort: each worker sorts what it holds (a slow one hands untouched chunks to fast
-        ones), splitters are placed by samples and one round of exact counts, so that every part is
-        within 1 % of its share whatever the keys are: equal ones are split. Then each worker takes
-        its part from all runs and sorts it. Every key moves once at most, handed-over ones twice.
-        Where a worker is lost in the middle, the others start over.
+        ones), splitters are placed by samples and rounds of exact counts, mostly one, so that every
+        part is within 1 % of its share whatever the keys are: equal ones are split. Then each
+        worker takes its part from all runs and sorts it. Every key moves once at most, handed-over
+        ones twice. Where a worker is lost in the middle, the others start over. A chunk of the
+        result that is lost later is made again from all of the input, on one worker; where the
+        input was a NumPy array that the lost worker held a part of, it cannot be.
 
         O(workers) tasks, O(workers²) messages between workers.
 
@@ -407,8 +415,9 @@ class Balancer:
 
         Notes
         -----
-        As `sort`; positions travel with their keys. NumPy finds an order three to eight times as
-        slowly as it sorts.
+        As `sort`; positions travel with their keys. Keys of up to 32 bits are sorted with their
+        numbers in one word; of longer ones NumPy finds an order three to eight times as slowly as
+        it sorts.
         """
         return self._sort(x, descending, index=True)
 

@@ -67,6 +67,7 @@ DASK_SIDE = {
     "sorting",
     "state",
     "survey",
+    "target",
     "whereabouts",
 }
 

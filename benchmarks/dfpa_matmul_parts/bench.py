@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import dask.array as da
 import numpy as np
+import psutil
 from distributed import Client, futures_of, wait
 
 import fpmdask
@@ -28,6 +29,9 @@ from fpmdask.timing import TimingPolicy
 
 Shares = dict[str, int]
 HERE = str(Path(__file__).parent.parent)
+# A virtual machine's host takes cores away; a turn of which it took more is taken again.
+CALM = 0.06
+TAKES = 4
 
 
 @dataclass(frozen=True)
@@ -216,6 +220,23 @@ def rounds_of(report: Report) -> dict[str, Any]:
     }
 
 
+def calmest(take: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return a turn that the machine's host disturbed little.
+
+    The turn is repeated, up to `TAKES` times in all, until less than `CALM` of the cores' time was
+    stolen from this machine while it ran; otherwise the least disturbed one counts. *stolen* is
+    that fraction. The same for all peers, and whatever their seconds are.
+    """
+    taken = []
+    while len(taken) < TAKES and not any(found["stolen"] < CALM for found in taken):
+        before = psutil.cpu_times()
+        found = take()
+        after = psutil.cpu_times()
+        stolen = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
+        taken.append({**found, "stolen": stolen / (sum(after) - sum(before))})
+    return min(taken, key=lambda found: found["stolen"])
+
+
 def median(rows: Sequence[Mapping[str, Any]], get: Callable[[Any], float]) -> float:
     """Return the median of a figure over repetitions."""
     return statistics.median(get(row) for row in rows)
@@ -248,3 +269,17 @@ def figure(path: Path, panels: int, draw: Callable[..., None]) -> None:
         axis.grid(alpha=0.3)
     drawn.savefig(path, dpi=120)
     pyplot.close(drawn)
+
+
+def bars(axis: Any, groups: Mapping[str, Mapping[str, float]], unit: str = "seconds") -> None:
+    """Draw groups of bars: group -> what each bar is -> its height."""
+    kinds = list(dict.fromkeys(kind for group in groups.values() for kind in group))
+    width = 0.8 / len(kinds)
+    for n, kind in enumerate(kinds):
+        own = [(at, group[kind]) for at, group in enumerate(groups.values()) if kind in group]
+        places = [at + (n - (len(kinds) - 1) / 2) * width for at, _ in own]
+        axis.bar(places, [height for _, height in own], width, label=kind)
+    axis.set_xticks(range(len(groups)), list(groups))
+    axis.set_ylabel(unit)
+    if len(kinds) > 1:
+        axis.legend()

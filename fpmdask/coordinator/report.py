@@ -62,7 +62,8 @@ class Report:
         Their addresses.
     distribution : numpy.ndarray
         Units per worker, int64: for `Balancer.partition` those of DFPA's best round, for
-        `Balancer.matmul` the shares of the product, which are `proposal` unless they were given.
+        `Balancer.matmul` the shares of the product in rows of C, or columns where it has few rows,
+        which are `proposal` unless they were given.
     proposal : numpy.ndarray
         Units per worker by all measurements together, see `fpmdask.partition.Outcome`.
     seconds : tuple of float
@@ -83,7 +84,8 @@ class Report:
         What workers that were done took over from parts of others: as for `shares`, and `helps`,
         the name of the part's worker.
     layout : dict
-        ``name`` of the layout of a product and ``why`` it was taken; empty for others.
+        ``name`` of the layout of a product and ``why`` it was taken; ``transposed`` where it is one
+        of the transpose of C, whose units are columns; empty for others.
     links : dict
         Worker name → seconds per byte that it receives and sends, where that was measured.
     predicted_seconds : float or None

@@ -24,9 +24,9 @@ SAME = 1.02
 CLIFF = 1.5
 # The cost rises with this power of the size, at most, where it is taken for smooth; between the
 # ends of a steeper piece that are this close, the safe one is taken.
-STEEP, NEAR = 8.0, 1.03
+STEEP, NEAR = 8.0, 1.02
 # After so many batches nobody is sent beyond the safe end of a steep piece, however long it is.
-EXPLORING = 5
+EXPLORING = 6
 # The speeds and the function are fitted to each other so many times after each batch.
 _FITS = 4
 _TINY = float(np.finfo(float).tiny)
@@ -47,9 +47,13 @@ class CommonFunction:
         slopes = np.diff(self._y) / np.diff(self._x)
         # Pieces that are cliffs whose place is known well enough; there is none after the last
         # point.
-        self._brinks = np.append((slopes > STEEP) & (np.diff(self._x) <= math.log(near)), False)
+        steep = np.append(slopes > STEEP, False)
+        run = np.append(np.diff(self._x), 1.0)
+        self._brinks = steep & (run <= math.log(near))
         self._rise = np.append(np.diff(self._y), 1.0)
-        self._run = np.where(self._brinks, 0.0, np.append(np.diff(self._x), 1.0))
+        self._run = np.where(self._brinks, 0.0, run)
+        # Where a steep piece is entered: its middle halves the doubt about the cliff in it.
+        self._middle = np.where(steep & ~self._brinks, run / 2, np.nan)
         # A plateau or a cliff at an end says nothing of what is beyond; a power from 1 to 2 does.
         ends = np.clip(slopes, 1.0, 2.0) if slopes.size else np.ones(1)
         self._first, self._last = float(ends[0]), float(ends[-1])
@@ -78,6 +82,8 @@ class CommonFunction:
         at = np.searchsorted(y, logs, side="right") - 1
         with np.errstate(divide="ignore", invalid="ignore"):
             found = x[at] + (logs - y[at]) * (self._run / self._rise)[at]
+            inside = np.isfinite(self._middle[at]) & (logs > y[at])
+            found = np.where(inside, x[at] + self._middle[at], found)
         found = np.where(at < 0, x[0] + (logs - y[0]) / self._first, found)
         found = np.where(at == x.size - 1, x[-1] + (logs - y[-1]) / self._last, found)
         return np.where(wanted > 0, np.exp(np.minimum(found, 700.0)), 0.0)
@@ -109,8 +115,9 @@ class Batches:
        unless their costs differ by half: then there is a cliff between them.
     2. Costs that decrease with the size are pooled (adjacent violators, weighted, in logarithms).
     3. Beyond the sizes seen, the slope at the end is kept, between 1 and 2.
-    4. A piece whose cost rises faster than the size's 8th power is a cliff: each batch narrows it,
-       until its ends are within 3 % or five batches are over; then nobody is sent beyond.
+    4. A piece whose cost rises faster than the size's 8th power is a cliff: whoever gets into it
+       tries its middle, until its ends are within 2 % or six batches are over; then nobody is sent
+       beyond.
     5. The speeds are the means, over all batches, of what f says they are: noise averages out.
 
     O((p + points) log points) per batch, and one `by_complexity`.

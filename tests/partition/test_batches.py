@@ -57,6 +57,20 @@ def test_noise_averages_out(name):
     assert max(last) < 1.12
 
 
+@pytest.mark.parametrize("at", [60_000, 66_000, 75_000])
+@pytest.mark.parametrize("workers", [2, 4, 6, 8])
+def test_cliffs_in_the_way_are_halved_in(at, workers):
+    """The oracle's share lies at the cliff: within 3 % of it after six batches, 6 % with noise."""
+    speeds = np.linspace(1.0, 4.0, workers)
+
+    def last(noise, seed):
+        found, _ = simulated(cliff(at), speeds, 50_000 * workers, 7, noise=noise, seed=seed)
+        return found[6]
+
+    assert last(0.0, 0) < 1.03
+    assert np.median([last(0.05, seed) for seed in range(15)]) < 1.06
+
+
 def test_growing_batches_use_what_smaller_ones_taught():
     speeds, learning = np.array([1.0, 2.0, 5.0]), Batches(3)
     for units in (1_000, 2_000, 4_000, 8_000, 16_000):

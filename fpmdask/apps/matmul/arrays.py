@@ -112,8 +112,11 @@ def _chunks(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (x.shape[0],), (x.shape[1],)
 
 
-def check_distribution(distribution: Any, spec: MatmulSpec) -> dict[str, int]:
-    """Return rows per worker name, checked against the product."""
+def check_distribution(distribution: Any, spec: MatmulSpec, layout: Any) -> dict[str, int]:
+    """Return rows per worker name, checked against the product.
+
+    Where C has more columns than rows, they may be columns, as a report has them then.
+    """
     names = getattr(distribution, "workers", None)
     if names is not None:
         distribution = dict(zip(names, distribution, strict=True))
@@ -132,10 +135,12 @@ def check_distribution(distribution: Any, spec: MatmulSpec) -> dict[str, int]:
         if str(name) in rows:
             raise PartitionError(f"the distribution names {name} twice")
         rows[str(name)] = int(units)
-    if sum(rows.values()) != spec.shape[0]:
+    height, _, width = spec.shape
+    by_columns = layout != "rows" and width > height
+    if sum(rows.values()) not in ({height, width} if by_columns else {height}):
         raise PartitionError(
-            f"the distribution's rows sum to {sum(rows.values())}; they must sum to "
-            f"{spec.shape[0]}, the rows of A"
+            f"the distribution's rows sum to {sum(rows.values())}; they must sum to {height}, the "
+            "rows of A" + f", or as columns to {width}, those of B" * by_columns
         )
     return rows
 

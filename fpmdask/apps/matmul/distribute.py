@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.learned import known_rows
-from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, limits, panels, rows_within
+from fpmdask.apps.matmul.plan import (
+    PANELS_HELD,
+    MatmulSpec,
+    by_columns,
+    deepest_panel,
+    limits,
+    rows_within,
+)
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.coordinator.chunks import free_nbytes
 from fpmdask.coordinator.context import RunContext
@@ -41,10 +48,29 @@ def check(context: RunContext) -> None:
         If the distribution names others, or C, the panels and inputs that are to be sent or
         computed first do not fit into memory.
     """
-    spec = MatmulSpec.from_json(context.spec["product"])
+    spec = shared_out(context)
     candidates = context.candidates()
     _check_loading(context, spec)
-    _given(context, candidates, row_bounds(context, spec, candidates))
+    _given(context, candidates, row_bounds(context, spec, candidates, timed_depth(context, spec)))
+
+
+def shared_out(context: RunContext) -> MatmulSpec:
+    """Return the product whose rows are shared out: the transposed one where C has few rows.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker, or not every named one, is connected.
+    """
+    spec = MatmulSpec.from_json(context.spec["product"])
+    given = context.spec["distribution"]
+    if given is not None:  # of rows, or of columns as the report of such a product has it
+        transposed = sum(given.values()) != spec.shape[0]
+    else:
+        transposed = context.spec["layout"] != "rows" and by_columns(
+            spec, len(context.candidates())
+        )
+    return spec.transpose() if transposed else spec
 
 
 def _check_loading(context: RunContext, spec: MatmulSpec) -> None:
@@ -62,15 +88,18 @@ def _check_loading(context: RunContext, spec: MatmulSpec) -> None:
 
 
 def timed_depth(context: RunContext, spec: MatmulSpec) -> int:
-    """Return the depth of the timed panel update."""
-    return context.spec["depth"] or panel_depth(spec.shape[1])
+    """Return the depth of the timed panel update: no more than that of the product's own."""
+    own = deepest_panel(spec, len(context.candidates()))
+    return context.spec["depth"] or min(own, panel_depth(spec.shape[1]))
 
 
-def row_bounds(context: RunContext, spec: MatmulSpec, workers: Sequence[str]) -> dict[str, float]:
+def row_bounds(
+    context: RunContext, spec: MatmulSpec, workers: Sequence[str], depth: int
+) -> dict[str, float]:
     """Return the most rows that each worker has memory for now, timed kernel and run."""
     free = [free_nbytes(context, address) for address in workers]
-    deepest = max(k1 - k0 for k0, k1 in panels(spec))
-    bounds = limits(spec, free, max(deepest, timed_depth(context, spec)), context.spec["lazy"])
+    deepest = max(deepest_panel(spec, len(workers)), depth)
+    bounds = limits(spec, free, deepest, context.spec["lazy"])
     return dict(zip(workers, bounds, strict=True))
 
 
@@ -87,7 +116,7 @@ def room_beside(
         With the first worker that its tiles do not fit into.
     """
     room: dict[str, float] = {}
-    deepest = max(k1 - k0 for k0, k1 in panels(spec))
+    deepest = deepest_panel(spec, len(tiles))
     for worker, own in tiles.items():
         if worker not in context.scheduler.workers:
             room[worker] = 0.0
@@ -124,7 +153,7 @@ def scout_rows(rows: int, workers: int) -> int:
 
 
 async def find_distribution(
-    context: RunContext, spec: MatmulSpec, bounds: dict[str, float]
+    context: RunContext, spec: MatmulSpec, bounds: dict[str, float], depth: int
 ) -> dict[str, int]:
     """Return rows per worker address: as given, or by DFPA.
 
@@ -139,7 +168,6 @@ async def find_distribution(
         learned = known_rows(context, spec, bounds)
         if learned is not None:
             shares, per_column = learned
-            depth = timed_depth(context, spec)
             seconds = {worker: depth * spent for worker, spent in per_column.items()}
             context.set_result(shares, seconds, None, "known", shares)
             return dict(shares)
@@ -147,7 +175,8 @@ async def find_distribution(
     def limit_of(address: str) -> float:
         if address not in bounds:  # it joined later; afterwards it holds what was timed
             free = free_nbytes(context, address)
-            bounds[address] = rows_within(spec, free, lazy=context.spec["lazy"])
+            deepest = max(deepest_panel(spec, len(context.workers)), depth)
+            bounds[address] = rows_within(spec, free, deepest, context.spec["lazy"])
         return bounds[address]
 
     measuring = context.spec["measuring"]

@@ -116,15 +116,21 @@ class Fetcher:
         wanted = [
             Wanted(
                 operand,
-                (name, *piece.block),
-                (chunks[0][piece.block[0]], chunks[1][piece.block[1]]),
-                piece.source,
-                piece.target,
+                key,
+                spec.chunk_shape(key),
+                self._as_it_lies(piece.source),
+                self._as_it_lies(piece.target),
             )
             for operand, (name, chunks, rectangle) in rectangles.items()
             for piece in pieces(*rectangle, chunks)
+            for key in [spec.key(name, piece.block)]
         ]
         return self._thread.submit(self._fetch, index, wanted, tile, k1 - k0)
+
+    def _as_it_lies(self, lines: tuple[int, ...]) -> Any:
+        """Return numbers of rows and of columns, those of rows of the chunks first."""
+        half = len(lines) // 2
+        return (*lines[half:], *lines[:half]) if self.spec.transposed else lines
 
     def take(
         self, key: Any, tile: Tile, peer: str, address: tuple[str, int] | None
@@ -156,7 +162,10 @@ class Fetcher:
         began = time.thread_time()
         shapes = {"a": (tile.height, depth), "b": (depth, tile.width)}
         here, remote = self._placed(wanted)
-        panels = {o: self._panel(o, index, here, wanted, shape) for o, shape in shapes.items()}
+        panels = {
+            o: self._panel(o, index, here, wanted, self._as_it_lies(shape))
+            for o, shape in shapes.items()
+        }
         asked = {peer: self._asked(peer, items) for peer, items in remote.items()}
         for item, piece in here:
             if panels[item.operand] is not piece:
@@ -165,7 +174,8 @@ class Fetcher:
         nbytes = 0
         for peer, items in remote.items():
             nbytes += sum(self._receive(peer, asked[peer], items, panels))
-        return Panel(tile, panels["a"], panels["b"], nbytes, time.thread_time() - began)
+        a, b = (panels[o].T if self.spec.transposed else panels[o] for o in shapes)
+        return Panel(tile, a, b, nbytes, time.thread_time() - began)
 
     def _placed(
         self, wanted: Sequence[Wanted]

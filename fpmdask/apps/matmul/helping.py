@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, needed_keys
+from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, bounds_in_c, needed_keys
 from fpmdask.apps.matmul.share import help_share
 from fpmdask.apps.matmul.tail import Help, Tail
 from fpmdask.apps.matmul.whereabouts import Whereabouts
@@ -87,7 +87,8 @@ class Helping:
         name = self.context.name
         area = help.tile.area / self.spec.shape[2]
         facts = {"worker": name(help.helper), "helps": name(help.giver), "part": help.part}
-        self.done[number] = {**facts, "units": area, "tile": help.tile.bounds, **answer}
+        at = bounds_in_c(self.spec, help.tile)
+        self.done[number] = {**facts, "units": area, "tile": at, **answer}
         self._look()
 
     def give_up(self) -> bool:
@@ -132,7 +133,7 @@ class Helping:
             "help",
             worker=context.name(help.helper),
             helps=context.name(help.giver),
-            tile=help.tile.bounds,
+            tile=bounds_in_c(self.spec, help.tile),
             panels=len(panels),
         )
 

@@ -86,7 +86,7 @@ def held_bytes(
         nbytes = np.zeros((len(chunks[axis]), len(names)))
         for line in range(len(chunks[axis])):
             for other, size in enumerate(across):
-                key = (name, line, other) if axis == 0 else (name, other, line)
+                key = spec.key(name, (line, other) if axis == 0 else (other, line))
                 for holder in holders.get(key, ()):
                     if holder in at:
                         nbytes[line, at[holder]] += size * spec.dtype.itemsize
@@ -145,7 +145,7 @@ def homes(
         for line, size in enumerate(chunks[axis]):
             (near,) = np.nonzero((lines[line] >= lines[line].max() / 2) & (areas > 0))
             for other, depth in enumerate(chunks[1 - axis]):
-                key = (name, line, other) if axis == 0 else (name, other, line)
+                key = spec.key(name, (line, other) if axis == 0 else (other, line))
                 if key in found:  # A is B
                     continue
                 nbytes = size * depth * spec.dtype.itemsize

@@ -17,7 +17,7 @@ from fpmdask.apps.matmul.moving import (
     moved_bytes,
     nearer,
 )
-from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, panels
+from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.tiling import LAYOUTS, tiled
 from fpmdask.models import PiecewiseLinearModel
@@ -160,7 +160,7 @@ def _fits(
     A long tile needs more for its panels of A than rows of the same area do.
     """
     width = spec.shape[2]
-    lines = PANELS_HELD * max(k1 - k0 for k0, k1 in panels(spec))
+    lines = PANELS_HELD * deepest_panel(spec, len(tiles))
     return all(
         sum(tile.area + lines * (tile.height + tile.width) for tile in own)
         <= limits[worker] * width + lines * (limits[worker] + width)

@@ -22,17 +22,56 @@ LEAST_DEPTH = 128
 PANELS_WANTED = 16
 # Panels in memory at once: first the pieces of one and their assembly, then that and the next.
 PANELS_HELD = 2
+# Rows of C are few if they are fewer than so many per worker, or so many times fewer than columns.
+FEW_ROWS = 16
 
 
-def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int], ...]:
+def by_columns(spec: MatmulSpec, workers: int) -> bool:
+    """Tell whether C is to be shared out by columns, as the rows of its transpose.
+
+    Parameters
+    ----------
+    spec : MatmulSpec
+        The product as it was asked for.
+    workers : int
+        Workers that C is shared out over.
+
+    Returns
+    -------
+    bool
+        Whether C has more columns than rows, and few rows.
+
+    Notes
+    -----
+    Shares and limits are whole rows. With fewer than sixteen per worker, one more or less is more
+    than a sixteenth of a mean share, and with fewer than workers some get none. With sixteen times
+    as many columns as rows, panels of B that are as wide as C would be most of what a worker holds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> spec = MatmulSpec((1, 8, 99), np.dtype("f8"), ((1,), (8,)), ((8,), (99,)), "a", "b")
+    >>> by_columns(spec, 3), by_columns(spec.transpose(), 3)
+    (True, False)
+    """
+    rows, _, width = spec.shape
+    return width > rows and (rows < FEW_ROWS * workers or width >= FEW_ROWS * rows)
+
+
+def panels(
+    spec: MatmulSpec, workers: int, nbytes: int = PANEL_NBYTES
+) -> tuple[tuple[int, int], ...]:
     """Cut K into panels that end, where possible, where chunks of B and A end.
 
     Parameters
     ----------
     spec : MatmulSpec
         The product.
+    workers : int
+        Workers that C is shared out over, >= 1.
     nbytes : int
-        Most bytes of one panel of B; a panel has at least one row.
+        Most bytes of one panel of B and of one of A, for an even share of the rows. A panel has at
+        least one row of B, and is as deep as it takes to have no more than about sixteen for A.
 
     Returns
     -------
@@ -40,16 +79,27 @@ def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int
         In order, covering 0 … K once. B's ends go before A's: its panels are the larger ones.
         About sixteen, unless they would be deeper than BLAS needs or too flat for it.
 
+    Notes
+    -----
+    Where C is narrow, its own bytes are few, and two panels of A may be as many as A has: with the
+    depth that BLAS wants, of a K up to 128. They are an eighth of A if depth is cut to a sixteenth
+    of K, and less than C if it is cut to half of C's width; the larger of these depths costs
+    little, since BLAS waits for memory where C is narrow.
+
     Examples
     --------
     >>> import numpy as np
     >>> spec = MatmulSpec((9, 9, 9), np.dtype("f8"), ((9,), (9,)), ((4, 5), (9,)), "a", "b")
-    >>> panels(spec, 5 * 9 * 8)
+    >>> panels(spec, 1, 5 * 9 * 8)
     ((0, 4), (4, 9))
     """
-    _, inner, width = spec.shape
+    rows, inner, width = spec.shape
+    share = -(-rows // workers)
     wanted = min(PANEL_DEPTH, max(LEAST_DEPTH, inner // PANELS_WANTED))
-    deepest = max(1, min(wanted, nbytes // (width * spec.dtype.itemsize)))
+    flattest = min(LEAST_DEPTH, max(width // PANELS_HELD, inner // PANELS_WANTED))
+    of_a = max(flattest, nbytes // (share * spec.dtype.itemsize))
+    of_b = nbytes // (width * spec.dtype.itemsize)
+    deepest = max(1, min(wanted, of_a, of_b))
     ends_b = list(accumulate(spec.b_chunks[0]))
     ends_a = list(accumulate(spec.a_chunks[1]))
     cut = []
@@ -63,6 +113,11 @@ def panels(spec: MatmulSpec, nbytes: int = PANEL_NBYTES) -> tuple[tuple[int, int
         cut.append((k0, k1))
         k0 = k1
     return tuple(cut)
+
+
+def deepest_panel(spec: MatmulSpec, workers: int) -> int:
+    """Return the rows of the deepest of the `panels`."""
+    return max(k1 - k0 for k0, k1 in panels(spec, workers))
 
 
 def _last(ends: Sequence[int], k0: int, deepest: int) -> int | None:
@@ -126,6 +181,11 @@ def pieces(row0: int, row1: int, column0: int, column1: int, chunks: Chunks) -> 
     )
 
 
+def bounds_in_c(spec: MatmulSpec, tile: Tile) -> tuple[int, ...]:
+    """Return the bounds that a tile has in C as it was asked for."""
+    return (tile.transpose() if spec.transposed else tile).bounds
+
+
 def needed_keys(spec: MatmulSpec, tile: Tile) -> list[tuple[str, int, int]]:
     """Return the keys of the chunks of A and B that a tile of C is made from.
 
@@ -140,7 +200,11 @@ def needed_keys(spec: MatmulSpec, tile: Tile) -> list[tuple[str, int, int]]:
     inner = spec.shape[1]
     of_a = pieces(tile.row0, tile.row1, 0, inner, spec.a_chunks)
     of_b = pieces(0, inner, tile.column0, tile.column1, spec.b_chunks)
-    return [(spec.a_name, *p.block) for p in of_a] + [(spec.b_name, *p.block) for p in of_b]
+    return [
+        spec.key(name, piece.block)
+        for name, found in ((spec.a_name, of_a), (spec.b_name, of_b))
+        for piece in found
+    ]
 
 
 def _along(low: int, high: int, sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
@@ -162,16 +226,14 @@ def _along(low: int, high: int, sizes: Sequence[int]) -> list[tuple[int, int, in
     return [(chunk, r0, r1, offset - first) for chunk, r0, r1, offset in found]
 
 
-def rows_within(
-    spec: MatmulSpec, nbytes: float, depth: int | None = None, lazy: Collection[str] = ()
-) -> float:
+def rows_within(spec: MatmulSpec, nbytes: float, depth: int, lazy: Collection[str] = ()) -> float:
     """Return the most rows of C for a worker with so many bytes free; arguments as for `limits`.
 
     Examples
     --------
     >>> import numpy as np
     >>> spec = MatmulSpec((9, 8, 8), np.dtype("f8"), ((9,), (8,)), ((8,), (8,)), "a", "b")
-    >>> rows_within(spec, 2000)
+    >>> rows_within(spec, 2000, 8)
     5.0
     """
     if math.isinf(nbytes):
@@ -180,16 +242,15 @@ def rows_within(
     return float(max(0.0, nbytes - fixed) // per_row)
 
 
-def _memory(spec: MatmulSpec, depth: int | None, lazy: Collection[str]) -> tuple[int, int]:
+def _memory(spec: MatmulSpec, depth: int, lazy: Collection[str]) -> tuple[int, int]:
     """Return the bytes of the panels of B, and those that each row of C adds."""
     rows, inner, width = spec.shape
-    deepest = max(k1 - k0 for k0, k1 in panels(spec)) if depth is None else depth
-    per_row = width + PANELS_HELD * deepest
+    per_row = width + PANELS_HELD * depth
     per_row += inner * (spec.a_name in lazy) + -(-inner * width // rows) * (spec.b_name in lazy)
     # sums of another dtype are there beside the rounded ones for a moment
     sums = width * spec.sums.itemsize if spec.sums != spec.dtype else 0
     itemsize = spec.dtype.itemsize
-    return PANELS_HELD * deepest * width * itemsize, per_row * itemsize + sums
+    return PANELS_HELD * depth * width * itemsize, per_row * itemsize + sums
 
 
 def limits(
@@ -207,7 +268,7 @@ def limits(
     nbytes : sequence of float or None
         Free memory per worker, what it already holds subtracted; ``None`` or ``inf``: no limit.
     depth : int, optional
-        Rows of the deepest panel of B; that of `panels` if not given.
+        Rows of the deepest panel of B; `deepest_panel` for as many workers if not given.
     lazy : collection of str, optional
         Names of inputs that are not in memory yet: who gets rows reads as large a part of them.
 
@@ -230,13 +291,15 @@ def limits(
     [5.0, inf]
     """
     rows = spec.shape[0]
+    depth = deepest_panel(spec, max(1, len(nbytes))) if depth is None else depth
     most = [rows_within(spec, math.inf if n is None else n, depth, lazy) for n in nbytes]
     if sum(most) < rows:
         fixed, per_row = _memory(spec, depth, lazy)
+        line = "column" if spec.transposed else "row"
         free = [max(0.0, n) for n in nbytes if n is not None]
         raise PartitionError(
-            f"{rows} rows of C do not fit: the workers have memory for {sum(most):.0f} "
-            f"({max(free, default=0.0):.0f} bytes free at most; panels of B take {fixed}, a row "
+            f"{rows} {line}s of C do not fit: the workers have memory for {sum(most):.0f} "
+            f"({max(free, default=0.0):.0f} bytes free at most; panels take {fixed}, a {line} "
             f"{per_row}); add workers or memory, free what they hold, or give out=, a Zarr array"
         )
     return most

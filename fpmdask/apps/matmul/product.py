@@ -18,6 +18,7 @@ from fpmdask.apps.matmul.plan import (
     MatmulSpec,
     PartsPlan,
     Tile,
+    bounds_in_c,
     panels,
     rows_within,
 )
@@ -54,7 +55,8 @@ class Product:
         self.relays: dict[Any, str] = {}
         self.spec = spec
         tiles = placement.tiles
-        self.panels: Sequence[tuple[int, int]] = panels(spec)
+        self.panels: Sequence[tuple[int, int]] = panels(spec, len(tiles))
+        self.deepest = max(k1 - k0 for k0, k1 in self.panels)
         self.width = spec.shape[2]
         self.turn = {worker: n for n, worker in enumerate(tiles)}
         self.cuts = cuts(tile for own in tiles.values() for tile in own)
@@ -115,7 +117,8 @@ class Product:
         """Return the most elements for a worker that joined: what it has memory for now."""
         if worker not in self.context.workers:
             return 0.0
-        return rows_within(self.spec, free_nbytes(self.context, worker)) * self.width
+        free = free_nbytes(self.context, worker)
+        return rows_within(self.spec, free, self.deepest) * self.width
 
     def _assign(
         self,
@@ -232,7 +235,8 @@ class Product:
             tile = assignment.tile
             rows = tile.area / self.width  # of full width; whole ones in the layout "rows"
             units = int(rows) if rows == int(rows) else rows
-            facts = {"worker": name, "part": part, "units": units, "tile": tile.bounds}
+            at = bounds_in_c(self.spec, tile)
+            facts = {"worker": name, "part": part, "units": units, "tile": at}
             self.shares[part] = {**facts, **answer}
             self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
             self._watch()
@@ -278,7 +282,9 @@ class Product:
         self.context.emit(
             "re-partitioned",
             reason=why,
-            tiles=[(self.context.name(a.worker), a.tile.bounds) for a in assignments],
+            tiles=[
+                (self.context.name(a.worker), bounds_in_c(self.spec, a.tile)) for a in assignments
+            ],
         )
         self._assign(assignments, holders(self.context.scheduler, self.spec.keys))
 
@@ -310,13 +316,12 @@ class Product:
                     bounds = (rows[i], rows[i + 1], columns[j], columns[j + 1])
                     if not tile.holds(Tile.of(bounds)):
                         continue
-                    keys.setdefault(part.worker, []).append(((name, i, j), part.part, bounds))
+                    key = self.spec.key(name, (i, j))
+                    keys.setdefault(part.worker, []).append((key, part.part, bounds))
         if not await publish(self.context, keys):
             return None
         self.context.report["shares"] = [self.shares[part.part] for part in parts]
         self.context.report["helps"] = list(self.helping.done.values())
-        return {
-            "name": name,
-            "rows": [high - low for low, high in pairwise(rows)],
-            "columns": [high - low for low, high in pairwise(columns)],
-        }
+        sizes = [[high - low for low, high in pairwise(edges)] for edges in (rows, columns)]
+        heights, widths = sizes[::-1] if self.spec.transposed else sizes
+        return {"name": name, "rows": heights, "columns": widths}

@@ -235,9 +235,10 @@ def slice_of(
     name, row, column = key
     rows, columns = spec.chunk_shape(key)
     of_a = name == spec.a_name
-    begin = sum(spec.a_chunks[1][:column]) if of_a else sum(spec.b_chunks[0][:row])
-    length = columns if of_a else rows
+    across = of_a != spec.transposed  # K runs along the rows of the chunk as it lies
+    depths, at = spec.a_chunks[1] if of_a else spec.b_chunks[0], column if across else row
+    begin, length = sum(depths[:at]), depths[at]
     low, high = max(0, panel[0] - begin), min(length, panel[1] - begin)
     if low >= high:
         return None
-    return (0, rows, low, high) if of_a else (low, high, 0, columns)
+    return (0, rows, low, high) if across else (low, high, 0, columns)

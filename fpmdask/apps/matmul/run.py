@@ -9,7 +9,13 @@ from typing import Any
 from distributed.utils import offload
 
 from fpmdask.apps.matmul.distribute import check as check
-from fpmdask.apps.matmul.distribute import find_distribution, room_beside, row_bounds, timed_depth
+from fpmdask.apps.matmul.distribute import (
+    find_distribution,
+    room_beside,
+    row_bounds,
+    shared_out,
+    timed_depth,
+)
 from fpmdask.apps.matmul.learned import learn
 from fpmdask.apps.matmul.moving import homes
 from fpmdask.apps.matmul.place import Placement, as_given, operations, placed
@@ -25,15 +31,15 @@ PROBED_NBYTES = 16 << 20
 
 async def run(context: RunContext) -> dict[str, Any]:
     """Multiply; the value names the result's keys and chunks."""
-    spec = MatmulSpec.from_json(context.spec["product"])
+    spec = shared_out(context)
     began = time.perf_counter()
     depth = timed_depth(context, spec)
     parameters = {"width": spec.shape[2], "depth": depth, "dtype": spec.dtype.str}
     await context.acquire({"name": "matmul.panel", "parameters": parameters})
     links = await measured_links(context) if spec.nbytes >= PROBED_NBYTES else {}
     prepared = time.perf_counter()
-    bounds = row_bounds(context, spec, list(context.workers))
-    distribution = await find_distribution(context, spec, bounds)
+    bounds = row_bounds(context, spec, list(context.workers), depth)
+    distribution = await find_distribution(context, spec, bounds, depth)
     measured = time.perf_counter()
     rates = {
         worker: operations(spec, distribution[worker]) * depth / spec.shape[1] / seconds
@@ -48,6 +54,10 @@ async def run(context: RunContext) -> dict[str, Any]:
             context.name(worker): [link.receiving, link.sending] for worker, link in links.items()
         }
     context.report["layout"] = {"name": placement.layout, "why": placement.why}
+    if spec.transposed:
+        context.report["layout"]["transposed"] = (
+            "C has few rows: the units are its columns, the layout is that of its transpose"
+        )
     lazy = context.spec["lazy"]
     if lazy or context.spec["zones"] is not None:
         room = room_beside(context, spec, placement.tiles)
@@ -104,8 +114,9 @@ async def _placement(
 def _reads(
     spec: MatmulSpec, placement: Placement, lazy: Sequence[str], room: Mapping[str, float]
 ) -> dict[str, list[int]]:
-    """Return worker -> numbers, among ``spec.keys``, of the chunks that it is to read."""
-    numbers = {key: n for n, key in enumerate(spec.keys)}
+    """Return worker -> numbers of the chunks that it is to read, among the client's keys."""
+    asked = spec.transpose() if spec.transposed else spec
+    numbers = {key: n for n, key in enumerate(asked.keys)}
     reads: dict[str, list[int]] = {worker: [] for worker in placement.tiles}
     for key, home in homes(spec, placement.tiles, lazy, room).items():
         reads[home].append(numbers[key])

@@ -31,9 +31,12 @@ class Part:
     ----------
     cells
         (tile in elements of C, its array), covering the part's tile.
+    transposed
+        Whether the chunks are those of its transpose.
     """
 
     cells: tuple[tuple[Tile, np.ndarray], ...]
+    transposed: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -58,18 +61,21 @@ class Part:
         return found
 
     def chunk(self, bounds: Sequence[int]) -> np.ndarray:
-        """Return the elements ``(row0, row1, column0, column1)`` of C.
+        """Return the elements ``(row0, row1, column0, column1)`` of the part's C as a chunk.
 
         The cell itself without a copy where it is the whole chunk. Cells are cut or put together
         only where parts were shared out anew after a loss.
         """
-        tile = Tile.of(bounds)
+        found = self._elements(Tile.of(bounds))
+        return found.T if self.transposed else found
+
+    def _elements(self, tile: Tile) -> np.ndarray:
         for at, cell in self.cells:
             if at == tile:
                 return cell
         found = self.within(tile)
         if sum(at.area for at, _ in found) != tile.area:
-            raise KeyError(f"no cells hold {tuple(bounds)}")
+            raise KeyError(f"no cells hold {tile.bounds}")
         chunk = np.empty((tile.height, tile.width), found[0][1].dtype)
         for at, piece in found:
             row, column = at.row0 - tile.row0, at.column0 - tile.column0
@@ -262,7 +268,8 @@ class _Update:
             tuple(
                 (t, touched if t is largest else np.empty((t.height, t.width), dtype))
                 for t in tiles
-            )
+            ),
+            self.spec.transposed,
         )
 
 

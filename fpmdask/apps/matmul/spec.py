@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ class MatmulSpec:
         Rows and columns of the blocks, as dask has them.
     a_name, b_name
         Names of the keys ``(name, i, j)``.
+    transposed
+        Whether A and B here are the transposes of what was given as B and A: rows here are columns
+        of the chunks, and the key of block (i, j) is ``(name, j, i)``.
 
     Raises
     ------
@@ -38,6 +41,8 @@ class MatmulSpec:
     >>> spec = MatmulSpec((4, 3, 2), np.dtype("f4"), ((2, 2), (3,)), ((3,), (2,)), "a", "b")
     >>> MatmulSpec.from_json(spec.to_json()) == spec
     True
+    >>> spec.transpose().shape, spec.transpose().transpose() == spec
+    ((2, 3, 4), True)
     """
 
     shape: tuple[int, int, int]
@@ -46,6 +51,7 @@ class MatmulSpec:
     b_chunks: Chunks
     a_name: str
     b_name: str
+    transposed: bool = False
 
     def __post_init__(self) -> None:
         m, k, n = self.shape
@@ -112,7 +118,7 @@ class MatmulSpec:
     def keys(self) -> list[tuple[str, int, int]]:
         """The keys of all chunks of A and B."""
         return [
-            (name, i, j)
+            self.key(name, (i, j))
             for name, (rows, columns) in (
                 (self.a_name, self.a_chunks),
                 (self.b_name, self.b_chunks),
@@ -121,11 +127,31 @@ class MatmulSpec:
             for j in range(len(columns))
         ]
 
+    def key(self, name: str, block: tuple[int, int]) -> tuple[str, int, int]:
+        """Return the key of the chunk that is block (i, j) of A or B."""
+        i, j = block
+        return (name, j, i) if self.transposed else (name, i, j)
+
     def chunk_shape(self, key: Any) -> tuple[int, int]:
-        """Return the rows and columns of a chunk of A or B."""
+        """Return the rows and columns of a chunk, as it lies in memory."""
         name, row, column = key
         rows, columns = self.a_chunks if name == self.a_name else self.b_chunks
+        if self.transposed:
+            rows, columns = columns, rows
         return rows[row], columns[column]
+
+    def transpose(self) -> "MatmulSpec":
+        """Return the product Cᵀ = Bᵀ·Aᵀ of the same chunks."""
+        m, k, n = self.shape
+        return replace(
+            self,
+            shape=(n, k, m),
+            a_chunks=self.b_chunks[::-1],
+            b_chunks=self.a_chunks[::-1],
+            a_name=self.b_name,
+            b_name=self.a_name,
+            transposed=not self.transposed,
+        )
 
     @property
     def sums(self) -> np.dtype[Any]:
@@ -160,6 +186,7 @@ class MatmulSpec:
             "dtype": self.dtype.str,
             "a": {"name": self.a_name, "chunks": [list(axis) for axis in self.a_chunks]},
             "b": {"name": self.b_name, "chunks": [list(axis) for axis in self.b_chunks]},
+            "transposed": self.transposed,
         }
 
     @classmethod
@@ -174,6 +201,7 @@ class MatmulSpec:
             _ints(b["chunks"]),
             a["name"],
             b["name"],
+            bool(data["transposed"]),
         )
 
 

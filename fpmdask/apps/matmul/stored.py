@@ -3,85 +3,31 @@
 from __future__ import annotations
 
 import math
-import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 import dask
 import dask.array as da
 from distributed import Client
 
 from fpmdask.apps.matmul.arrays import Follow, check, product
-from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, panels
+from fpmdask.apps.matmul.target import Target, check_reached, step
+from fpmdask.apps.matmul.written import Written
 from fpmdask.coordinator import config, proxy
-from fpmdask.errors import PartitionError
+from fpmdask.errors import CoordinatorError, PartitionError
 
-MARK = "fpmdask.matmul"
-VERSION = 1
-# Of the workers' free memory, what the inputs and twice the tile of C may fill.
+# Of the workers' free memory, what the inputs, their panels and twice the tile of C may fill.
 FILL = 0.5
-# Stores of Zarr that several processes cannot write to.
-UNSHARED = frozenset({"MemoryStore", "ZipStore"})
+# How the run's refusals end where memory is short, and what helps where `out` is given already.
+ADVICE = "or give out=, a Zarr array", "or give out smaller chunks"
 
 
-def check_out(out: Any, spec: MatmulSpec) -> None:
-    """Refuse what C cannot be written to.
-
-    Raises
-    ------
-    PartitionError
-        For anything but a writable Zarr array of C's shape and dtype, in a store that several
-        processes can write to.
-    """
-    arrays = () if (zarr := sys.modules.get("zarr")) is None else (zarr.Array,)
-    if not isinstance(out, arrays):
-        raise PartitionError(f"out is a {type(out).__name__}; give a zarr.Array, or None")
-    shape = (spec.shape[0], spec.shape[2])
-    if tuple(out.shape) != shape:
-        raise PartitionError(f"out has the shape {tuple(out.shape)}; C has {shape}")
-    if out.dtype != spec.dtype:
-        raise PartitionError(f"out has dtype {out.dtype}; C has {spec.dtype}")
-    store = type(out.store).__name__
-    if any(kind.__name__ in UNSHARED for kind in type(out.store).__mro__):
-        raise PartitionError(
-            f"out is in a {store}, of which workers in other processes write copies; give an array "
-            "in a store that all workers reach, such as a folder"
-        )
-    if out.read_only:
-        raise PartitionError("out is read-only; open it with mode 'r+'")
-
-
-def check_apart(out: Any, *inputs: Any) -> None:
-    """Refuse to write C over an input that is read meanwhile.
-
-    Raises
-    ------
-    PartitionError
-        If the graph of an input holds the same Zarr array, by the place that it tells. O(tasks).
-    """
-    for x in inputs:
-        for task in dict(getattr(x, "dask", {})).values():
-            found = getattr(task, "value", task)
-            if isinstance(found, type(out)) and _place(found) == _place(out):
-                raise PartitionError(
-                    f"out is {_place(out)}, which an input is read from; give another array"
-                )
-
-
-def _place(array: Any) -> str:
-    """Return where a Zarr array is, alike for folders by whatever kind of store."""
-    root = getattr(array.store, "root", None) or getattr(array.store, "path", array.store)
-    return f"{root}/{array.path}".rstrip("/")
-
-
-def step(out: Any) -> tuple[int, int]:
-    """Return the rows and columns that are written as one: those of a shard, or of a chunk."""
-    rows, columns = getattr(out, "shards", None) or out.chunks
-    return int(rows), int(columns)
-
-
-def tile_shape(spec: MatmulSpec, unit: tuple[int, int], nbytes: float) -> tuple[int, int]:
+def tile_shape(
+    spec: MatmulSpec, unit: tuple[int, int], nbytes: float, workers: int
+) -> tuple[int, int]:
     """Return rows and columns of C that are computed at once.
 
     Parameters
@@ -91,7 +37,9 @@ def tile_shape(spec: MatmulSpec, unit: tuple[int, int], nbytes: float) -> tuple[
     unit : tuple of int
         Rows and columns that are written as one; tiles consist of whole ones.
     nbytes : float
-        Memory for the tile's rows of A, its columns of B and twice its elements of C.
+        Memory for the tile's rows of A, its columns of B, twice its elements of C, and panels.
+    workers : int
+        How many there are: each has panels of its rows of A, and of all the tile's columns of B.
 
     Returns
     -------
@@ -109,13 +57,17 @@ def tile_shape(spec: MatmulSpec, unit: tuple[int, int], nbytes: float) -> tuple[
     >>> import numpy as np
     >>> axis = (8,)
     >>> spec = MatmulSpec((8, 8, 8), np.dtype("f8"), (axis, axis), (axis, axis), "a", "b")
-    >>> tile_shape(spec, (2, 2), 1500), tile_shape(spec, (2, 2), 500)
+    >>> tile_shape(spec, (2, 2), 3000, 1), tile_shape(spec, (2, 2), 1000, 1)
     ((8, 4), (2, 2))
     """
     height, inner, width = spec.shape
 
     def needed(rows: int, columns: int) -> int:
-        return (inner * (rows + columns) + 2 * rows * columns) * spec.dtype.itemsize
+        a_chunks, b_chunks = ((rows,), spec.a_chunks[1]), (spec.b_chunks[0], (columns,))
+        tile = MatmulSpec((rows, inner, columns), spec.dtype, a_chunks, b_chunks, "a", "b")
+        held = PANELS_HELD * max(k1 - k0 for k0, k1 in panels(tile))
+        elements = inner * (rows + columns) + 2 * rows * columns + held * (rows + workers * columns)
+        return elements * spec.dtype.itemsize
 
     def halved(length: int, least: int) -> int:
         units = -(-length // least)
@@ -136,113 +88,135 @@ def tile_shape(spec: MatmulSpec, unit: tuple[int, int], nbytes: float) -> tuple[
     return rows, columns
 
 
-async def free_nbytes(client: Client, names: Sequence[str] | None) -> float:
-    """Return the bytes that the workers together may still take; inf where one has no limit."""
+async def taking_part(client: Client, names: Sequence[str] | None) -> dict[str, Any]:
+    """Return what the scheduler knows of each worker that takes part, by address."""
     scheduler: Any = client.scheduler
-    target = float(config.setting("spill-target"))
     known = (await scheduler.identity(n_workers=-1))["workers"]
+    return {
+        address: worker
+        for address, worker in known.items()
+        if names is None or str(worker["name"]) in names or address in names
+    }
+
+
+def free_nbytes(workers: Iterable[Mapping[str, Any]]) -> float:
+    """Return the bytes that workers together may still take; inf where one has no limit."""
+    target = float(config.setting("spill-target"))
     free = 0.0
-    for address, worker in known.items():
-        if names is None or str(worker["name"]) in names or address in names:
-            limit = worker["memory_limit"] or math.inf
-            free += max(0.0, target * limit - worker["metrics"].get("memory", 0))
+    for worker in workers:
+        limit = worker["memory_limit"] or math.inf
+        free += max(0.0, target * limit - worker["metrics"].get("memory", 0))
     return free
 
 
-class Finished:
-    """Which tiles are in `out`, kept in its attributes until all are.
-
-    Parameters
-    ----------
-    out
-        The Zarr array.
-    identity
-        Of the inputs: tiles of another product do not count.
-    shape
-        Of a tile; that of the run which began is kept.
-    """
-
-    def __init__(self, out: Any, identity: Sequence[Any], shape: tuple[int, int]) -> None:
-        self._out = out
-        found = out.attrs.get(MARK)
-        same = (
-            isinstance(found, Mapping)
-            and found.get("version") == VERSION
-            and list(found.get("product", ())) == list(identity)
-        )
-        begun: Mapping[str, Any] = found if same and isinstance(found, Mapping) else {}
-        rows, columns = begun.get("tile", shape)
-        self.shape = int(rows), int(columns)
-        self._state: dict[str, Any] = {
-            "version": VERSION,
-            "product": list(identity),
-            "tile": list(self.shape),
-            "done": [list(tile) for tile in begun.get("done", ())],
-        }
-        if not same:
-            self.all()  # what is written now is over tiles of the other product
-
-    def __contains__(self, corner: tuple[int, int]) -> bool:
-        return list(corner) in self._state["done"]
-
-    def add(self, corner: tuple[int, int]) -> None:
-        """Note that the tile at `corner` is written."""
-        self._state["done"].append(list(corner))
-        self._out.attrs[MARK] = self._state
-
-    def all(self) -> None:
-        """Note that no product is under way: any would be computed anew."""
-        self._out.attrs.pop(MARK, None)
-
-
 async def multiply_into(
-    client: Client, a: Any, b: Any, out: Any, request: dict[str, Any], follow: Follow
+    client: Client,
+    a: Any,
+    b: Any,
+    index: tuple[Any, ...],
+    out: Any,
+    request: dict[str, Any],
+    follow: Follow,
 ) -> da.Array:
-    """Write C = A·B into `out`, tile by tile; return it as a lazy dask array.
+    """Write C[index] of C = A·B into `out`, tile by tile; return it as a lazy dask array.
 
-    A tile is a balanced product of its own. One that is written is not computed again when the
-    same call is made after a failure.
+    A tile is a balanced product of its own. What is written is not computed again when the same
+    call is made after a failure, also where tiles are smaller or larger by then.
     """
     spec = check(a, b)
-    # of one element, for the workers: whether a tile fits is asked once its size is known
-    await proxy.check(client, "matmul", {**request, "product": check(a[:1], b[:, :1]).to_json()})
-    shape = tile_shape(spec, step(out), FILL * await free_nbytes(client, request["workers"]))
-    identity = [_name(a), _name(b), list(spec.shape), spec.dtype.str]
-    done = Finished(out, identity, shape)
-    height, _, width = spec.shape
-    top, rows, columns, c = -1, None, None, None
     try:
-        for row in range(0, height, done.shape[0]):
-            for column in range(0, width, done.shape[1]):
-                if (row, column) in done:
-                    continue
-                if row != top:
-                    rows = None  # makes room for the next
-                    top, rows = row, a[row : row + done.shape[0]]
-                columns = b[:, column : column + done.shape[1]]
-                tile = {**request, "product": check(rows, columns).to_json()}
-                rows, columns, c = await product(client, rows, columns, tile, follow)
-                columns = None
-                await _write(client, c, out, row, column)
-                c = None
-                done.add((row, column))
+        # of one element, for the workers: whether a tile fits is asked once its size is known
+        one = check(a[:1], b[:, :1]).to_json()
+        await proxy.check(client, "matmul", {**request, "product": one})
+        workers = await taking_part(client, request["workers"])
+        target = _target(out, index, request["workers"], workers)
+        free = FILL * free_nbytes(workers.values())
+        shape = tile_shape(spec, target.unit, free, len(workers))
+        with Written(out, target.run) as written:
+            await check_reached(client, target, _names(workers))
+            written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
+            await _multiply_tiles(client, a, b, target, written, shape, request, follow)
+    except PartitionError as error:
+        error.args = (str(error).replace(*ADVICE),)
+        raise
+    stored: da.Array = da.from_zarr(out)
+    return stored
+
+
+async def _multiply_tiles(
+    client: Client,
+    a: Any,
+    b: Any,
+    target: Target,
+    written: Written,
+    shape: tuple[int, int],
+    request: dict[str, Any],
+    follow: Follow,
+) -> None:
+    """Compute and write what is missing in tiles of at most this shape."""
+    rows, columns, c = None, None, None
+    try:
+        for row0, row1, column0, column1 in written.missing(a.shape[0], b.shape[1]):
+            for row in range(row0, row1, shape[0]):
+                rows = None  # makes room for the next
+                below = min(row + shape[0], row1)
+                rows = a[row:below]
+                for column in range(column0, column1, shape[1]):
+                    beyond = min(column + shape[1], column1)
+                    columns = b[:, column:beyond]
+                    tile = {**request, "product": check(rows, columns).to_json()}
+                    rows, columns, c = await product(client, rows, columns, tile, follow)
+                    columns = None
+                    await _write(client, c, target, row, column)
+                    c = None
+                    written.add((row, below, column, beyond))
     except BaseException as error:
         # an exception's frames hold what they name, and the client holds that of a failed task
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
         del rows, columns, c  # this frame is not cleared
-    done.all()
-    written: da.Array = da.from_zarr(out)
-    return written
 
 
-async def _write(client: Client, c: da.Array, out: Any, row: int, column: int) -> None:
+async def fill(
+    client: Client, c: da.Array, index: tuple[Any, ...], out: Any, names: Sequence[str] | None
+) -> da.Array:
+    """Write C[index] of a C that is nothing to multiply, of a side of 0, into `out`."""
+    workers = await taking_part(client, names)
+    if not workers:
+        raise CoordinatorError("no worker that is to take part is connected; start one, or name it")
+    target = _target(out, index, names, workers)
+    with Written(out, target.run) as written:
+        await check_reached(client, target, _names(workers))
+        written.begin([c.name])
+        if c.size:
+            await _write(client, c, target, 0, 0)
+    stored: da.Array = da.from_zarr(out)
+    return stored
+
+
+async def _write(client: Client, c: da.Array, target: Target, row: int, column: int) -> None:
     """Write a tile; each unit of `out` by one task, so that none needs a lock."""
-    aligned = c.rechunk(step(out))
-    region = (slice(row, row + c.shape[0]), slice(column, column + c.shape[1]))
-    writing = da.store(aligned, out, regions=region, lock=False, compute=False)
-    await client.compute(writing)
+    region = tuple(
+        slice(start, start + size)
+        for start, size, at in zip((row, column), c.shape, target.index, strict=True)
+        if at != 0
+    )
+    aligned = c[target.index].rechunk(step(target.out))
+    store: Any = target  # dask asks for arrays and needs what can be assigned to
+    writing = da.store(aligned, store, regions=region, lock=False, compute=False)
+    await client.compute(writing, workers=target.workers, allow_other_workers=False)
+
+
+def _target(
+    out: Any, index: tuple[Any, ...], names: Sequence[str] | None, workers: Mapping[str, Any]
+) -> Target:
+    """Return `out` for a call that uses these workers; where none are named, any may write."""
+    return Target(out, uuid4().hex, index, None if names is None else [*workers])
+
+
+def _names(workers: Mapping[str, Any]) -> dict[str, str]:
+    return {address: str(worker["name"]) for address, worker in workers.items()}
 
 
 def _name(x: Any) -> str:

@@ -72,6 +72,17 @@ class Tile:
         rectangle = self.row0, self.row1, self.column0, self.column1
         return rectangle if self.is_rectangle else (*rectangle, *self.corner)
 
+    def transpose(self) -> "Tile":
+        """Return the same elements of the transposed matrix.
+
+        Examples
+        --------
+        >>> Tile(0, 1, 4, 6, corner=(1, 2)).transpose().bounds
+        (1, 6, 0, 4, 2, 1)
+        """
+        rows, columns = self.corner
+        return Tile(self.column0, self.row0, self.column1, self.row1, (columns, rows))
+
     @property
     def edges(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Rows and columns at which it begins or ends, also where the corner does."""

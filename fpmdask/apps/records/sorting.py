@@ -14,7 +14,7 @@ from fpmdask.apps.records.plan import assigned, dealt, parts_of, split_at
 from fpmdask.apps.records.share import sort_share
 from fpmdask.apps.records.state import RecordsAttempt, RecordsSort
 from fpmdask.apps.sort.attempt import LostWorker
-from fpmdask.apps.sort.plan import MOST_SAMPLES, candidates, cuts, sample_count
+from fpmdask.apps.sort.splitters import MOST_SAMPLES, candidates, cuts, sample_count
 from fpmdask.errors import RecordsError
 from fpmdask.records.format import KEY, KEY_NBYTES
 

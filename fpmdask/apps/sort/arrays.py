@@ -16,8 +16,8 @@ from distributed import Client, futures_of
 
 from fpmdask.apps.inputs import finished, letting_go
 from fpmdask.apps.sort.kernel import KINDS
+from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
-from fpmdask.apps.sort.share import merged_positions, sort_with_positions
 from fpmdask.coordinator import proxy
 from fpmdask.errors import PartitionError
 
@@ -73,21 +73,39 @@ async def sort(
     *,
     descending: bool,
     index: bool,
+    extra: int = 0,
 ) -> da.Array:
     """Return the sorted array, with `index` the positions of its keys in order.
 
-    ``follow`` runs ``request`` as the app "sort".
+    ``follow`` runs ``request`` as the app "sort"; beside each key a worker needs ``extra`` bytes.
+    What cannot be run is refused before the input is computed or sent, as far as its size is known.
     """
+
+    def asking(name: str, sizes: Sequence[int], coming: int) -> dict[str, Any]:
+        spec = SortSpec(x.dtype, tuple(map(int, sizes)), name, descending, index, extra)
+        return {**request, "sort": spec.to_json(), "coming": coming}
+
+    known = isinstance(x, np.ndarray) or not math.isnan(x.size)
+    coming = 0 if _is_there(x) or not known else int(x.nbytes)
+    early = asking("", [x.size], coming) if known and x.size else request
+    await proxy.check(client, "sort", early)
     x = await _in_memory(client, x)
     if not x.size:
         dtype = INDEX if index else x.dtype
         empty: da.Array = client.persist(da.empty(0, dtype=dtype, chunks=-1))
         return empty
-    spec = SortSpec(x.dtype, tuple(map(int, x.chunks[0])), x.name, descending, index)
-    request = {**request, "sort": spec.to_json()}
-    await proxy.check(client, "sort", request)
+    request = asking(x.name, x.chunks[0], 0)
+    if not known:
+        await proxy.check(client, "sort", request)
     value, _ = await follow("sort", request)
-    return _collected(client, x, spec, value)
+    return _collected(client, x, SortSpec.from_json(request["sort"]), value)
+
+
+def _is_there(x: Any) -> bool:
+    """Tell whether the chunks are, or are becoming, the workers' data already."""
+    if isinstance(x, np.ndarray):
+        return False
+    return {future.key for future in futures_of(x)}.issuperset(x.__dask_keys__())
 
 
 async def _in_memory(client: Client, x: Any) -> da.Array:

@@ -92,9 +92,10 @@ class Attempt:
                 event = await asyncio.wait_for(self.context.next_event(), hang)
             except TimeoutError:
                 silent = set(self.workers) - heard.keys()
-                # where nobody is done it may just take long
-                more = self._more_work(silent, heard) if heard else math.inf
-                overdue = time.monotonic() - last > max(hang, OVERDUE * more * (last - began))
+                overdue = False
+                if heard:  # where nobody is done it may just take long
+                    patience = OVERDUE * self._more_work(silent, heard) * (last - began)
+                    overdue = time.monotonic() - last > max(hang, patience)
                 await self._look_after(silent, overdue=overdue)
                 continue
             match event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from fpmdask.errors import PartitionError
 
 # A peer that does not answer for so long is taken for gone.
 PEER_SECONDS = 120.0
+# Asked of peers and not received yet. A peer that cannot send for two minutes gives up.
+AHEAD_NBYTES = 256 << 20
 
 
 class PeersMissing(Exception):
@@ -68,7 +71,8 @@ class Fetcher:
     def receive(self, wanted: Mapping[str, Sequence[Wanted]]) -> int:
         """Fill the targets of what is wanted from each peer; return the bytes that came.
 
-        All are asked first, and answer in their own time.
+        Peers are asked ahead, and answer in their own time: so many that little enough is on its
+        way for those that wait for their turn not to take this worker for gone.
 
         Raises
         ------
@@ -77,8 +81,18 @@ class Fetcher:
         PartitionError
             If a chunk is not what its array says.
         """
-        asked = {peer: self._asked(peer, items) for peer, items in wanted.items()}
-        return sum(self._received(peer, asked[peer], items) for peer, items in wanted.items())
+        open_ = deque(wanted.items())
+        asked: deque[tuple[str, Sequence[Wanted], Channel | None]] = deque()
+        coming = received = 0
+        while open_ or asked:
+            while open_ and (not asked or coming < AHEAD_NBYTES):
+                peer, items = open_.popleft()
+                asked.append((peer, items, self._asked(peer, items)))
+                coming += sum(item.target.nbytes for item in items)
+            peer, items, channel = asked.popleft()
+            received += self._received(peer, channel, items)
+            coming -= sum(item.target.nbytes for item in items)
+        return received
 
     def _asked(self, peer: str, items: Sequence[Wanted]) -> Channel | None:
         address = self.addresses.get(peer)

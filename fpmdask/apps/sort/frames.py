@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
+from distributed.client import FutureCancelledError
 
 from fpmdask.apps.inputs import finished, letting_go
 from fpmdask.apps.sort import arrays, rows
@@ -21,9 +22,9 @@ from fpmdask.apps.sort.delivery import delivered, divisions
 from fpmdask.apps.sort.encode import scheme, words_needed
 from fpmdask.apps.sort.homes import Homes, token
 from fpmdask.apps.sort.rows import INDEX, Keys, Look, Order
-from fpmdask.coordinator import config
+from fpmdask.coordinator import config, proxy
 from fpmdask.coordinator.report import Moved
-from fpmdask.errors import PartitionError
+from fpmdask.errors import ChunksLostError, PartitionError
 
 # Rows by which it is found out how much of the keys is needed, of all partitions together and of
 # one of many.
@@ -44,12 +45,39 @@ async def sort_values(
     """Return the frame with its rows in order, and what that took; None where it has no rows.
 
     ``follow`` runs ``request`` as the app "sort".
+
+    Raises
+    ------
+    ChunksLostError
+        If partitions are lost, before or during the sort, and cannot be made again.
+    CoordinatorError
+        If no worker, or not every named one, is connected, or one stays paused or silent.
     """
+    await proxy.check(client, "sort", request)  # before the frame is computed
     persisted = client.persist(ddf)
-    partitions = _partitions(persisted)
     await finished(client, persisted)
+    try:
+        return await _sort_persisted(client, ddf, persisted, order, request, follow)
+    except (ChunksLostError, FutureCancelledError):
+        # what was made of lost partitions is lost with them, but the caller knows only these
+        if any(future.cancelled() for future in futures_of(persisted)):
+            await finished(client, persisted)
+        raise
+
+
+@letting_go
+async def _sort_persisted(
+    client: Client,
+    ddf: dd.DataFrame,
+    persisted: dd.DataFrame,
+    order: Order,
+    request: dict[str, Any],
+    follow: arrays.Follow,
+) -> tuple[dd.DataFrame, Moved | None]:
+    """Do the work of `sort_values`; apart, as another exception may replace its exception."""
     began = time.perf_counter()
-    homes = Homes(client)
+    partitions = _partitions(persisted)
+    homes = Homes(client, request["measuring"]["hang"])
     stage = partial(_each, homes, persisted, partitions)
     looks: list[Look] = [Look(0, (), {})] * len(partitions)
     for numbers, told in await homes.again(partial(stage, "look", rows.look, order, homes.asked)):
@@ -58,7 +86,8 @@ async def sort_values(
     sizes = [look.rows for look in looks]
     if not any(sizes):
         return _collection(ddf, partitions, None), None
-    await _check_fits(client, partitions, request["workers"])
+    nbytes = await _check_fits(client, partitions, request["workers"])
+    extra = -(-COPIES * nbytes // sum(sizes))
     keys = _keys(order, looks, await _union(client, partitions, looks))
     bits = sum(how.bits for how in keys.how)
     if bits + keys.row_bits > 64:
@@ -71,17 +100,19 @@ async def sort_values(
     x = _array(encoded, keys, sizes)
     del encoded
     made = time.perf_counter()
-    found = await arrays.sort(client, x, request, follow, descending=False, index=False)
+    found = await arrays.sort(
+        client, x, request, follow, descending=False, index=False, extra=extra
+    )
     del x
     sorted_at = time.perf_counter()
     moving = partial(delivered, homes, persisted, partitions, found, keys)
     parts, received = await homes.again(moving)
-    nbytes = await client.gather([number for _, number in received])
+    moved = await client.gather([number for _, number in received])
     known = await divisions(client, parts, keys)
     return _collection(ddf, parts, known), Moved(
         made - began,
         time.perf_counter() - sorted_at,
-        [(worker, count) for (worker, _), count in zip(received, nbytes, strict=True)],
+        [(worker, count) for (worker, _), count in zip(received, moved, strict=True)],
     )
 
 
@@ -126,8 +157,8 @@ async def _each(
 
 async def _check_fits(
     client: Client, partitions: Sequence[Future[Any]], workers: Sequence[str] | None
-) -> None:
-    """Refuse a frame of which the workers have no room for so many copies.
+) -> int:
+    """Return the bytes of a frame, if the workers together have room for so many copies.
 
     Raises
     ------
@@ -136,7 +167,7 @@ async def _check_fits(
     """
     scheduler: Any = client.scheduler
     held = await scheduler.nbytes(keys=[future.key for future in partitions], summary=False)
-    nbytes = sum(held.values())
+    nbytes = int(sum(held.values()))
     needed = COPIES * nbytes
     target = float(config.setting("spill-target"))
     room = 0.0
@@ -152,6 +183,7 @@ async def _check_fits(
             f"partitions of {nbytes} bytes need {needed} bytes beside themselves to be put in "
             f"order; the workers have room for {room:.0f}; add workers or memory"
         )
+    return nbytes
 
 
 async def _union(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -18,6 +18,18 @@ from fpmdask.errors import CoordinatorError
 
 # How often it is looked whether the workers are still there.
 LOOK_SECONDS = 0.5
+# However short `hang` is: Dask's workers tell of themselves every few seconds where they are many.
+LEAST_PATIENCE = 10.0
+# A worker's status under which it begins no task.
+PAUSED = "paused"
+STOPPED = (
+    "it has been paused, and done nothing: its memory is full; give it more (memory_limit), add "
+    "workers, or let go of what it holds"
+)
+SILENT = (
+    "nothing was heard of it; restart it, or raise fpmdask.hang if its tasks keep it busy for so "
+    "long"
+)
 # What is disturbed so often is given up.
 MOST_ATTEMPTS = 20
 AGAIN_SECONDS = 0.2
@@ -29,16 +41,64 @@ class HomeLeft(Exception):
     """A worker left to which tasks were pinned."""
 
 
+class Waiting:
+    """What is heard of workers while tasks that are pinned to them are waited for.
+
+    Parameters
+    ----------
+    patience
+        Seconds for which a worker may give no sign of life.
+
+    Notes
+    -----
+    Looks are counted instead of a clock read: what the scheduler was too busy to hear, or the
+    client to ask for, is not held against a worker.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._seen: dict[str, tuple[tuple[Any, ...], int]] = {}
+
+    def look(self, workers: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:
+        """Take in what the scheduler knows of the workers, every `LOOK_SECONDS`.
+
+        Yields the addresses of those without a sign of life, and whether they are paused.
+        """
+        for address, worker in workers.items():
+            sign = _sign_of_life(worker)
+            before, looks = self._seen.get(address, (None, 0))
+            looks = looks + 1 if sign == before else 0
+            self._seen[address] = sign, looks
+            if looks * LOOK_SECONDS > self.patience:
+                yield address, sign[0] == PAUSED
+
+
+def _sign_of_life(worker: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what changes as long as a worker may still do something."""
+    metrics = worker["metrics"]
+    if worker["status"] == PAUSED and not metrics["task_counts"].get("executing"):
+        return PAUSED, metrics["managed_bytes"], metrics["spilled_bytes"]
+    return "", worker["last_seen"]
+
+
 def token(what: str) -> str:
     """Return a name that no other tasks have."""
     return f"fpmdask-{what}-{uuid4().hex}"
 
 
 class Homes:
-    """Where the tasks of one sort run: on workers that stay."""
+    """Where the tasks of one sort run: on workers that stay.
 
-    def __init__(self, client: Client) -> None:
+    Parameters
+    ----------
+    client
+    hang
+        Seconds after which a worker that does nothing, or is silent, is waited for no longer.
+    """
+
+    def __init__(self, client: Client, hang: float) -> None:
         self.client = client
+        self.patience = max(hang, LEAST_PATIENCE)
         self.scheduler: Any = client.scheduler
 
     async def again(self, stage: Callable[[], Awaitable[Value]]) -> Value:
@@ -97,7 +157,7 @@ class Homes:
     ) -> list[Any]:
         """Run tasks as `made` does and return the results themselves."""
         persisted, futures = self._started(name, tasks, homes, given, shared)
-        return await self._watched(self._answers(persisted, futures), set(homes.values()))
+        return await self._watched(self._answers(persisted, futures), homes)
 
     async def _answers(self, persisted: da.Array, futures: list[Future[Any]]) -> list[Any]:
         await finished(self.client, persisted)
@@ -135,11 +195,10 @@ class Homes:
         are taken off: whatever is lost later is made again by anybody.
         """
         persisted, futures = self._started(name, tasks, homes, given, shared)
-        addresses = set(homes.values())
-        await self._watched(finished(self.client, persisted), addresses)
+        await self._watched(finished(self.client, persisted), homes)
         await self.scheduler.set_restrictions(worker=dict.fromkeys(tasks))
         # who left before that is waited for in vain
-        self._check_there(addresses, await self.scheduler.ncores())
+        self._check_there(set(homes.values()), await self.scheduler.ncores())
         return futures
 
     def _started(
@@ -166,23 +225,43 @@ class Homes:
         found = {future.key: future for future in futures_of(persisted)}
         return persisted, [found[name, n] for n in range(count)]
 
-    async def _watched(self, work: Awaitable[Value], addresses: set[str]) -> Value:
+    async def _watched(self, work: Awaitable[Value], homes: Mapping[Any, str]) -> Value:
         """Return what is awaited.
 
         Raises
         ------
         HomeLeft
             If one of the workers leaves before.
+        CoordinatorError
+            If one of them is paused, or not heard of, and stays so.
         """
         done = asyncio.ensure_future(work)
+        waiting = Waiting(self.patience)
         try:
             while not done.done():
                 await asyncio.wait([done], timeout=LOOK_SECONDS)
                 if not done.done():
-                    self._check_there(addresses, await self.scheduler.ncores())
+                    await self._look(waiting, homes)
             return await done
         finally:
             done.cancel()
+
+    async def _look(self, waiting: Waiting, homes: Mapping[Any, str]) -> None:
+        there = (await self.scheduler.identity(n_workers=-1))["workers"]
+        addresses = set(homes.values())
+        self._check_there(addresses, there)
+        for address, paused in waiting.look({home: there[home] for home in addresses}):
+            if not paused or await self._has_to_begin(homes, address):
+                raise CoordinatorError(
+                    f"worker {there[address]['name']} keeps the others waiting: for "
+                    f"{self.patience:g} s {STOPPED if paused else SILENT}"
+                )
+
+    async def _has_to_begin(self, homes: Mapping[Any, str], address: str) -> bool:
+        """Tell whether a worker has tasks of ours that could run."""
+        own = [key for key, home in homes.items() if home == address]
+        states = await self.scheduler.get_task_status(keys=own)
+        return not {"no-worker", "processing"}.isdisjoint(states.values())
 
     def _check_there(self, addresses: set[str], there: Mapping[str, Any]) -> None:
         if gone := addresses - there.keys():

@@ -1,6 +1,7 @@
 """The local sort that is timed, and that the run itself consists of twice."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ SAMPLE = 16
 
 
 class LocalSort:
-    """``np.sort`` of a sixteenth of a worker's keys, random ones.
+    """``np.sort`` of a sixteenth of a worker's keys, random ones, a piece per thread.
 
     Parameters
     ----------
@@ -71,7 +72,12 @@ class LocalSort:
             self.deadline.check()
         keys, copy = self._keys
         copy[...] = keys
-        copy.sort()
+        pieces = slices(copy, self.context.nthreads)
+        if len(pieces) == 1:
+            copy.sort()
+            return
+        with ThreadPoolExecutor(len(pieces), "fpmdask-sort") as threads:
+            list(threads.map(np.ndarray.sort, pieces))
 
     def teardown(self) -> None:
         """Let go of the keys; their memory stays in the context's scratch."""
@@ -101,3 +107,8 @@ def fill(keys: np.ndarray, random: np.random.Generator) -> None:
         keys[...] = random.integers(0, 2 if kind.kind == "b" else 127, keys.size)
         if kind.kind in "iu" and kind.itemsize > 1:
             keys.view(np.uint8)[...] = random.integers(0, 256, keys.nbytes, np.uint8)
+
+
+def slices(keys: np.ndarray, count: int) -> list[np.ndarray]:
+    """Return an array in so many pieces of about the same size, not smaller than is worth it."""
+    return list(np.array_split(keys, min(count, max(1, keys.size >> 14))))

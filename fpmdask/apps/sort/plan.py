@@ -1,4 +1,4 @@
-"""What of a sort is decided without data: who sorts what, and where the sorted runs are cut."""
+"""What of a sort is decided without data: who sorts what, and who gets which pieces of runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,16 @@ from fpmdask.errors import PartitionError
 
 # A worker hands chunks to others untouched where it holds so many times its share.
 SURPLUS = 1.1
-# Candidates per splitter; each round of counts makes its place so many times as exact.
-CANDIDATES = 16
-# How far from its share a part may be, in shares of the smallest one.
-PRECISION = 0.0025
 # Positions, as `numpy.argsort` has them.
 INDEX = np.dtype(np.int64)
-FEWEST_SAMPLES, MOST_SAMPLES = 256, 1 << 16
 
 
 @dataclass(frozen=True)
 class SortSpec:
     """One-dimensional array to be sorted: its dtype, the sizes of its chunks, its name in Dask.
 
-    With `index` the result are the positions of its keys in order, not the keys.
+    With `index` the result are the positions of its keys in order, not the keys. Beside each key
+    its worker needs `extra` bytes, for what will come with it.
     """
 
     dtype: np.dtype[Any]
@@ -33,6 +29,7 @@ class SortSpec:
     name: str
     descending: bool = False
     index: bool = False
+    extra: int = 0
 
     @property
     def units(self) -> int:
@@ -45,9 +42,22 @@ class SortSpec:
         return self.dtype.itemsize + (INDEX.itemsize if self.index else 0)
 
     @property
+    def nbytes_needed(self) -> int:
+        """Bytes of memory that a key takes on its way: in a run and in a part of the result.
+
+        Positions are put into order with a third array of them and a copy of the keys.
+        """
+        order = 2 * INDEX.itemsize + self.dtype.itemsize if self.index else 0
+        return 2 * self.nbytes_per_key + order + self.extra
+
+    @property
     def keys(self) -> list[tuple[str, int]]:
         """Dask's keys of the chunks, in order."""
-        return [(self.name, n) for n in range(len(self.sizes))]
+        return [self.key(n) for n in range(len(self.sizes))]
+
+    def key(self, chunk: int) -> tuple[str, int]:
+        """Return Dask's key of a chunk."""
+        return self.name, chunk
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -57,14 +67,15 @@ class SortSpec:
             "name": self.name,
             "descending": self.descending,
             "index": self.index,
+            "extra": self.extra,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SortSpec:
         """Rebuild a spec from `to_json`."""
         sizes = tuple(map(int, data["sizes"]))
-        dtype = np.dtype(data["dtype"])
-        return cls(dtype, sizes, data["name"], bool(data["descending"]), bool(data["index"]))
+        flags = bool(data["descending"]), bool(data["index"])
+        return cls(np.dtype(data["dtype"]), sizes, data["name"], *flags, int(data["extra"]))
 
 
 @dataclass(frozen=True)
@@ -146,134 +157,6 @@ def dealt(
         if count < piece.size:
             over.append(Piece(piece.chunk, piece.low + count, piece.high, piece.owner))
     return own
-
-
-def sample_count(units: int, least: int, runs: int) -> int:
-    """Return how many keys of each sorted run are needed to place splitters.
-
-    Parameters
-    ----------
-    units, least : int
-        Keys in all, and those of the smallest part.
-    runs : int
-        How many runs there are at least.
-
-    Returns
-    -------
-    int
-        Regular samples leave the rank of a splitter open by units / samples at most; one round of
-        `CANDIDATES` counts within that, or the samples of all runs together where these are fewer,
-        leaves `PRECISION` of the smallest part.
-
-    Examples
-    --------
-    >>> sample_count(1000, 1000, 1), sample_count(24_000_000, 1_700_000, 6)
-    (256, 471)
-    """
-    finer = min(CANDIDATES - 1, 2 * runs)
-    wanted = -(-units // max(1, int(PRECISION * finer * max(1, least))))
-    return min(MOST_SAMPLES, max(FEWEST_SAMPLES, wanted))
-
-
-def sampled(run: np.ndarray, count: int) -> np.ndarray:
-    """Return keys at the middles of `count` equal pieces of a sorted run, or all of a short one.
-
-    Examples
-    --------
-    >>> sampled(np.arange(100), 4).tolist(), sampled(np.arange(3), 4).tolist()
-    ([12, 37, 62, 87], [0, 1, 2])
-    """
-    count = min(count, run.size)
-    at = ((2 * np.arange(count) + 1) * run.size) // (2 * max(1, count))
-    return np.asarray(run[at])
-
-
-def candidates(
-    samples: Sequence[np.ndarray],
-    sizes: Sequence[int],
-    ranks: Sequence[int],
-    each: int = CANDIDATES,
-) -> np.ndarray:
-    """Return sorted keys among which a splitter for each rank is, or one close to it.
-
-    Parameters
-    ----------
-    samples : sequence of ndarray
-        Regular `sampled` keys of each sorted run.
-    sizes : sequence of int
-        Lengths of the runs.
-    ranks : sequence of int
-        How many keys of all runs together are to be before each splitter.
-    each : int
-        Candidates per rank; a single one is in the middle of where the splitter may be.
-
-    Returns
-    -------
-    ndarray
-        Without duplicates; at most ``each`` per rank. O(samples log samples).
-
-    Notes
-    -----
-    A sample stands for the n/s keys around it, so that the rank of one is known up to half of that
-    for every run: the window in which the candidates are spread.
-    """
-    pairs = [(s.size, size / s.size) for s, size in zip(samples, sizes, strict=True) if s.size]
-    values = np.concatenate(samples)
-    weight = np.concatenate([np.full(count, each) for count, each in pairs])
-    order = np.argsort(values, kind="stable")
-    values, weight = values[order], weight[order]
-    rank = np.cumsum(weight) - weight / 2
-    doubt = sum(each for _, each in pairs) / 2 + 1
-    first = np.searchsorted(rank, np.asarray(ranks) - doubt) - 1
-    last = np.searchsorted(rank, np.asarray(ranks) + doubt)
-    first, last = np.clip(first, 0, values.size - 1), np.clip(last, 0, values.size - 1)
-    steps = np.linspace(0.0, 1.0, each) if each > 1 else np.array([0.5])
-    at = np.unique(np.rint(first[:, None] + (last - first)[:, None] * steps).astype(np.int64))
-    # complex NaNs are several keys for `numpy.sort`
-    return np.unique(values[at], equal_nan=False)
-
-
-def cuts(
-    below: Sequence[np.ndarray], through: Sequence[np.ndarray], ranks: Sequence[int]
-) -> np.ndarray:
-    """Return where each run is cut so that as many keys as wanted are before each splitter.
-
-    Parameters
-    ----------
-    below, through : sequence of ndarray
-        For each run, how many of its keys are less than each candidate, and how many not greater.
-    ranks : sequence of int
-        Non-decreasing.
-
-    Returns
-    -------
-    ndarray of int64
-        Runs × ranks, non-decreasing along the ranks. Where a candidate's equals hold a rank, they
-        are split between both sides, by the order of the runs; the rank is exact then. Otherwise
-        the nearest of the candidates around it is taken.
-
-    Examples
-    --------
-    >>> runs = [np.array([1, 5, 5, 5]), np.array([5, 5, 9])]
-    >>> below, through = ([np.searchsorted(run, [5], side) for run in runs]
-    ...                   for side in ("left", "right"))
-    >>> cuts(below, through, [3]).tolist()
-    [[3], [0]]
-    """
-    low, high = np.array(below, dtype=np.int64), np.array(through, dtype=np.int64)
-    all_low, all_high = low.sum(0), high.sum(0)
-    found = np.empty((low.shape[0], len(ranks)), dtype=np.int64)
-    for column, rank in enumerate(ranks):
-        at = int(np.searchsorted(all_high, rank))  # the first whose equals reach so far
-        if at < all_high.size and all_low[at] <= rank:
-            equal = high[:, at] - low[:, at]
-            before = np.cumsum(equal) - equal
-            found[:, column] = low[:, at] + np.clip(rank - all_low[at] - before, 0, equal)
-        elif at and (at == all_low.size or rank - all_high[at - 1] <= all_low[at] - rank):
-            found[:, column] = high[:, at - 1]
-        else:
-            found[:, column] = low[:, at]
-    return np.maximum.accumulate(found, axis=1)
 
 
 def exchange(

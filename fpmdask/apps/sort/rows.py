@@ -316,7 +316,10 @@ def cut(keys: Keys, asked: tuple[np.ndarray, np.ndarray], *frames: pd.DataFrame)
 
 
 def is_plain(frames: Sequence[pd.DataFrame]) -> bool:
-    """Tell whether frames have the same columns of NumPy's dtypes, but no objects."""
+    """Tell whether frames have the same columns, in one order, of NumPy's dtypes but no objects."""
+    columns = frames[0].columns
+    if not all(frame.columns.equals(columns) for frame in frames):
+        return False  # pandas.concat puts values under their labels
     kinds = {(*frame.dtypes, frame.index.dtype) for frame in frames}
     numpys = all(isinstance(kind, np.dtype) and kind.kind != "O" for kind in chain(*kinds))
     return numpys and len(kinds) == 1 and all(type(frame) is pd.DataFrame for frame in frames)

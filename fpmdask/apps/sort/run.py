@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
@@ -14,18 +14,10 @@ from distributed.utils import offload
 
 from fpmdask.apps.sort.attempt import Attempt, LostWorker, again
 from fpmdask.apps.sort.kernel import NAME
-from fpmdask.apps.sort.plan import (
-    SortSpec,
-    candidates,
-    check_fits,
-    cuts,
-    dealt,
-    exchange,
-    recipe,
-    sample_count,
-)
+from fpmdask.apps.sort.plan import SortSpec, check_fits, dealt, exchange, recipe
 from fpmdask.apps.sort.share import sort_share
 from fpmdask.apps.sort.shares import Speeds
+from fpmdask.apps.sort.splitters import Splitting, place_of, sample_count
 from fpmdask.coordinator.chunks import free_nbytes, publish, wait_for_chunks
 from fpmdask.coordinator.context import RunContext
 from fpmdask.errors import PartitionError
@@ -44,15 +36,20 @@ def check(context: RunContext) -> None:
     CoordinatorError
         If no worker, or not every named one, is connected.
     PartitionError
-        If the keys, twice, do not fit into the workers' memory.
+        If the keys, on their way, and the input that is not in memory yet, do not fit into the
+        workers' memory.
     """
+    workers = context.candidates()
+    if "sort" not in context.spec:
+        return  # their number is not known yet
     spec = SortSpec.from_json(context.spec["sort"])
-    bounds = {address: _room(context, spec, address) for address in context.candidates()}
-    if sum(bounds.values()) < spec.units:
+    free = sum(free_nbytes(context, address) for address in workers)
+    coming, needed = int(context.spec.get("coming", 0)), spec.units * spec.nbytes_needed
+    if free < coming + needed:
         raise PartitionError(
-            f"{spec.units} keys of {spec.nbytes_per_key} bytes need "
-            f"{2 * spec.units * spec.nbytes_per_key} bytes beside the input; the workers have room "
-            f"for {sum(bounds.values()):.0f} keys; add workers or memory"
+            f"{spec.units} keys of {spec.dtype.itemsize} bytes need {needed} bytes beside the "
+            f"input, of which {coming} bytes are not in memory yet; the workers have room for "
+            f"{free:.0f} bytes; add workers or memory"
         )
 
 
@@ -92,7 +89,8 @@ async def run(context: RunContext) -> dict[str, Any]:
 
 def _room(context: RunContext, spec: SortSpec, address: str) -> float:
     """Return the keys that a worker can take: a run to be sorted, and a part of the result."""
-    return free_nbytes(context, address) // (2 * spec.nbytes_per_key)
+    room = free_nbytes(context, address) / spec.nbytes_needed
+    return math.floor(room) if math.isfinite(room) else room
 
 
 def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
@@ -133,7 +131,8 @@ class Sorting(Attempt):
             raise LostWorker("a worker left before the sort began")
         check_fits(
             {context.name(worker): sizes[worker] + busy[worker] for worker in busy},
-            {context.name(worker): 2 * _room(context, spec, worker) for worker in busy},
+            # without `extra`: what a part needs of it bounds the share, a run needs none
+            {context.name(w): free_nbytes(context, w) / spec.nbytes_per_key for w in busy},
         )
         parts = _parts(context, busy)
         count = sample_count(spec.units, min(size for _, size in parts), len(busy))
@@ -141,30 +140,18 @@ class Sorting(Attempt):
             worker: {
                 "sort": spec.to_json(),
                 "samples": count,
+                "turn": (turn, len(busy)),
                 "pieces": [(p.chunk, p.low, p.high, p.owner) for p in pieces[worker]],
             }
-            for worker in busy
+            for turn, worker in enumerate(busy)
         }
         self.dispatch(sort_share, orders)
 
         told = await self.everyone("samples", "sort")
         runs = [(w, n) for w in self.workers for n in range(len(told[w]["sizes"]))]
         told_sizes = {worker: list(told[worker]["sizes"]) for worker in self.workers}
-        lengths = [told_sizes[worker][n] for worker, n in runs]
         samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]
-        ranks = [*accumulate(size for _, size in parts)][:-1]
-        tried = await offload(candidates, samples, lengths, ranks)
-        packed = tried.tobytes()
-        for worker in self.workers:
-            self.tell(worker, count=packed)
-
-        told = await self.everyone("below", "count")
-        below, through = (
-            [np.frombuffer(told[worker][side][n], np.int64) for worker, n in runs]
-            for side in ("below", "through")
-        )
-        at = await offload(cuts, below, through, ranks)
-        edges = await offload(lambda: np.column_stack([np.zeros(len(runs), np.int64), at, lengths]))
+        edges = await self._cut(runs, told_sizes, samples, [size for _, size in parts])
         wanted = await offload(exchange, edges, runs, parts)
         for worker in self.workers:
             self.tell(worker, exchange=wanted[worker])
@@ -176,6 +163,57 @@ class Sorting(Attempt):
         if spec.index:
             value["plan"] = await offload(recipe, self.workers, pieces, told_sizes, wanted)
         return value
+
+    async def _cut(
+        self,
+        runs: Sequence[tuple[str, int]],
+        sizes: Mapping[str, Sequence[int]],
+        samples: Sequence[np.ndarray],
+        shares: Sequence[int],
+    ) -> np.ndarray:
+        """Return where each run is cut, runs × (parts + 1), so that all shares are met."""
+        places = [
+            place_of(turn, len(self.workers), n, len(sizes[worker]))
+            for turn, worker in enumerate(self.workers)
+            for n in range(len(sizes[worker]))
+        ]
+        lengths = [sizes[worker][n] for worker, n in runs]
+        splitting = await offload(Splitting, samples, lengths, places, shares)
+        while splitting.tried is not None:
+            counts = await self._counted(runs, splitting.tried)
+            between = await offload(splitting.counted, *counts)
+            if between is not None:
+                await offload(splitting.refined, await self._between(runs, *between))
+        return splitting.edges
+
+    async def _between(
+        self, runs: Sequence[tuple[str, int]], count: int, low: np.ndarray, high: np.ndarray
+    ) -> list[list[np.ndarray]]:
+        """Return keys of each run from between its places `low` and `high`, for each open end."""
+        ends: dict[str, list[Any]] = {worker: [] for worker in self.workers}
+        for (worker, _), pair in zip(runs, np.stack([low, high], axis=-1).tolist(), strict=True):
+            ends[worker].append(pair)
+        for worker in self.workers:
+            self.tell(worker, between=(count, ends[worker]))
+        told = await self.everyone("inner", "count")
+        return [
+            [np.frombuffer(keys, self.spec.dtype) for keys in told[worker]["inner"][n]]
+            for worker, n in runs
+        ]
+
+    async def _counted(
+        self, runs: Sequence[tuple[str, int]], tried: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many keys of each run are below each candidate, and how many not above it."""
+        packed = tried.tobytes()
+        for worker in self.workers:
+            self.tell(worker, count=packed)
+        told = await self.everyone("below", "count")
+        below, through = (
+            np.array([np.frombuffer(told[w][side][n], np.int64) for w, n in runs])
+            for side in ("below", "through")
+        )
+        return below, through
 
     def _report(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted, check_dtype
-from fpmdask.apps.sort.plan import INDEX, Piece, SortSpec, sampled
+from fpmdask.apps.sort.kernel import slices
+from fpmdask.apps.sort.order import merged_positions, sort_with_positions
+from fpmdask.apps.sort.plan import INDEX, Piece, SortSpec
+from fpmdask.apps.sort.splitters import place_of, sampled
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
 from fpmdask.errors import PartitionError, RunCancelledError
@@ -37,40 +40,13 @@ def sort_share(order: Mapping[str, Any]) -> None:
 
 
 RUN = "fpmdask-run"
+# Keys that are reversed at once.
+REVERSED = 1 << 16
 
 
 def run_key(attempt: int, number: int, what: str = "keys") -> tuple[str, int, int, str]:
     """Return the key under which a worker offers one of its sorted runs, or their positions."""
     return RUN, attempt, number, what
-
-
-def stable_order(keys: np.ndarray) -> np.ndarray:
-    """Return the order of keys, equal ones as they were.
-
-    NumPy finds it five times as fast where it need not be stable; without equal keys it is.
-
-    Examples
-    --------
-    >>> stable_order(np.array([3, 1, 2])).tolist(), stable_order(np.zeros(3)).tolist()
-    ([1, 2, 0], [0, 1, 2])
-    """
-    order = np.argsort(keys)
-    found = keys[order]
-    if (found[1:] > found[:-1]).all():
-        return order
-    return np.argsort(keys, kind="stable")
-
-
-def sort_with_positions(keys: np.ndarray, positions: np.ndarray) -> None:
-    """Sort keys in place, equal ones as they were, and their positions with them."""
-    order = stable_order(keys)
-    keys[...] = keys[order]
-    positions[...] = positions[order]
-
-
-def merged_positions(keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return positions in the order of their keys, equal ones as they were."""
-    return np.asarray(positions[stable_order(keys)])
 
 
 def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,31 +82,20 @@ class _Share:
             if self.spec.index:
                 key = run_key(self.attempt, number, "positions")
                 self.space.offered[key] = self.positions[number].reshape(1, -1)
-        samples = [sampled(run, self.order["samples"]) for run in runs]
+        turn, of = self.order["turn"]
+        samples = [
+            sampled(run, self.order["samples"], place_of(turn, of, n, len(runs)))
+            for n, run in enumerate(runs)
+        ]
         self._say(
             sizes=[run.size for run in runs], samples=[sample.tobytes() for sample in samples]
         )
-        tried = np.frombuffer(self._heard("count"), self.spec.dtype)
-        counts = self._timed(
-            "count",
-            lambda: [
-                np.searchsorted(run, tried, side).astype(np.int64).tobytes()
-                for side in ("left", "right")
-                for run in runs
-            ],
-        )
-        self._say(below=counts[: len(runs)], through=counts[len(runs) :])
-        for part, pieces in self._heard("exchange"):
-            keys = self._timed("exchange", partial(self._taken, runs, pieces, "keys"))
-            if self.spec.index:
-                taken = partial(self._taken, self.positions, pieces, "positions")
-                positions = self._timed("exchange", taken)
-                keys = self._timed("merge", partial(merged_positions, keys, positions))
-            else:
-                self._timed("merge", keys.sort)
-            if self.spec.descending:
-                keys = np.ascontiguousarray(keys[::-1])
-            self.space.parts[part] = Sorted(keys)
+        with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
+            merging = []
+            for part, pieces in self._cut(runs):
+                taken = self._timed("exchange", partial(self._part, runs, pieces))
+                merging.append((part, threads.submit(self._merged, *taken)))
+            self._timed("merge", partial(self._keep, merging))
         return {
             "seconds": sum(self.seconds.values()),
             "phases": self.seconds,
@@ -162,15 +127,15 @@ class _Share:
         for piece in remote:
             target = keys[at : at + piece.size]
             size = self.spec.sizes[piece.chunk]
-            item = Wanted(self.spec.keys[piece.chunk], piece.low, piece.high, (size,), target)
+            item = Wanted(self.spec.key(piece.chunk), piece.low, piece.high, (size,), target)
             wanted.setdefault(piece.owner, []).append(item)
             at += piece.size
         with ThreadPoolExecutor(max(2, self.threads), "fpmdask-sort") as threads:
             coming = threads.submit(self.fetcher.receive, wanted)
-            chunks = self._chunks([self.spec.keys[piece.chunk] for piece in here])
+            chunks = self._chunks([self.spec.key(piece.chunk) for piece in here])
             at = 0
             for piece in here:
-                chunk = chunks[self.spec.keys[piece.chunk]]
+                chunk = chunks[self.spec.key(piece.chunk)]
                 checked = checked_chunk(piece.chunk, chunk, (self.spec.sizes[piece.chunk],))
                 check_dtype(chunk.dtype, self.spec.dtype)
                 keys[at : at + piece.size] = checked[piece.low : piece.high]
@@ -213,7 +178,49 @@ class _Share:
             raise PeersMissing(self.side.worker.address)
         return found
 
+    def _cut(self, runs: Sequence[np.ndarray]) -> Any:
+        """Answer the coordinator's questions about the runs until it knows where to cut them.
+
+        Returns what this worker is to take: (part, pieces of runs) for each of its parts.
+        """
+        while True:
+            note = self._note()
+            if "count" in note:
+                tried = np.frombuffer(note["count"], self.spec.dtype)
+                below, through = self._timed("count", partial(_counts, runs, tried))
+                self._say(below=below, through=through)
+            elif "between" in note:
+                count, wanted = note["between"]
+                inner = [
+                    [sampled(run[low:high], count).tobytes() for low, high in places]
+                    for run, places in zip(runs, wanted, strict=True)
+                ]
+                self._say(inner=inner)
+            else:
+                return note["exchange"]
+
     # ---- the exchange
+
+    def _part(
+        self, runs: Sequence[np.ndarray], pieces: Sequence[Sequence[Any]]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the keys of one part, unsorted, and their positions where these are wanted."""
+        keys = self._taken(runs, pieces, "keys")
+        return keys, self._taken(self.positions, pieces, "positions") if self.spec.index else None
+
+    def _merged(self, keys: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
+        """Return a part of the result."""
+        if positions is None:
+            keys.sort()
+        else:
+            keys = merged_positions(keys, positions)
+        if self.spec.descending:
+            reverse(keys)
+        return keys
+
+    def _keep(self, merging: Sequence[tuple[int, Future[np.ndarray]]]) -> None:
+        for part, made in merging:
+            self.space.parts[part] = Sorted(made.result())
 
     def _taken(
         self, runs: Sequence[np.ndarray], pieces: Sequence[Sequence[Any]], what: str
@@ -239,11 +246,11 @@ class _Share:
 
     # ---- the coordinator
 
-    def _heard(self, what: str) -> Any:
-        note = self.notes.get()
+    def _note(self) -> Mapping[str, Any]:
+        note: Mapping[str, Any] | None = self.notes.get()
         if note is None or "stop" in note:
             raise RunCancelledError("this sort is not wanted any more")
-        return note[what]
+        return note
 
     def _say(self, **news: Any) -> None:
         worker = self.side.worker
@@ -264,6 +271,28 @@ class _Share:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
 
 
-def slices(keys: np.ndarray, count: int) -> list[np.ndarray]:
-    """Return an array in so many pieces of about the same size, not smaller than is worth it."""
-    return list(np.array_split(keys, min(count, max(1, keys.size >> 14))))
+def _counts(runs: Sequence[np.ndarray], tried: np.ndarray) -> list[list[bytes]]:
+    """Return, packed, how many keys of each run are below each candidate, and how many through."""
+    return [
+        [np.searchsorted(run, tried, side).astype(np.int64).tobytes() for run in runs]
+        for side in ("left", "right")
+    ]
+
+
+def reverse(keys: np.ndarray) -> None:
+    """Reverse an array in place, in blocks: another copy of all might not fit.
+
+    Examples
+    --------
+    >>> keys = np.arange(5)
+    >>> reverse(keys)
+    >>> keys
+    array([4, 3, 2, 1, 0])
+    """
+    low, high = 0, keys.size
+    while high - low > 1:
+        count = min(REVERSED, (high - low) // 2)
+        head = keys[low : low + count].copy()
+        keys[low : low + count] = keys[high - count : high][::-1]
+        keys[high - count : high] = head[::-1]
+        low, high = low + count, high - count

@@ -62,7 +62,7 @@ def test_a_worker_holds_its_inputs_its_part_of_c_and_two_panels(layout, measured
         c = balancer.matmul(a, b, layout=layout, distribution=distribution)
         after = client.run(peak)
         report = balancer.report
-        depth = max(k1 - k0 for k0, k1 in panels(check(a, b)))
+        depth = max(k1 - k0 for k0, k1 in panels(check(a, b), 3))
         update = PanelUpdate(WorkerContext(), width=N, depth=panel_depth(N))
         addresses = dict(zip(report.workers, report.addresses, strict=True))
         for share in report.shares:

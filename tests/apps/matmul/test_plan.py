@@ -87,7 +87,7 @@ def test_panels_cover_k_within_the_bytes(b_rows, deepest, data):
     ends = sorted(data.draw(st.sets(st.integers(1, inner))) | {inner})
     a_columns = tuple(int(n) for n in np.diff([0, *ends]))
     spec = make(((3,), a_columns), (tuple(b_rows), (2,)))
-    cut = panels(spec, deepest * 2 * 8)
+    cut = panels(spec, 2, deepest * 2 * 8)
     assert [k0 for k0, _ in cut] == [0, *(k1 for _, k1 in cut[:-1])]
     assert cut[-1][1] == inner
     assert all(0 < k1 - k0 <= deepest for k0, k1 in cut)
@@ -95,8 +95,44 @@ def test_panels_cover_k_within_the_bytes(b_rows, deepest, data):
 
 def test_panels_end_with_chunks_where_they_can():
     spec = make(((3,), (100,)), ((30, 30, 40), (2,)))
-    assert panels(spec, 40 * 16) == ((0, 30), (30, 60), (60, 100))
-    assert panels(spec, 20 * 16) == ((0, 15), (15, 30), (30, 45), (45, 60), (60, 80), (80, 100))
+    assert panels(spec, 2, 40 * 16) == ((0, 30), (30, 60), (60, 100))
+    assert panels(spec, 2, 20 * 16) == ((0, 15), (15, 30), (30, 45), (45, 60), (60, 80), (80, 100))
+
+
+def test_panels_of_a_are_cut_where_c_is_narrow():
+    """Two of them are little beside a share of A, or of C, and never more than sixteen or so."""
+    for shape, workers, deepest in (
+        ((10**6, 1000, 1), 4, 62),
+        ((10**6, 1000, 1), 32, 128),
+        ((10**8, 10, 1), 4, 1),
+        ((10**7, 100, 10), 4, 6),
+        ((10**7, 100, 100), 4, 50),
+        ((10**6, 4096, 2000), 4, 128),
+        ((1000, 10**6, 1), 4, 512),
+    ):
+        cut = panels(whole(shape), workers)
+        depth = max(k1 - k0 for k0, k1 in cut)
+        assert 0.9 * deepest <= depth <= deepest
+        assert len(cut) <= max(17, shape[1] // 100)
+
+
+def test_large_squares_keep_the_panels_that_are_best_for_them():
+    for n, depth in ((4096, 256), (8192, 512)):
+        for side in (n, 1024):
+            axis = (side,) * (n // side)
+            spec = MatmulSpec((n, n, n), np.dtype("f8"), (axis, axis), (axis, axis), "a", "b")
+            for workers in (1, 2, 6, 100):
+                assert {k1 - k0 for k0, k1 in panels(spec, workers)} == {depth}
+
+
+def test_a_narrow_product_fits_beside_its_inputs():
+    """C has 8 MB; two panels of A as deep as BLAS likes them would be 2 GB."""
+    spec = whole((10**6, 1000, 1))
+    assert sum(limits(spec, [4e8] * 4)) >= 10**6
+    thin = whole((10**8, 10, 1))  # A has 8 GB, two panels of it that are all of K twice as much
+    assert sum(limits(thin, [7e8] * 4)) >= 10**8
+    with pytest.raises(PartitionError, match="do not fit"):
+        limits(spec, [4e6] * 4)
 
 
 def test_rows_are_limited_by_memory():
@@ -106,6 +142,11 @@ def test_rows_are_limited_by_memory():
     assert limits(spec, [fixed + 2 * row, None, math.inf, 0, -5]) == [2, math.inf, math.inf, 0, 0]
     with pytest.raises(PartitionError, match="6 rows of C do not fit"):
         limits(spec, [fixed + 2 * row, fixed + 3 * row])
+
+
+def whole(shape):
+    m, k, n = shape
+    return MatmulSpec(shape, np.dtype("f8"), ((m,), (k,)), ((k,), (n,)), "a", "b")
 
 
 def make_shape(shape):

@@ -17,7 +17,7 @@ from distributed.core import Status
 import fpmdask
 from fpmdask.apps.matmul import distribute, kernel, product, run, share
 from fpmdask.apps.matmul.arrays import check, recompute
-from fpmdask.apps.matmul.plan import rows_within
+from fpmdask.apps.matmul.plan import deepest_panel, rows_within
 from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.apps.matmul.test_product import cluster, nothing_left
@@ -405,6 +405,7 @@ async def test_a_worker_that_joins_while_others_are_timed_has_its_limit(c, s, a,
             await asyncio.wait_for(joined.wait(), 20)
             go_on.set()
             result = await asyncio.wait_for(running, 30)
-            assert bounds[late.address] == rows_within(check(x, x.T), 1.2e6)
+            spec = check(x, x.T)
+            assert bounds[late.address] == rows_within(spec, 1.2e6, deepest_panel(spec, 3))
             assert 0 < bounds[late.address] < 400
             np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))

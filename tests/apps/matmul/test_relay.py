@@ -132,6 +132,21 @@ async def test_relayed_chunks_make_the_same_product(c, s, *workers, monkeypatch,
         assert not any(relayed for peer, relayed in asked if peer == workers[0].address)
 
 
+@cluster()
+async def test_relayed_chunks_make_the_same_product_of_few_rows(c, s, *workers, monkeypatch):
+    """All of A, on the worker with the slow link, is needed for every part of the columns of C."""
+    with_slow_links(monkeypatch, {"0"})
+    asked = asked_of(monkeypatch)
+    balancer = await fpmdask.Balancer(c)
+    a, b, expected = await inputs(c, workers[0])
+    few = c.persist(a[:20], workers=[workers[0].address], allow_other_workers=True)
+    await wait(few)
+    result = await balancer.matmul(few, b, distribution=EVEN)
+    assert "transposed" in balancer.report.layout
+    np.testing.assert_array_equal(await c.compute(result), expected[:20])
+    assert any(relayed for _, relayed in asked)
+
+
 @pytest.mark.parametrize("who", ["relay", "owner", "nobody"])
 @cluster()
 async def test_what_a_relay_cannot_give_comes_from_the_owner(c, s, *workers, monkeypatch, who):

@@ -13,6 +13,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import distribute, stored
 from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.written import MARK, Written, joined, missing
 from fpmdask.errors import CoordinatorError, PartitionError
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -34,11 +35,7 @@ def short_rounds(monkeypatch):
 @pytest.fixture
 def small_memory(monkeypatch):
     """Memory for tiles of a few units only."""
-
-    async def few(client, names):
-        return 2 * 20_000.0
-
-    monkeypatch.setattr(stored, "free_nbytes", few)
+    monkeypatch.setattr(stored, "free_nbytes", lambda workers: 2 * 60_000.0)
 
 
 def on_disk(path, values, chunks):
@@ -52,6 +49,11 @@ def matrices(tmp_path):
     a, b = random.integers(-9, 9, (50, 30)) * 1.0, random.integers(-9, 9, (30, 40)) * 1.0
     lazy = [da.from_zarr(on_disk(tmp_path / name, x, (16, 16))) for name, x in (("a", a), ("b", b))]
     return lazy[0], lazy[1], a @ b
+
+
+def on_store(array):
+    """What others see of an array: its attributes, too."""
+    return zarr.open_array(array.store, path=array.path)
 
 
 async def nothing_left(scheduler):
@@ -76,7 +78,7 @@ async def test_the_stored_product_equals_numpy(c, s, *workers, tmp_path, small_m
     result = await balancer.matmul(a, b, out=out)
     np.testing.assert_array_equal(out[:], expected)
     np.testing.assert_array_equal(await c.compute(result), expected)
-    assert stored.MARK not in out.attrs
+    assert MARK not in on_store(out).attrs
     del result
     await nothing_left(s)
 
@@ -112,7 +114,8 @@ async def test_the_same_call_goes_on_after_a_failure(
     with pytest.raises(OSError, match="No space left"):
         await balancer.matmul(a, b, out=out)
     await nothing_left(s)
-    assert [tuple(corner) for corner in out.attrs[stored.MARK]["done"]] == written
+    assert written == [(0, 0), (0, 10)]
+    assert on_store(out).attrs[MARK]["done"] == [[0, 50, 0, 20]]
 
     async def counted(client, tile, target, row, column):
         assert (row, column) not in written
@@ -120,8 +123,7 @@ async def test_the_same_call_goes_on_after_a_failure(
         await write(client, tile, target, row, column)
 
     monkeypatch.setattr(stored, "_write", counted)
-    again = zarr.open_array(str(tmp_path / "c"), mode="r+")
-    await balancer.matmul(a, b, out=again)
+    await balancer.matmul(a, b, out=out)
     np.testing.assert_array_equal(out[:], expected)
     assert len(set(written)) == len(written) > 2
 
@@ -141,8 +143,9 @@ async def test_a_write_that_fails_on_a_worker_leaves_nothing(c, s, *workers, tmp
 async def test_tiles_of_another_product_do_not_count(c, s, *workers, tmp_path, small_memory):
     a, b, expected = matrices(tmp_path)
     out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
-    done = stored.Finished(out, ["another"], (10, 10))
-    done.add((0, 0))
+    earlier = Written(out, "earlier")
+    earlier.begin(["another"])
+    earlier.add((0, 50, 0, 20))
     balancer = await fpmdask.Balancer(c)
     await balancer.matmul(a, b, out=out)
     np.testing.assert_array_equal(out[:], expected)
@@ -194,9 +197,9 @@ async def test_an_out_that_cannot_be_is_refused_at_once(c, s, *workers, tmp_path
         with pytest.raises(PartitionError, match=message):
             balancer.matmul(a, b, out=out)
     out = zarr.open_array(path, mode="r+")
-    with pytest.raises(PartitionError, match="out needs two matrices"):
+    with pytest.raises(PartitionError, match=r"shape \(50, 40\); C has \(50,\)"):
         balancer.matmul(a, b[:, 0], out=out)
-    with pytest.raises(PartitionError, match="no distribution"):
+    with pytest.raises(PartitionError, match="no distribution of whole rows"):
         balancer.matmul(a, b, out=out, distribution={"0": 50})
     assert not s.plugins["fpmdask"].runs
 
@@ -205,7 +208,7 @@ async def test_an_out_that_cannot_be_is_refused_at_once(c, s, *workers, tmp_path
 async def test_only_a_tile_has_to_fit(c, s, *workers, tmp_path, small_memory, monkeypatch):
     a, b, expected = matrices(tmp_path)
     out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
-    monkeypatch.setattr(distribute, "free_nbytes", lambda context, address: 20_000.0)
+    monkeypatch.setattr(distribute, "free_nbytes", lambda context, address: 30_000.0)
     balancer = await fpmdask.Balancer(c)
     with pytest.raises(PartitionError, match="50 rows of C do not fit"):
         await balancer.matmul(a, b)
@@ -220,27 +223,171 @@ async def test_a_worker_that_is_not_there_is_named(c, s, *workers, tmp_path):
     balancer = await fpmdask.Balancer(c, workers=["nobody"])
     with pytest.raises(CoordinatorError, match="nobody"):
         await balancer.matmul(a, b, out=out)
+    with pytest.raises(CoordinatorError, match="no worker"):
+        await balancer.matmul(a[:, :0], b[:0], out=out)
 
 
 def test_columns_are_halved_before_rows():
     spec = MatmulSpec((64, 8, 64), np.dtype("f8"), ((64,), (8,)), ((8,), (64,)), "a", "b")
-    shapes = [stored.tile_shape(spec, (10, 20), nbytes) for nbytes in (1e6, 48e3, 30e3, 9e3)]
+    shapes = [stored.tile_shape(spec, (10, 20), nbytes, 1) for nbytes in (1e6, 7e4, 4e4, 15e3)]
     assert shapes == [(64, 64), (64, 40), (64, 20), (20, 20)]
     with pytest.raises(PartitionError, match="10 × 20 elements"):
-        stored.tile_shape(spec, (10, 20), 1000)
+        stored.tile_shape(spec, (10, 20), 1000, 1)
+
+
+def full_after(tiles, monkeypatch):
+    """A disk that is full once so many tiles are written; what undoes that."""
+    write, written = stored._write, []
+
+    async def full(client, tile, target, row, column):
+        if len(written) == tiles:
+            raise OSError(28, "No space left on device")
+        written.append((row, column))
+        await write(client, tile, target, row, column)
+
+    monkeypatch.setattr(stored, "_write", full)
+    return lambda: monkeypatch.setattr(stored, "_write", write)
 
 
 @cluster()
-async def test_an_input_is_not_written_over(c, s, *workers, tmp_path):
+async def test_tiles_that_another_handle_has_written_over_do_not_count(
+    c, s, *workers, tmp_path, small_memory, monkeypatch
+):
+    a, b, expected = matrices(tmp_path)
+    path = str(tmp_path / "c")
+    one = zarr.create_array(path, shape=(50, 40), chunks=(10, 10), dtype="f8")
+    two = zarr.open_array(path, mode="r+")
     balancer = await fpmdask.Balancer(c)
-    values = np.arange(64.0).reshape(8, 8)
-    place = tmp_path / "both"
-    both = on_disk(place, values, (4, 4))
-    ones = da.ones((8, 8), chunks=4)
-    for a, b in [
-        (da.from_zarr(both), ones),
-        (ones[:, :4], da.from_zarr(str(place)).T[::2]),
-    ]:
-        with pytest.raises(PartitionError, match="which an input is read from"):
-            await balancer.matmul(a, b, out=both)
-    np.testing.assert_array_equal(both[:], values)
+    emptied = full_after(2, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        await balancer.matmul(a, b, out=one)
+    three = zarr.open_array(path, mode="r+")  # it remembers the tiles that are done
+    emptied()
+    await balancer.matmul(-a, b, out=two)
+    np.testing.assert_array_equal(on_store(one)[:], -expected)
+    await balancer.matmul(a, b, out=one)
+    np.testing.assert_array_equal(on_store(one)[:], expected)
+    await balancer.matmul(-a, b, out=three)
+    three.attrs["note"] = "kept"
+    await balancer.matmul(a, b, out=one)
+    np.testing.assert_array_equal(on_store(one)[:], expected)
+    assert dict(on_store(one).attrs) == {"note": "kept"}
+
+
+@cluster()
+async def test_less_memory_makes_smaller_tiles_of_what_is_missing(
+    c, s, *workers, tmp_path, small_memory, monkeypatch
+):
+    a, b, expected = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    balancer = await fpmdask.Balancer(c)
+    emptied = full_after(2, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        await balancer.matmul(a, b, out=out)
+    emptied()
+    write, written = stored._write, []
+
+    async def counted(client, tile, target, row, column):
+        written.append((row, row + tile.shape[0], column, column + tile.shape[1]))
+        await write(client, tile, target, row, column)
+
+    monkeypatch.setattr(stored, "_write", counted)
+    monkeypatch.setattr(stored, "free_nbytes", lambda workers: 60_000.0)
+    monkeypatch.setattr(distribute, "free_nbytes", lambda context, address: 20_000.0)
+    await balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[:], expected)
+    assert written == [
+        (row, min(50, row + 20), column, column + 10) for row in (0, 20, 40) for column in (20, 30)
+    ]
+
+
+@cluster()
+async def test_a_tile_that_does_not_fit_asks_for_what_helps(
+    c, s, *workers, tmp_path, small_memory, monkeypatch
+):
+    a, b, _ = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    monkeypatch.setattr(distribute, "free_nbytes", lambda context, address: 9_000.0)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(PartitionError, match=r"do not fit.*or give out smaller chunks") as caught:
+        await balancer.matmul(a, b, out=out)
+    assert "out=" not in str(caught.value)
+    assert MARK not in on_store(out).attrs
+
+
+@cluster()
+async def test_a_refusal_keeps_what_is_written(c, s, *workers, tmp_path, small_memory, monkeypatch):
+    a, b, _ = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    balancer = await fpmdask.Balancer(c)
+    full_after(2, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        await balancer.matmul(a, b, out=out)
+    kept = on_store(out).attrs[MARK]
+    assert "run" not in kept
+
+    async def refuse(client, target, workers):
+        assert on_store(out).attrs[MARK] == {**kept, "run": target.run}
+        raise PartitionError("elsewhere")
+
+    monkeypatch.setattr(stored, "check_reached", refuse)
+    with pytest.raises(PartitionError, match="elsewhere"):
+        await balancer.matmul(-a, b, out=out)
+    assert on_store(out).attrs[MARK] == kept
+
+
+@pytest.mark.parametrize("sides", ["matrix vector", "vector matrix", "vector vector"])
+@cluster()
+async def test_vectors_lose_their_axis_as_in_numpy(c, s, *workers, tmp_path, small_memory, sides):
+    a, b, expected = matrices(tmp_path)
+    left, right = sides.split()
+    row, column = (
+        (3 if left == "vector" else slice(None)),
+        (5 if right == "vector" else slice(None)),
+    )
+    expected = expected[row, column]
+    out = zarr.create_array(
+        str(tmp_path / "c"), shape=expected.shape, chunks=(8,) * expected.ndim, dtype="f8"
+    )
+    balancer = await fpmdask.Balancer(c)
+    result = await balancer.matmul(a[row], b[:, column], out=out)
+    np.testing.assert_array_equal(out[...], expected)
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
+@pytest.mark.parametrize("shape", [(50, 0, 40), (0, 30, 40), (50, 30, 0)])
+@cluster()
+async def test_a_side_of_0_makes_zeros_or_nothing(c, s, *workers, tmp_path, shape):
+    height, inner, width = shape
+    a, b = da.ones((height, inner), chunks=16), np.ones((inner, width))
+    out = on_disk(tmp_path / "c", np.full((height, width), 7.0), (16, 16))
+    balancer = await fpmdask.Balancer(c)
+    result = await balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[...], np.zeros((height, width)))
+    np.testing.assert_array_equal(await c.compute(result), np.zeros((height, width)))
+    if height and width:
+        column = on_disk(tmp_path / "v", np.full(height, 7.0), (16,))
+        await balancer.matmul(a, b[:, 0], out=column)
+        np.testing.assert_array_equal(column[...], np.zeros(height))
+    with pytest.raises(PartitionError, match=r"C has \(1, "):
+        balancer.matmul(np.ones((1, inner)), b, out=out)
+
+
+def test_what_is_missing_and_what_is_done_cover_c_once():
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        done, covered = [], np.zeros((9, 7), bool)
+        while not covered.all():
+            row0, row1, column0, column1 = part = missing((0, 9, 0, 7), done)[0]
+            row1 = int(random.integers(row0, row1)) + 1
+            column1 = int(random.integers(column0, column1)) + 1
+            part = (row0, row1, column0, column1)
+            assert not covered[row0:row1, column0:column1].any()
+            covered[row0:row1, column0:column1] = True
+            done = joined(done, part)
+            assert sum((r1 - r0) * (c1 - c0) for r0, r1, c0, c1 in done) == covered.sum()
+            left = covered.copy()
+            for r0, r1, c0, c1 in missing((0, 9, 0, 7), done):
+                assert not left[r0:r1, c0:c1].any()
+                left[r0:r1, c0:c1] = True
+            assert left.all()

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 from dataclasses import replace
 
 import dask
@@ -279,6 +280,71 @@ async def test_a_worker_that_hangs_is_not_waited_for(c, s, *workers, monkeypatch
     assert "as late as the others" in balancer.report.left_out["1"]
     release.set()
     np.testing.assert_array_equal(await c.compute(found), np.sort(await c.compute(x)))
+
+
+@cluster()
+async def test_steps_in_which_nobody_is_done_may_take_long(c, s, *workers, monkeypatch):
+    original = share._Share._runs
+    monkeypatch.setattr(share._Share, "_runs", lambda self: (time.sleep(3), original(self))[1])
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random(1000)
+    with dask.config.set({"fpmdask.hang": "1s"}):
+        found = await balancer.sort(values)
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+    assert not balancer.report.left_out
+
+
+@cluster(worker_kwargs={"memory_limit": 0})
+async def test_workers_without_a_memory_limit_sort(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random(5000)
+    np.testing.assert_array_equal(await c.compute(await balancer.sort(values)), np.sort(values))
+    order = await balancer.argsort(values)
+    np.testing.assert_array_equal(await c.compute(order), np.argsort(values))
+
+
+@cluster(nthreads=2)
+async def test_counts_are_repeated_where_samples_mislead(c, s, *workers, monkeypatch):
+    """With two samples of each run the first counts cannot meet any share."""
+    monkeypatch.setattr(run, "sample_count", lambda *_: 2)
+    steps = []
+    balancer = await fpmdask.Balancer(c, progress=lambda e: steps.append(e.get("step")))
+    values = RANDOM.random(300_000)  # few: the same for everybody
+    for descending in (False, True):
+        found = await balancer.sort(values, descending=descending)
+        expected = np.sort(values)[::-1] if descending else np.sort(values)
+        np.testing.assert_array_equal(await c.compute(found), expected)
+        units = [share["units"] for share in balancer.report.shares]
+        assert max(abs(n / 100_000 - 1) for n in units) < 0.01
+    assert steps.count("count") > 4
+
+
+@pytest.mark.parametrize("kind", ["equal", "most", "zipf", "ordered"])
+@cluster()
+async def test_skewed_keys_are_shared_out_within_a_hundredth(c, s, *workers, kind):
+    count = 120_000  # few: the same for everybody
+    values = {
+        "equal": np.full(count, 7),
+        "most": np.where(RANDOM.random(count) < 0.95, 7, RANDOM.integers(0, 99, count)),
+        "zipf": RANDOM.zipf(1.3, count),
+        "ordered": np.arange(count),
+    }[kind]
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.sort(values)
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+    assert all(abs(share["units"] / 40_000 - 1) <= 0.01 for share in balancer.report.shares)
+
+
+@cluster()
+async def test_what_cannot_be_sorted_is_refused_before_it_is_computed(c, s, *workers):
+    """Neither names that are unknown nor more than the memory leave a task behind."""
+    x = da.random.default_rng(1).random(1000, chunks=100)
+    with pytest.raises(CoordinatorError, match="no worker nope"):
+        await (await fpmdask.Balancer(c, workers=["nope"])).sort(x)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(PartitionError, match="not in memory yet"):
+        await balancer.sort(da.zeros(10**13, chunks=10**12))
+    assert not s.tasks
 
 
 @cluster()

@@ -54,6 +54,7 @@ FRAME = pd.DataFrame(
     index=pd.Index(RANDOM.integers(0, 500, ROWS), name="id"),
 )
 DATED = FRAME[["date", "delta", "float"]].set_index("date")
+NUMBERS = pd.DataFrame({"a": RANDOM.random(ROWS), "b": RANDOM.random(ROWS)})
 KEYS = [
     *((column, True) for column in FRAME.columns),
     ("id", True),
@@ -228,6 +229,18 @@ async def test_partitions_with_other_categories(c, s, *workers):
     ordered = x.assign(a=x.a.map_partitions(lambda a: a.cat.as_ordered()))
     with pytest.raises(PartitionError, match="categories of 'a' differ"):
         await balancer.sort_values(ordered, "n")
+
+
+@cluster()
+async def test_partitions_with_columns_in_another_order(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pieces = [
+        pd.DataFrame({"a": [3.0, 1.0], "b": [0.0, 0.5]}),
+        pd.DataFrame({"b": [9.0], "a": [2.0]}),
+    ]
+    x = dd.from_map(lambda piece: piece, pieces, meta=pieces[0])
+    for by in ("a", "b", ["b", "a"]):
+        await check_sorted(c, await balancer.sort_values(x, by), pd.concat(pieces), by)
 
 
 @cluster()
@@ -407,6 +420,7 @@ async def test_without_dask_dataframe_it_is_said_what_to_install(c, s, *workers,
         [DATED, DATED.iloc[:0]],
         [FRAME, FRAME.iloc[:100]],
         [FRAME[["few"]], FRAME[["few"]].astype(float)],
+        [NUMBERS, NUMBERS[["b", "a"]]],
         [FRAME[[]], FRAME[[]]],
     ],
 )

@@ -1,0 +1,194 @@
+"""Rows are sorted where workers leave, do nothing, have little memory or are not there."""
+
+import asyncio
+import threading
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from dask._task_spec import Task
+from distributed.core import Status
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.sort import frames, homes
+from fpmdask.apps.sort.homes import Homes, Waiting
+from fpmdask.errors import ChunksLostError, CoordinatorError
+from tests.apps.sort.test_sort_values import (
+    CONFIG,
+    FRAME,
+    check_sorted,
+    cluster,
+    frame_of,
+    nothing_left,
+)
+
+HELD = threading.Event()
+
+
+def hold():
+    HELD.wait(30)
+
+
+def two_workers():
+    config = CONFIG | {"distributed.worker.memory.pause": False, "fpmdask.hang": "1s"}
+    threads = [("127.0.0.1", 1)] * 2
+    return gen_cluster(client=True, nthreads=threads, config=config, timeout=90)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(homes, "LEAST_PATIENCE", 0.0)
+    HELD.clear()
+    yield
+    HELD.set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["paused", "silent"])
+@two_workers()
+async def test_a_worker_that_does_nothing_is_named(c, s, *workers, what, monkeypatch):
+    ended = []
+
+    async def asked(self, name, tasks, at, *more):
+        """Stop a worker to which tasks are pinned already."""
+        if workers[1].address in at.values() and not ended:
+            if what == "paused":
+                workers[1].status = Status.paused
+            else:
+                busy = c.submit(hold, workers=[workers[1].address])
+                while not workers[1].state.executing:
+                    await asyncio.sleep(0.01)
+                workers[1].periodic_callbacks["heartbeat"].stop()
+            ended.append(busy if what == "silent" else None)
+        return await original(self, name, tasks, at, *more)
+
+    original = Homes.asked
+    monkeypatch.setattr(Homes, "asked", asked)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(FRAME))
+    says = {"paused": "been paused, .* its memory is full", "silent": "nothing was heard of it"}
+    with pytest.raises(CoordinatorError, match=f"worker {workers[1].name} keeps .* {says[what]}"):
+        await asyncio.wait_for(balancer.sort_values(x, "id"), 20)
+    HELD.set()
+    if what == "paused":
+        workers[1].status = Status.running
+    else:
+        workers[1].periodic_callbacks["heartbeat"].start()
+    await check_sorted(c, await balancer.sort_values(x, "id"), FRAME, "id")
+    del x
+    ended.clear()
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@two_workers()
+async def test_a_paused_worker_that_is_done_stops_nobody(c, s, *workers, monkeypatch):
+    seen = []
+
+    def look(self, there):
+        for found in original(self, there):
+            seen.append(found)
+            yield found
+            HELD.set()  # the worker was not complained about
+
+    original = Waiting.look
+    monkeypatch.setattr(Waiting, "look", look)
+    tasks = {("some", 0): Task(("some", 0), int, 3), ("some", 1): Task(("some", 1), hold)}
+    at = {key: worker.address for key, worker in zip(tasks, workers, strict=True)}
+    asking = asyncio.ensure_future(Homes(c, 1.0).asked("some", tasks, at, [], {}))
+    while not (workers[0].data and workers[1].state.executing):
+        await asyncio.sleep(0.01)
+    workers[0].status = Status.paused
+    assert await asyncio.wait_for(asking, 20) == [3, None]
+    assert (workers[0].address, True) in seen
+
+
+def test_signs_of_life():
+    def worker(status, seen, executing, held=0, spilled=0):
+        metrics = {
+            "task_counts": {"executing": executing} if executing else {},
+            "managed_bytes": held,
+            "spilled_bytes": {"memory": spilled, "disk": spilled},
+        }
+        return {"status": status, "last_seen": seen, "metrics": metrics}
+
+    def found(*told):
+        waiting = Waiting(3 * homes.LOOK_SECONDS)
+        return [late for one in told for late in waiting.look({"w": one})]
+
+    assert not found(*(worker("running", n, 0) for n in range(9)))
+    assert found(*[worker("running", 1, 0)] * 5) == [("w", False)]
+    assert not found(*[worker("running", 1, 0)] * 4, worker("running", 2, 0))
+    assert found(*(worker("paused", n, 0) for n in range(5))) == [("w", True)]
+    assert not found(*(worker("paused", n, 1) for n in range(9)))
+    assert not found(*(worker("paused", n, 0, held=n) for n in range(9)))
+    assert not found(*(worker("paused", n, 0, spilled=n) for n in range(9)))
+    assert found(*[worker("paused", 1, 1)] * 5) == [("w", False)]
+
+
+@pytest.mark.parametrize("step", ["look", "sort", "sorted-rows"])
+@cluster()
+async def test_partitions_lost_on_the_way_are_named(c, s, *workers, step, monkeypatch):
+    """What is made of them is lost with them, but only this process knows of that."""
+    left = []
+
+    def leaving(original):
+        async def run(self, name, *more):
+            if name.startswith(f"fpmdask-{step}-"):
+                left.append(await workers[1].close(timeout=1))
+            return await original(self, name, *more)
+
+        return run
+
+    def progress(event):
+        if event["event"] == "step" and event["step"] == step and not left:
+            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+
+    for run in (Homes.made, Homes.asked):
+        monkeypatch.setattr(Homes, run.__name__, leaving(run))
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    pieces = {("only", n): FRAME.iloc[n::3] for n in range(3)}
+    futures = await c.scatter(pieces, direct=True, hash=False)
+    x = dd.from_graph(futures, FRAME.iloc[:0], (None,) * 4, [*pieces], "given")
+    with pytest.raises(ChunksLostError, match=r"input chunks are gone .*'given-") as caught:
+        await asyncio.wait_for(balancer.sort_values(x, "id"), 60)
+    assert left
+    assert "fpmdask" not in str(caught.value)
+    del futures, x, caught
+    await nothing_left(s)
+
+
+@cluster(workers=2)
+async def test_no_worker_gets_more_rows_than_it_has_memory_for(c, s, *workers, monkeypatch):
+    """Also where it holds a little more than that already."""
+    small, large = (worker.address for worker in workers)
+    free = {small: 1e6, large: 1e9}
+    monkeypatch.setattr("fpmdask.apps.sort.run.free_nbytes", lambda context, address: free[address])
+    row = 400
+    pdf = pd.DataFrame(np.random.default_rng(1).random((10_000, row // 8))).add_prefix("c")
+    here = await c.scatter({("rows", 0): pdf.iloc[:860]}, workers=[small], hash=False)
+    there = await c.scatter({("rows", 1): pdf.iloc[860:]}, workers=[large], hash=False)
+    x = dd.from_graph({**here, **there}, pdf.iloc[:0], (None,) * 3, [*here, *there], "given")
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.sort_values(x, "c0")
+    units = {share["worker"]: share["units"] for share in balancer.report.shares}
+    assert 700 < units[str(workers[0].name)] < 1e6 / (frames.COPIES * row)
+    await check_sorted(c, found, pdf, "c0")
+
+
+@gen_cluster(client=True, nthreads=[], config=CONFIG)
+async def test_without_workers_it_is_said_at_once(c, s):
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(CoordinatorError, match="no worker is connected"):
+        await asyncio.wait_for(balancer.sort_values(frame_of(FRAME), "id"), 20)
+    assert not s.tasks
+
+
+@cluster()
+async def test_a_named_worker_that_is_not_there_is_named(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["nope"])
+    with pytest.raises(CoordinatorError, match="no worker nope in the cluster"):
+        await balancer.sort_values(frame_of(FRAME), "id")
+    assert not s.tasks
