@@ -134,31 +134,39 @@ Published = Sequence[tuple[Any, int, Any]]
 async def publish(context: RunContext, keys: Mapping[str, Published]) -> bool:
     """Make parts Dask data of the calling client: worker → (Dask key, part, bounds of the chunk).
 
-    Nothing is published and False returned when one of the workers is gone or closing.
+    Nothing is published and False returned when one of the workers is gone or closing. Whatever is
+    raised, a cancellation too, ends the run on its workers, and nothing stays published.
+
+    Raises
+    ------
+    RunCancelledError
+        If the client has disconnected.
     """
-    answers = await asyncio.gather(
-        *(
-            context.scheduler.rpc(address).fpmdask_publish(run=context.run, chunks=list(chunks))
-            for address, chunks in keys.items()
-        ),
-        return_exceptions=True,
-    )
+    try:
+        answers = await asyncio.gather(
+            *(
+                context.scheduler.rpc(address).fpmdask_publish(run=context.run, chunks=list(chunks))
+                for address, chunks in keys.items()
+            ),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, OSError):
+                raise answer
+        if context.client not in context.scheduler.clients:
+            # it left at this moment, and its cancellation is on the way: the scheduler would make
+            # a client of this name that never ends and holds the result for ever
+            raise RunCancelledError(f"the client of run {context.run} has disconnected")
+    except BaseException:
+        # in this order: a worker that has not published yet does not do so after the first message
+        context.forget()
+        _free(context, keys)
+        raise
     # None is what Dask answers where there is no such handler any more: the worker is closing
-    failures = [a for a in answers if a is None or isinstance(a, BaseException)]
-    gone = [address for address in keys if address not in context.scheduler.workers]
-    if failures or gone:
-        for address in keys.keys() - set(gone):
-            published = [key for key, _, _ in keys[address]]
-            message = {"op": "free-keys", "keys": published, "stimulus_id": context.run}
-            context.scheduler.worker_send(address, message)
-        for failure in failures:
-            if failure is not None and not isinstance(failure, OSError):
-                raise failure
+    failed = any(answer is None or isinstance(answer, OSError) for answer in answers)
+    if failed or any(address not in context.scheduler.workers for address in keys):
+        _free(context, keys)
         return False
-    if context.client not in context.scheduler.clients:
-        # it left at this moment, and its cancellation is on the way: the scheduler would make
-        # a client of this name that never ends and holds the result for ever
-        raise RunCancelledError(f"the client of run {context.run} has disconnected")
     for address, answer in zip(keys, answers, strict=True):
         assert isinstance(answer, dict)
         nbytes = answer["nbytes"]
@@ -168,4 +176,13 @@ async def publish(context: RunContext, keys: Mapping[str, Published]) -> bool:
         for key, name in answer["types"].items():
             # what a computed task has and a scattered one has not; the recipe comes later
             context.scheduler.tasks[key].type = name
+        context.published.extend(nbytes)
     return True
+
+
+def _free(context: RunContext, keys: Mapping[str, Published]) -> None:
+    """Have the workers drop what of these keys they have published: the scheduler knows none."""
+    for address in keys.keys() & context.scheduler.workers.keys():
+        published = [key for key, _, _ in keys[address]]
+        message = {"op": "free-keys", "keys": published, "stimulus_id": context.run}
+        context.scheduler.worker_send(address, message)

@@ -73,6 +73,7 @@ class RunContext:
         self._kernel: dict[str, Any] | None = None
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self.errors: dict[str, Mapping[str, Any]] = {}
+        self.published: list[Any] = []  # keys of the result
         self._started = time.monotonic()
 
     # ---- progress
@@ -176,7 +177,7 @@ class RunContext:
             return str(answer["unusable"])
         self._prepared.add(address)
         if self._closed:
-            self._forget()
+            self.forget()
         return answer
 
     async def _introduce(self, address: str) -> WorkerIdentity | str:
@@ -323,12 +324,13 @@ class RunContext:
         """Tell all the workers that the run is over, and give the leases back."""
         self._closed = True
         self._acquired.set()  # who waits for it has nothing to join
-        self._forget()
+        self.forget()
         measuring = self.spec["measuring"]
         patience = measuring["deadline"] + measuring["hang"]
         self.coordinator.give_back(self.run, self._overdue, patience)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Tell the workers that the run is over: they stop what they do for it, and drop it."""
         self._tell_prepared({"op": "fpmdask-forget", "run": self.run})
         self._prepared.clear()
 

@@ -93,6 +93,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.links: dict[WorkerIdentity, Link] = {}
         self.runs: dict[str, RunContext] = {}
         self._results: dict[str, dict[str, Any]] = {}
+        self._answered: dict[str, RunContext] = {}  # the last run of each client
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._side_tasks: set[asyncio.Task[Any]] = set()
         self._patience: dict[str, asyncio.TimerHandle] = {}
@@ -182,16 +183,25 @@ class CoordinatorPlugin(SchedulerPlugin):
         answer: dict[str, Any] = {"events": context.events[seen:]}
         if run in self._results:
             answer["result"] = self._results[run]
+            # a client that gives up while this answer travels cancels its last run
+            self._answered[context.client] = context
             self._forget(run)
         return answer
 
     async def cancel(self, run: str) -> None:
-        """Stop a run; unknown runs have ended already."""
+        """Stop a run; release what it has published, which its client has not taken.
+
+        Unknown runs have ended already.
+        """
         task = self._tasks.get(run)
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        answered = (context for context in self._answered.values() if context.run == run)
+        context = self.runs.get(run) or next(answered, None)
         self._forget(run)
+        if context is not None and context.client in self.scheduler.clients:
+            self.scheduler.client_releases_keys(context.published, context.client, run)
 
     def _forget(self, run: str) -> None:
         self.runs.pop(run, None)
@@ -302,6 +312,7 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Cancel the runs of a client that is gone."""
+        self._answered.pop(client, None)
         for run, context in list(self.runs.items()):
             if context.client == client:
                 self.beside(self.cancel(run))

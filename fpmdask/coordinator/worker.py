@@ -299,12 +299,14 @@ class WorkerSide(WorkerPlugin):
         for channel in list(self._open_channels.get(peer, ())):
             channel.shut()
 
-    def publish(self, run: str, chunks: Sequence[tuple[Any, int, Any]]) -> dict[str, Any]:
+    def publish(self, run: str, chunks: Sequence[tuple[Any, int, Any]]) -> dict[str, Any] | None:
         """Make chunks of parts of ``run`` Dask data: (Dask key, part, bounds of the chunk).
 
         The parts are kept until `forget`, in case they must be published again under other keys.
         """
-        space = self.spaces[run]
+        space = self.spaces.get(run)
+        if space is None:
+            return None  # the run is over: nobody would free them
         data: dict[Any, Any] = {key: space.parts[part].chunk(at) for key, part, at in chunks}
         self.worker.update_data(data)
         return {

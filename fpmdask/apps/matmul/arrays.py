@@ -14,11 +14,11 @@ import dask.array as da
 import numpy as np
 from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
-from distributed import Client
+from distributed import Client, Future
 
 from fpmdask.apps.inputs import finished
 from fpmdask.apps.matmul.blas import gemm_accumulate
-from fpmdask.apps.matmul.inputs import in_memory, read, to_be_read
+from fpmdask.apps.matmul.inputs import in_memory, read, to_be_loaded, to_be_read
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.coordinator import proxy
@@ -191,7 +191,9 @@ async def product(
     Lazy inputs are read in mid-run, once it is known who needs what.
     """
     lazy = [x.name for x in (a, b) if await to_be_read(client, x)]
-    await proxy.check(client, "matmul", {**request, "lazy": lazy})
+    before = {getattr(x, "name", n): await to_be_loaded(client, x) for n, x in enumerate((a, b))}
+    loading = sum(nbytes for name, nbytes in before.items() if name not in lazy)
+    await proxy.check(client, "matmul", {**request, "lazy": lazy, "loading": loading})
     a, b = [x if getattr(x, "name", None) in lazy else await in_memory(client, x) for x in (a, b)]
     spec = check(a, b)
     placed = asyncio.get_running_loop().create_future()
@@ -217,11 +219,20 @@ async def product(
                 a, b = await reading
         value, _ = await running
         return a, b, collect(client, a, b, value)
-    finally:
+    except BaseException:
         # where one of them failed, or the caller gave up, the others have no purpose
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if not running.cancelled() and running.exception() is None:
+            let_go(client, running.result()[0])  # it was ready just then
+        raise
+
+
+def let_go(client: Client, value: Mapping[str, Any]) -> None:
+    """Release what a run has published for this client, which has no futures of it."""
+    for i, j in np.ndindex(len(value["rows"]), len(value["columns"])):
+        Future((value["name"], i, j), client).release()
 
 
 def collect(client: Client, a: da.Array, b: da.Array, value: Mapping[str, Any]) -> da.Array:
@@ -274,8 +285,11 @@ def recompute(
     spec = MatmulSpec.from_json(product)
     of_a = dict(zip(map(tuple, a_positions), a_blocks, strict=True))
     of_b = dict(zip(map(tuple, b_positions), b_blocks, strict=True))
+    for name, blocks in ((spec.a_name, of_a), (spec.b_name, of_b)):
+        for at, block in blocks.items():
+            spec.check_chunk((name, *at), block.dtype)
     row0, row1, column0, column1 = bounds
-    c = np.zeros((row1 - row0, column1 - column0), dtype=spec.dtype)
+    c = np.zeros((row1 - row0, column1 - column0), dtype=spec.sums)
     k0 = 0
     for depth in spec.a_chunks[1]:
         panel = np.empty((c.shape[0], depth), dtype=spec.dtype)
@@ -292,4 +306,4 @@ def recompute(
             left = panel[:, row : row + block.shape[0]]
             gemm_accumulate(left, block.astype(spec.dtype, copy=False), target)
         k0 += depth
-    return c
+    return c.astype(spec.dtype, copy=False)

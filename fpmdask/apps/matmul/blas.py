@@ -13,6 +13,8 @@ import numpy.typing as npt
 # and SciPy's BLAS is another library than NumPy's.
 from scipy.linalg import cython_blas
 
+from fpmdask.apps.matmul.spec import summed
+
 Array = npt.NDArray[Any]
 
 # dtype character: (routine, real numbers per element)
@@ -32,8 +34,8 @@ def gemm_accumulate(a: Array, b: Array, c: Array, *, beta: complex = 1.0, thread
         transpose of a C-ordered array is used as it lies; other strides, and operands of another
         dtype than ``c``, are copied first, as ``np.matmul`` does.
     c
-        Result of shape (M, N), writeable, whose dtype is that of ``a @ b``. Slices and transposes
-        of C-ordered arrays are updated where they lie.
+        Result of shape (M, N), writeable, whose dtype is that of ``a @ b``, or float32 where that
+        is float16. Slices and transposes of C-ordered arrays are updated where they lie.
     beta
         What the old ``c`` is multiplied by. With 0 it is not read, as in BLAS, so that it may be
         uninitialised.
@@ -119,7 +121,7 @@ def _check(a: Array, b: Array, c: Array, beta: complex, threads: int) -> None:
         if array.dtype.kind not in "biufc":
             raise TypeError(f"{name} has dtype {array.dtype}; convert it to a numeric dtype first")
     wanted = np.result_type(a.dtype, b.dtype)
-    if c.dtype.newbyteorder("=") != wanted:
+    if c.dtype.newbyteorder("=") not in (wanted, summed(wanted)):
         raise TypeError(f"c has dtype {c.dtype}, but {a.dtype} @ {b.dtype} gives {wanted}")
     if not c.flags.writeable:
         raise ValueError("c is read-only; pass a writeable array")

@@ -45,10 +45,12 @@ def check(context: RunContext) -> None:
     CoordinatorError
         If no worker, or not every named one, is connected.
     PartitionError
-        If the distribution names others, or C and the panels do not fit into memory.
+        If the distribution names others, or C, the panels and inputs that are to be sent or
+        computed first do not fit into memory.
     """
     spec = shared_out(context)
     candidates = context.candidates()
+    _check_loading(context, spec)
     _given(context, candidates, row_bounds(context, spec, candidates, timed_depth(context, spec)))
 
 
@@ -69,6 +71,20 @@ def shared_out(context: RunContext) -> MatmulSpec:
             spec, len(context.candidates())
         )
     return spec.transpose() if transposed else spec
+
+
+def _check_loading(context: RunContext, spec: MatmulSpec) -> None:
+    """Refuse inputs that do not fit beside C into what all workers have free: any may get them."""
+    loading = context.spec.get("loading", 0)
+    rows, _, width = spec.shape
+    needed = loading + rows * width * spec.dtype.itemsize
+    free = sum(free_nbytes(context, worker) for worker in context.scheduler.workers)
+    if loading and needed > free:
+        raise PartitionError(
+            f"the inputs do not fit: {loading} bytes of A and B are to be brought into the "
+            f"workers' memory and C takes {needed - loading}, {free:.0f} bytes are free; add "
+            "workers or memory, free what they hold, or give dask arrays and out=, a Zarr array"
+        )
 
 
 def timed_depth(context: RunContext, spec: MatmulSpec) -> int:
@@ -137,9 +153,12 @@ def scout_rows(rows: int, workers: int) -> int:
 
 
 async def find_distribution(
-    context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float], depth: int
+    context: RunContext, spec: MatmulSpec, bounds: dict[str, float], depth: int
 ) -> dict[str, int]:
-    """Return rows per worker address: as given, or by DFPA."""
+    """Return rows per worker address: as given, or by DFPA.
+
+    Into `bounds` go those of workers that join meanwhile.
+    """
     given = _given(context, list(context.workers), bounds)
     if given is not None:
         context.set_result(given, dict.fromkeys(given, 0.0), None, "given", given)
@@ -154,11 +173,11 @@ async def find_distribution(
             return dict(shares)
 
     def limit_of(address: str) -> float:
-        if address in bounds:
-            return bounds[address]
-        free = free_nbytes(context, address)  # it joined later
-        deepest = max(deepest_panel(spec, len(context.workers)), depth)
-        return rows_within(spec, free, deepest, context.spec["lazy"])
+        if address not in bounds:  # it joined later; afterwards it holds what was timed
+            free = free_nbytes(context, address)
+            deepest = max(deepest_panel(spec, len(context.workers)), depth)
+            bounds[address] = rows_within(spec, free, deepest, context.spec["lazy"])
+        return bounds[address]
 
     measuring = context.spec["measuring"]
     if measuring["policy"] is None:

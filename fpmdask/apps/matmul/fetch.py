@@ -145,7 +145,7 @@ class Fetcher:
         ChunksMissing
             If the peer is gone.
         """
-        shape, dtype = (tile.height, tile.width), self.spec.dtype
+        shape, dtype = (tile.height, tile.width), self.spec.sums
         height = min(tile.height, max(1, BAND_NBYTES // (tile.width * dtype.itemsize)))
         tops = range(0, tile.height, height)
         bands = [(top, min(top + height, tile.height)) for top in tops]
@@ -169,7 +169,7 @@ class Fetcher:
         asked = {peer: self._asked(peer, items) for peer, items in remote.items()}
         for item, piece in here:
             if panels[item.operand] is not piece:
-                self._check_dtype(item, piece.dtype)
+                self.spec.check_chunk(item.key, piece.dtype)
                 item.inside(panels[item.operand])[...] = piece
         nbytes = 0
         for peer, items in remote.items():
@@ -273,7 +273,7 @@ class Fetcher:
             answer = self._on_loop(asking)
             _check(answer, keys)
             for item, piece in zip(items, answer["pieces"], strict=True):
-                self._check_dtype(item, piece.dtype)
+                self.spec.check_chunk(item.key, piece.dtype)
                 item.inside(panels[item.operand])[...] = piece
                 yield piece.nbytes
             return
@@ -282,7 +282,7 @@ class Fetcher:
             _check(answer, keys)
             for item, kind in zip(items, answer["dtypes"], strict=True):
                 dtype = np.dtype(kind)
-                self._check_dtype(item, dtype)
+                self.spec.check_chunk(item.key, dtype)
                 target = item.inside(panels[item.operand])
                 if target.dtype == dtype:
                     channel.receive(target)
@@ -293,13 +293,6 @@ class Fetcher:
                 yield target.size * dtype.itemsize
         except OSError as error:
             raise ChunksMissing(keys) from error
-
-    def _check_dtype(self, item: Wanted, found: np.dtype[Any]) -> None:
-        if found.kind == "c" and self.spec.dtype.kind != "c":
-            raise PartitionError(
-                f"chunk {item.key} has dtype {found}, its dask array is not complex; give the "
-                "array the right dtype"
-            )
 
     def _on_loop(self, work: Any) -> Any:
         loop: Any = self.side.worker.loop

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 from typing import Any
@@ -37,6 +39,22 @@ async def to_be_read(client: Client, x: Any) -> bool:
         return False
     scheduler: Any = client.scheduler
     return not any((await scheduler.who_has(keys=[*flatten(x.__dask_keys__())])).values())
+
+
+async def to_be_loaded(client: Client, x: Any) -> int:
+    """Return the bytes that an array adds to the workers' memory before a run measures that.
+
+    What is made from chunks in their memory may consist of views of these, and counts nothing.
+    """
+    if isinstance(x, np.ndarray):
+        return x.nbytes
+    if futures_of(x):
+        return 0
+    scheduler: Any = client.scheduler
+    held = await scheduler.who_has(keys=[*flatten(x.__dask_keys__())])
+    elements = map(math.prod, itertools.product(*x.chunks))
+    missing = [n for n, holders in zip(elements, held.values(), strict=True) if not holders]
+    return int(sum(missing) * x.dtype.itemsize)
 
 
 async def read(

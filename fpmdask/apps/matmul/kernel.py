@@ -21,6 +21,7 @@ import numpy.typing as npt
 import scipy
 
 from fpmdask.apps.matmul.blas import Array, gemm_accumulate, uses_blas
+from fpmdask.apps.matmul.spec import summed
 from fpmdask.errors import KernelError
 from fpmdask.timing import Deadline, Scratch, WorkerContext
 
@@ -141,7 +142,7 @@ class PanelUpdate:
     depth : int
         Columns of A_b, rows of B_b, >= 1.
     dtype : str or dtype
-        Of all three, numeric.
+        Of all three, numeric; halves are summed up in single precision.
 
     Raises
     ------
@@ -193,7 +194,9 @@ class PanelUpdate:
             "dtype": kind.name,
         }
         self.implementation = (
-            f"scipy {scipy.__version__} gemm" if uses_blas(kind) else f"numpy {np.__version__}"
+            f"scipy {scipy.__version__} gemm"
+            if uses_blas(summed(kind))
+            else f"numpy {np.__version__}"
         )
         self.deadline: Deadline | None = None
         self._arrays: tuple[Array, Array, Array] | None = None
@@ -222,8 +225,8 @@ class PanelUpdate:
 
     def nbytes(self, units: int) -> int:
         """Return the memory that `units` rows take, in bytes: parts of A and C, panel of B."""
-        elements = units * (self.width + self.depth) + self.depth * self.width
-        return elements * self.dtype.itemsize
+        panels = (units + self.width) * self.depth * self.dtype.itemsize
+        return panels + units * self.width * summed(self.dtype).itemsize
 
     def _check(self) -> None:
         if self.deadline is not None:
@@ -231,10 +234,11 @@ class PanelUpdate:
 
     def _filled(self, which: str, rows: int, columns: int) -> Array:
         label = f"{NAME}.{which}"
-        array = self.context.scratch.take(label, (rows, columns), self.dtype)
+        dtype = summed(self.dtype) if which == "c" else self.dtype
+        array = self.context.scratch.take(label, (rows, columns), dtype)
         flat = array.reshape(-1)
         known = _Known.of(self.context.scratch)
-        pattern = np.zeros(_FILL, self.dtype) if which == "c" else _pattern(self.dtype)
+        pattern = np.zeros(_FILL, dtype) if which == "c" else _pattern(dtype)
         start = known.filled(label, array)
         for low in range(start, flat.size, pattern.size):
             self._check()

@@ -47,7 +47,7 @@ class PartsPlan:
     -----
     Tiles of a worker that leaves, finished or not, are shared out anew over the living. A worker
     that joins is spare, since parts of A and B would have to move to it: it gets tiles only when
-    the others are gone or have no room. Tiles that nobody is there for are stranded until one
+    the others are gone or have no room. Tiles that nobody has room for are stranded until a worker
     joins. A lost tile is cut across its longer side, so that a share is met within one line; an
     L becomes two rectangles.
 
@@ -86,6 +86,8 @@ class PartsPlan:
         self._finished: dict[int, Assignment] = {}
         self._events: deque[str] = deque(maxlen=_EVENTS)
         self._next = 0
+        # why what is stranded does not fit into those that are there
+        self.refusal: PartitionError | None = None
         for worker, own in tiles.items():
             for tile in own:
                 self._begin(worker, tile)
@@ -118,11 +120,6 @@ class PartsPlan:
         -------
         list of Assignment
             What is to be started now; nothing where the tiles are `stranded`.
-
-        Raises
-        ------
-        PartitionError
-            If the tiles do not fit into the limits of the living.
         """
         return self._without(worker, "left", (self._open, self._finished))
 
@@ -134,12 +131,7 @@ class PartsPlan:
         Returns
         -------
         list of Assignment
-            What is to be started now.
-
-        Raises
-        ------
-        PartitionError
-            If the stranded tiles do not fit into its limit.
+            What is to be started now; nothing where the tiles still do not fit.
         """
         if worker in self._living or worker in self._spare:
             return []
@@ -160,14 +152,12 @@ class PartsPlan:
         Returns
         -------
         list of Assignment
-            What is to be started now.
+            What is to be started now; nothing where the tiles are `stranded`.
 
         Raises
         ------
         CoordinatorError
             If the part is not being computed by that worker.
-        PartitionError
-            If the tiles do not fit into the limits of the living.
         """
         self._check(part, worker)
         return self._without(worker, f"failed at part {part}", (self._open,))
@@ -189,7 +179,7 @@ class PartsPlan:
 
     @property
     def stranded(self) -> int:
-        """Elements that no worker is there for."""
+        """Elements that no worker is there for, or none with room: `refusal` says why."""
         return _area(self._stranded)
 
     @property
@@ -227,33 +217,34 @@ class PartsPlan:
         return self._share_out(lost)
 
     def _share_out(self, lost: Sequence[Tile]) -> list[Assignment]:
-        """Hand out what was lost now or is stranded; it is stranded where nobody is left."""
+        """Hand out what was lost now or is stranded; it is stranded where nobody has room."""
         waiting = merged([*self._stranded, *lost])
         if not waiting:
             return []
         self._stranded = waiting
         if not self._living:
             self._living, self._spare = self._spare, []
+        self.refusal = None
         if not self._living:
             return []
-        try:
-            shares = self._shared(_area(waiting))
-        except PartitionError:
-            if not self._spare:
-                raise
+        shares = self._shared(_area(waiting))
+        if shares is None and self._spare:
             self._living, self._spare = self._living + self._spare, []
             shares = self._shared(_area(waiting))
+        if shares is None:
+            return []
         self._stranded = []
         return self._hand_out(waiting, shares)
 
-    def _shared(self, elements: int) -> dict[str, int]:
-        """Return how many of lost elements each living worker gets."""
+    def _shared(self, elements: int) -> dict[str, int] | None:
+        """Return how many of lost elements each living worker gets, None where they do not fit."""
         room = {worker: self.room(worker) for worker in self._living}
         try:
             return self._by_speed(elements, room)
         except PartitionError as error:
             error.add_note(f"the run so far: {'; '.join(self._events)}")
-            raise
+            self.refusal = error
+            return None
 
     def _by_speed(self, elements: int, room: Mapping[str, float]) -> dict[str, int]:
         models = [self._models[worker] for worker in room if worker in self._models]

@@ -17,7 +17,7 @@ from fpmdask.apps.matmul.moving import (
     moved_bytes,
     nearer,
 )
-from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.tiling import LAYOUTS, tiled
 from fpmdask.models import PiecewiseLinearModel
@@ -93,7 +93,8 @@ def placed(
     spec : MatmulSpec
         The product.
     layout : {"auto", "rows", "columns", "nrrp"}
-        "auto" compares the others; "nrrp" only where shares differ by more than 3 : 1.
+        "auto" compares the others; "nrrp" only where shares differ by more than 3 : 1. Rows where
+        the panels of others do not fit into memory.
     rows : mapping of str to int
         Worker -> rows of C of full width: its share of the work where nothing has to move.
     bounds : mapping of str to float, optional
@@ -135,10 +136,36 @@ def placed(
     tried = [kind for kind in LAYOUTS[1:] if layout in ("auto", kind)]
     if layout == "auto" and max(busy.values()) <= UNEQUAL * min(busy.values()):
         tried.remove("nrrp")
-    found = _fastest(
-        [_settled(spec, kind, busy, limits, inputs, rates, links, in_order) for kind in tried]
-    )
+
+    def settled(kind: str) -> Placement:
+        return _settled(spec, kind, busy, limits, inputs, rates, links, in_order)
+
+    fitting = [
+        found
+        for found in map(settled, tried)
+        if found.layout == "rows" or _fits(spec, found.tiles, dict(zip(busy, limits, strict=True)))
+    ]
+    if not fitting:
+        why = f"the panels of {layout} do not fit into the workers' memory"
+        fitting = [replace(settled("rows"), why=why)]
+    found = _fastest(fitting)
     return replace(found, tiles={worker: found.tiles.get(worker, []) for worker in rows})
+
+
+def _fits(
+    spec: MatmulSpec, tiles: Mapping[str, Sequence[Tile]], limits: Mapping[str, float]
+) -> bool:
+    """Tell whether tiles need no more memory, with their panels, than as many rows as fit.
+
+    A long tile needs more for its panels of A than rows of the same area do.
+    """
+    width = spec.shape[2]
+    lines = PANELS_HELD * deepest_panel(spec, len(tiles))
+    return all(
+        sum(tile.area + lines * (tile.height + tile.width) for tile in own)
+        <= limits[worker] * width + lines * (limits[worker] + width)
+        for worker, own in tiles.items()
+    )
 
 
 def as_given(

@@ -247,7 +247,10 @@ def _memory(spec: MatmulSpec, depth: int, lazy: Collection[str]) -> tuple[int, i
     rows, inner, width = spec.shape
     per_row = width + PANELS_HELD * depth
     per_row += inner * (spec.a_name in lazy) + -(-inner * width // rows) * (spec.b_name in lazy)
-    return PANELS_HELD * depth * width * spec.dtype.itemsize, per_row * spec.dtype.itemsize
+    # sums of another dtype are there beside the rounded ones for a moment
+    sums = width * spec.sums.itemsize if spec.sums != spec.dtype else 0
+    itemsize = spec.dtype.itemsize
+    return PANELS_HELD * depth * width * itemsize, per_row * itemsize + sums
 
 
 def limits(

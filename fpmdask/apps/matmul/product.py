@@ -186,6 +186,8 @@ class Product:
                 self._reassign(moved, f"{self.context.name(worker)} joined")
                 self._wait_for_workers()
             case ("stranded",) if self.plan.stranded:
+                if self.plan.refusal is not None:
+                    raise self.plan.refusal
                 story = "; ".join(self.plan.events)
                 raise CoordinatorError(
                     f"no worker is left for {self.plan.stranded} of {self.plan.elements} elements "
@@ -216,12 +218,9 @@ class Product:
             reason = f"{error['type']}: {error['message']}"
             self.context.leave_out(assignment.worker, reason)
             self.helping.left(assignment.worker)
-            try:
-                moved = self.plan.failed(part, assignment.worker)
-            except PartitionError as full:
-                raise KernelFailed(f"no worker could multiply its share ({full})", error) from None
+            moved = self.plan.failed(part, assignment.worker)
             if self.plan.stranded:
-                story = "; ".join(self.plan.events)
+                story = self.plan.refusal or "; ".join(self.plan.events)
                 raise KernelFailed(f"no worker could multiply its share ({story})", error)
             self._reassign(moved, f"{name} failed: {reason}")
         elif "cancelled" in answer:
@@ -266,7 +265,7 @@ class Product:
         self._wait_for_workers()
 
     def _wait_for_workers(self) -> None:
-        """Where nobody is left, wait as long for a worker (a nanny restarts one) as for chunks."""
+        """Where nobody has room, wait as long for a worker (a nanny restarts one) as for chunks."""
         if self.plan.stranded and self.stranded is None:
             patience = self.context.spec["recovery"]
             self.context.emit("waiting for workers", patience=patience)

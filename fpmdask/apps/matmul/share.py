@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from queue import Empty
 from typing import Any
@@ -42,6 +42,11 @@ class Part:
     def nbytes(self) -> int:
         """Bytes of all cells."""
         return sum(cell.nbytes for _, cell in self.cells)
+
+    def rounded(self, dtype: np.dtype[Any]) -> Part:
+        """Return the part in the dtype of C, itself where that is what it was summed up in."""
+        cells = tuple((tile, cell.astype(dtype, copy=False)) for tile, cell in self.cells)
+        return replace(self, cells=cells)
 
     def within(self, tile: Tile) -> list[tuple[Tile, np.ndarray]]:
         """Return the pieces of cells that lie in a tile, as views."""
@@ -181,6 +186,7 @@ def _multiplied(update: _Update) -> Progress:
     while progress.given:
         heard.merge(progress.given[0])
         del progress.given[0]
+    progress.part = progress.part.rounded(update.spec.dtype)
     space.parts[name] = progress.part
     space.partial.pop(name, None)  # the run may be over just now
     return progress
@@ -189,7 +195,7 @@ def _multiplied(update: _Update) -> Progress:
 def _helped(update: _Update) -> Progress:
     """Sum up for another part, and offer the sum."""
     tile, number = Tile.of(update.order["tile"]), update.order["help"]
-    memory = np.empty((tile.height, tile.width), update.spec.dtype)
+    memory = np.empty((tile.height, tile.width), update.spec.sums)
     progress = Progress(Part(((tile, memory),)), tile)
     notes = update.space.notes(f"help {number}")
     update.panels(progress, lambda index: _stop_if(not notes.empty()), lambda index: None)
@@ -255,7 +261,7 @@ class _Update:
         cells = [Tile(r0, c0, r1, c1) for r0, r1 in pairwise(rows) for c0, c1 in pairwise(columns)]
         tiles = [cell for cell in cells if whole.holds(cell)]
         largest = max(tiles, key=lambda tile: tile.area)
-        shape, dtype = (largest.height, largest.width), self.spec.dtype
+        shape, dtype = (largest.height, largest.width), self.spec.sums
         touched = scratch.hand_over(f"{NAME}.c", shape, dtype)
         scratch.clear()
         return Part(

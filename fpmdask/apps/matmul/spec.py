@@ -154,6 +154,26 @@ class MatmulSpec:
         )
 
     @property
+    def sums(self) -> np.dtype[Any]:
+        """The dtype of C while it is summed up."""
+        return summed(self.dtype)
+
+    def check_chunk(self, key: Any, found: np.dtype[Any]) -> None:
+        """Refuse a chunk of A or B that is not what its array said.
+
+        Raises
+        ------
+        PartitionError
+            If the dtype of C, which follows from what the arrays say, cannot hold it but for
+            rounding.
+        """
+        if not np.can_cast(found, self.dtype, "same_kind"):
+            raise PartitionError(
+                f"chunk {key} has dtype {found}, and by what its dask array says the product is of "
+                f"{self.dtype}; give the array the right dtype (map_blocks has dtype=)"
+            )
+
+    @property
     def nbytes(self) -> int:
         """Bytes of A and B in the dtype of C."""
         m, k, n = self.shape
@@ -183,6 +203,19 @@ class MatmulSpec:
             b["name"],
             bool(data["transposed"]),
         )
+
+
+def summed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which products of that one are summed up.
+
+    NumPy sums halves in single precision and rounds once.
+
+    Examples
+    --------
+    >>> summed(np.dtype("f2")), summed(np.dtype("f8"))
+    (dtype('float32'), dtype('float64'))
+    """
+    return np.dtype(np.float32) if dtype.char == "e" else dtype
 
 
 def _check_dtype(name: str, dtype: np.dtype[Any]) -> None:

@@ -92,6 +92,12 @@ def test_operands_of_other_dtypes_are_promoted():
     np.testing.assert_array_equal(flags, np.eye(2, dtype=bool))
 
 
+def test_halves_may_be_added_to_single_precision():
+    c = np.full((2, 2), 4096, "f4")
+    gemm_accumulate(np.ones((2, 3), "f2"), np.ones((3, 2), "f2"), c)
+    assert (c == 4099).all()  # no half is
+
+
 def test_operands_may_overlap_the_result():
     for dtype in ("f8", "i8"):
         c = np.arange(9).reshape(3, 3).astype(dtype)

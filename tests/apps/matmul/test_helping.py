@@ -62,7 +62,7 @@ async def inputs(c, rows=300, dtype="f8"):
     return x, values @ values.T
 
 
-@pytest.mark.parametrize("dtype", ["f8", "c8", "i4", "bool"])
+@pytest.mark.parametrize("dtype", ["f8", "c8", "f2", "i4", "bool"])
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @cluster()
 async def test_the_last_worker_is_helped_and_c_lies_as_laid_out(c, s, *workers, layout, dtype):

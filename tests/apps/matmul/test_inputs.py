@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import time
 
 import dask
@@ -321,3 +322,37 @@ def test_homes_need_what_they_read_and_reading_there_moves_less(data):
     assert (received <= elsewhere).all()
     if len(busy) == 1:
         assert received.sum() == 0
+
+
+@pytest.mark.parametrize("megabytes", [[4, 4, 4], [4, 4, math.inf]])
+@cluster()
+async def test_inputs_that_do_not_fit_are_not_sent(c, s, *workers, megabytes, monkeypatch):
+    """NumPy arrays, and dask arrays that are bound to a worker: none of these is read late."""
+    leave_free(monkeypatch, megabytes)
+    balancer = await fpmdask.Balancer(c)
+    a, values = source(workers, (400, 2000), (100, 2000), 1)
+    with dask.annotate(workers=[workers[1].address]):
+        bound = a + 0
+    options = {"distribution": {"0": 140, "1": 140, "2": 120}}
+    for x, y in ((values, values.T), (bound, values.T)):
+        if math.isinf(megabytes[2]):
+            result = await balancer.matmul(x, y, **options)
+            np.testing.assert_array_equal(await c.compute(result), values @ values.T)
+            continue
+        says = "12800000 bytes of A and B are .* C takes 1280000, 12000000 bytes are free"
+        with pytest.raises(PartitionError, match=says):
+            await balancer.matmul(x, y, **options)
+        assert not s.tasks
+        assert reads_of(workers, 1) == []
+
+
+@cluster()
+async def test_what_is_in_memory_is_not_counted_again(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    a, values = source(workers, (400, 2000), (100, 2000), 1)
+    held = c.persist(a)
+    await wait(held)
+    leave_free(monkeypatch, [4, 4, 4])
+    for x, y in ((held, held.T), (a, held.T)):
+        result = await balancer.matmul(x, y, distribution={"0": 140, "1": 140, "2": 120})
+        np.testing.assert_array_equal(await c.compute(result), values @ values.T)

@@ -234,9 +234,17 @@ def test_lost_rows_go_by_the_models_within_the_limits():
     tight = rows_plan(models, [40, 5, 5], ["a", "b", "c"], limits=[math.inf, math.inf, 15])
     assert [(a.worker, a.tile.height) for a in tight.left("a")] == [("b", 30), ("c", 10)]
     full = rows_plan(models, [40, 5, 5], ["a", "b", "c"], limits=[40, 5, 15])
-    with pytest.raises(PartitionError, match="do not fit") as caught:
-        full.left("a")
-    assert "a left" in caught.value.__notes__[0]
+    assert full.left("a") == []
+    assert (full.stranded, full.done) == (40, False)
+    assert "do not fit" in str(full.refusal)
+    assert "a left" in full.refusal.__notes__[0]
+    # until a worker comes, as large as the one that was lost
+    assert full.joined("small", ConstantModel(1.0), 10) == []
+    assert full.stranded == 40
+    again = full.joined("large", ConstantModel(1.0), 40)
+    assert sum(a.tile.height for a in again) == 40
+    assert {a.worker for a in again} <= {"c", "small", "large"}
+    assert full.stranded == 0
 
 
 def test_finished_parts_of_a_failed_worker_are_kept_until_it_leaves():
@@ -268,8 +276,9 @@ def test_a_worker_that_joins_gets_rows_only_when_the_others_have_no_room():
     assert plan.joined("d") == []
     assert [(a.worker, a.tile.height) for a in plan.left("b")] == [("a", 2)]
     assert sorted((a.worker, a.tile.height) for a in plan.left("a")) == [("d", 4)]
-    with pytest.raises(PartitionError, match="do not fit"):
-        plan.left("c")
+    assert plan.left("c") == []
+    assert plan.stranded == 2
+    assert "do not fit" in str(plan.refusal)
 
 
 def test_stale_events_are_refused_with_both_values():
@@ -349,6 +358,24 @@ def test_a_dominant_worker_gets_a_part_without_a_corner_and_auto_takes_it():
     assert found.seconds < min(other.seconds for other in others)
     equal = placed(spec, "auto", {"x": 1024, "y": 1024}, rates={"x": 1e9, "y": 1e9})
     assert "nrrp" not in equal.why
+
+
+@pytest.mark.parametrize("layout", ["nrrp", "auto"])
+def test_parts_whose_panels_do_not_fit_give_way_to_rows(layout):
+    """A part without a corner needs panels of A as high as C, rows of its area lower ones."""
+    n = 2048
+    chunks = ((256,) * 8, (256,) * 8)
+    spec = MatmulSpec((n, n, n), np.dtype("f8"), chunks, chunks, "a", "b")
+    rows = {"gpu": 1950, "cpu": 98}
+    roomy = placed(spec, layout, rows, bounds={"gpu": 2000.0})
+    assert roomy.layout == "nrrp"
+    assert not roomy.tiles["gpu"][0].is_rectangle
+    tight = placed(spec, layout, rows, bounds={"gpu": 1950.0})
+    assert all(tile.is_rectangle for own in tight.tiles.values() for tile in own)
+    if layout == "nrrp":
+        assert tight.layout == "rows"
+        assert {w: own[0].height for w, own in tight.tiles.items()} == rows
+        assert tight.why == "the panels of nrrp do not fit into the workers' memory"
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.data())

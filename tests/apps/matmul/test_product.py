@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, get_worker, wait
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.security import Security
 from distributed.utils_test import gen_cluster
 
@@ -82,6 +83,25 @@ async def test_any_chunks_dtypes_and_shapes_equal_numpy(c, s, *workers):
         got = await c.compute(result)
         scale = max(1.0, float(np.abs(expected.astype("c16")).max()))
         np.testing.assert_allclose(got, expected, atol=4 * scale * tolerance(dtype, k), rtol=0)
+
+
+@cluster()
+async def test_halves_are_rounded_once_as_in_numpy(c, s, *workers):
+    """Sums of whole numbers, exact in single precision, over five panels; halves end at 2048."""
+    balancer = await fpmdask.Balancer(c)
+    draw = np.random.default_rng(0).integers
+    a, b = draw(-20, 21, (60, 600)).astype("f2"), draw(-20, 21, (600, 50)).astype("f2")
+    x, y = (c.persist(da.from_array(values, chunks=200)) for values in (a, b))
+    expected = a @ b
+    assert np.abs(expected).max() > 4096
+    result = await balancer.matmul(x, y, max_rounds=1)
+    assert result.dtype == np.float16
+    assert {task.nbytes for key, task in s.tasks.items() if key[0] == result.name} <= {
+        2 * rows * columns for rows in result.chunks[0] for columns in result.chunks[1]
+    }
+    np.testing.assert_array_equal(await c.compute(result), expected)
+    await workers[0].close()  # what it held is made again
+    np.testing.assert_array_equal(await c.compute(result), expected)
 
 
 @cluster()
@@ -373,6 +393,46 @@ async def test_products_of_the_same_inputs_follow_each_other_at_once(c, s, *work
 
 
 @cluster()
+async def test_a_result_is_cut_anew_as_any_dask_array(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a, b = random((90, 50), "f8", 1), random((50, 70), "f8", 2)
+    result = await balancer.matmul(da.from_array(a, chunks=20), da.from_array(b, chunks=30))
+    again = result.rechunk((25, 40))
+    assert again.chunks == ((25, 25, 25, 15), (40, 30))
+    np.testing.assert_allclose(await c.compute(again), a @ b)
+    np.testing.assert_allclose(await c.compute(again @ again.T), a @ b @ (a @ b).T)
+
+
+class Tasks(SchedulerPlugin):
+    """Keys of all tasks that the scheduler has had to do with."""
+
+    name = "tasks"
+
+    def __init__(self):
+        self.keys = set()
+
+    def transition(self, key, start, finish, *args, **options):
+        self.keys.add(key)
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@cluster()
+async def test_a_product_has_few_tasks(c, s, *workers, layout):
+    """One per worker and one per chunk of C, however many chunks and panels A and B have."""
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.ones((300, 300), chunks=10))
+    await wait(x)
+    tasks = Tasks()
+    s.add_plugin(tasks)
+    result = await balancer.matmul(x, x, layout=layout, distribution=dict.fromkeys("012", 100))
+    while any(s.tasks[key].run_spec is None for row in result.__dask_keys__() for key in row):
+        await asyncio.sleep(0.01)  # the graph is still on its way to the scheduler
+    shares, chunks = len(balancer.report.shares), len(result.chunks[0]) * len(result.chunks[1])
+    assert len(tasks.keys | s.tasks.keys()) - x.npartitions <= len(workers) + shares + chunks
+    assert chunks <= len(workers) ** 2
+
+
+@cluster()
 async def test_lost_chunks_without_a_task_are_named(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     (future,) = await c.scatter([np.ones((6, 6))], workers=[workers[0].address])
@@ -409,6 +469,8 @@ async def test_bad_matrices_are_refused_at_once(c, s, *workers):
         (ok, np.full((4, 4), "x"), "numeric dtype"),
         (ok.tolist(), ok, "A is a list"),
         (unknown, np.ones((1, 4)), "compute_chunk_sizes"),
+        (ok, unknown, r"B has chunks of unknown size; call B\.compute_chunk_sizes"),
+        (ok, unknown.T, r"B has chunks of unknown size; call B\.compute_chunk_sizes"),
     ]:
         with pytest.raises(PartitionError, match=message):
             balancer.matmul(a, b)

@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import math
 import threading
 import time
 from contextlib import contextmanager
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -13,7 +15,10 @@ from distributed import Client, LocalCluster, Worker, wait
 from distributed.core import Status
 
 import fpmdask
-from fpmdask.apps.matmul import share
+from fpmdask.apps.matmul import distribute, kernel, product, run, share
+from fpmdask.apps.matmul.arrays import check, recompute
+from fpmdask.apps.matmul.plan import deepest_panel, rows_within
+from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.apps.matmul.test_product import cluster, nothing_left
 
@@ -122,10 +127,35 @@ async def test_chunks_that_are_not_what_their_array_says(c, s, *workers):
     with pytest.raises(PartitionError, match="has dtype object"):
         await balancer.matmul(objects, plain, max_rounds=1)
     complex_ = plain.map_blocks(lambda b: b * 1j, dtype="f8", meta=meta)
-    with pytest.raises(PartitionError, match="is not complex"):
+    with pytest.raises(PartitionError, match=r"has dtype complex128, and .* of float64"):
         await balancer.matmul(complex_, plain, max_rounds=1)
     del plain, hidden, short, objects, complex_
     await nothing_left(s)
+
+
+@pytest.mark.parametrize("channels", [True, False])
+@pytest.mark.parametrize(("says", "is_"), [("i4", "f8"), ("?", "i8"), ("u1", "i8"), ("f8", "U1")])
+@cluster()
+async def test_chunks_of_another_kind_are_refused_by_name(c, s, *workers, says, is_, channels):
+    with dask.config.set({"fpmdask.channels": channels}):
+        balancer = await fpmdask.Balancer(c)
+    plain = da.ones((60, 60), chunks=20, dtype=says)
+    meta = np.empty((0, 0), says)
+    wrong = plain.map_blocks(lambda b: b.astype(is_), dtype=says, meta=meta, name="wrong")
+    for place in (at(workers[0]), {}):  # in the one place, or in any: some have to travel
+        x = c.persist(wrong, **place)
+        for a, b in ((x, plain), (plain, x)):
+            with pytest.raises(PartitionError, match=r"chunk \(.wrong., \d, \d\) has dtype"):
+                await balancer.matmul(a, b, distribution={"0": 20, "1": 20, "2": 20})
+
+
+def test_a_chunk_of_another_kind_makes_no_chunk_again():
+    axis = (2,)
+    spec = MatmulSpec((2, 2, 2), np.dtype("i4"), (axis, axis), (axis, axis), "a", "b")
+    ones, half = np.ones((2, 2), "i4"), np.full((2, 2), 0.5)
+    for a, b, name in ((half, ones, "a"), (ones, half, "b")):
+        with pytest.raises(PartitionError, match=f"chunk .'{name}', 0, 0. has dtype float64"):
+            recompute(spec.to_json(), (0, 2, 0, 2), [(0, 0)], [a], [(0, 0)], [b])
 
 
 @cluster()
@@ -261,3 +291,121 @@ def test_any_synchronous_client_of_a_cluster_multiplies():
         for client in (first, third):
             result = fpmdask.Balancer(client).matmul(x, x, max_rounds=1)
             assert (client.compute(result).result() == 50).all()
+
+
+def at(worker):
+    return {"workers": [worker.address], "allow_other_workers": True}
+
+
+@contextmanager
+def lost_without_room(monkeypatch, rows):
+    """Give workers, by name, memory for so many rows; yield what tells that a product waits."""
+    waiting = asyncio.Event()
+
+    def progress(event):
+        if event["event"] == "waiting for workers":
+            waiting.set()
+
+    limits = "_limit_of", lambda self, worker: rows[self.context.name(worker)] * self.width
+    monkeypatch.setattr(product.Product, *limits)
+    bounds = "row_bounds", lambda context, *_: {w: rows[context.name(w)] for w in context.workers}
+    monkeypatch.setattr(run, *bounds)
+    with paused_updates() as updates:
+        yield waiting, progress, *updates
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 2)
+async def test_what_the_others_have_no_room_for_waits_for_a_worker(c, s, a, b, monkeypatch):
+    x, y = c.persist([da.ones(shape, chunks=100) for shape in ((400, 200), (200, 400))], **at(b))
+    await wait([x, y])
+    rows = {str(a.name): 250, str(b.name): 200, "late": 250}
+    with lost_without_room(monkeypatch, rows) as (waiting, progress, started, go_on):
+        balancer = await fpmdask.Balancer(c, progress=progress)
+        shares = {str(a.name): 200, str(b.name): 200}
+        running = asyncio.ensure_future(balancer.matmul(x, y, layout="rows", distribution=shares))
+        await asyncio.to_thread(started.wait, 20)
+        closing = asyncio.ensure_future(a.close(timeout=1))
+        go_on.set()
+        await closing
+        told = asyncio.ensure_future(waiting.wait())
+        await asyncio.wait([running, told], timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert told.done()
+        async with Worker(s.address, nthreads=1, name="late"):
+            result = await asyncio.wait_for(running, 30)
+            np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))
+            taken = {part["worker"]: part["units"] for part in balancer.report.shares}
+            assert taken == {str(b.name): 200, "late": 200}
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 2)
+async def test_what_nobody_has_room_for_in_time_is_refused(c, s, a, b, monkeypatch):
+    x, y = c.persist([da.ones(shape, chunks=100) for shape in ((400, 200), (200, 400))], **at(b))
+    await wait([x, y])
+    rows = {str(a.name): 250, str(b.name): 250}
+    with lost_without_room(monkeypatch, rows) as (waiting, progress, started, go_on):
+        balancer = await fpmdask.Balancer(c, progress=progress)
+        shares = {str(a.name): 200, str(b.name): 200}
+        with dask.config.set({"fpmdask.recovery": "0.2s"}):
+            running = asyncio.ensure_future(
+                balancer.matmul(x, y, layout="rows", distribution=shares)
+            )
+        await asyncio.to_thread(started.wait, 20)
+        closing = asyncio.ensure_future(a.close(timeout=1))
+        go_on.set()
+        await closing
+        with pytest.raises(PartitionError, match="do not fit"):
+            await asyncio.wait_for(running, 30)
+        assert waiting.is_set()
+
+
+@contextmanager
+def paused_timing():
+    """Make the first timed update wait until it may end."""
+    original, started, go_on = kernel.panel_update, threading.Event(), threading.Event()
+
+    def paused(*args, **options):
+        original(*args, **options)
+        started.set()
+        go_on.wait(20)
+
+    kernel.panel_update = paused
+    try:
+        yield started, go_on
+    finally:
+        go_on.set()
+        kernel.panel_update = original
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 2)
+async def test_a_worker_that_joins_while_others_are_timed_has_its_limit(c, s, a, b, monkeypatch):
+    """It has room for two panels and a few rows; afterwards what was timed is in its memory."""
+    free = {"late": [1.2e6, 0.0]}
+
+    def free_nbytes(context, address):
+        left = free.get(context.name(address), [math.inf])
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    bounds, original = {}, run.placed
+
+    def placed(*args, **options):
+        bounds.update(options["bounds"])
+        return original(*args, **options)
+
+    monkeypatch.setattr(distribute, "free_nbytes", free_nbytes)
+    monkeypatch.setattr(run, "placed", placed)
+    joined = asyncio.Event()
+    balancer = await fpmdask.Balancer(
+        c, progress=lambda event: joined.set() if event["event"] == "joined" else None
+    )
+    x = c.persist(da.ones((400, 200), chunks=(100, 100)))
+    with paused_timing() as (started, go_on):
+        running = asyncio.ensure_future(balancer.matmul(x, x.T, epsilon=0.01, max_rounds=4))
+        await asyncio.to_thread(started.wait, 20)
+        async with Worker(s.address, nthreads=1, name="late") as late:
+            await asyncio.wait_for(joined.wait(), 20)
+            go_on.set()
+            result = await asyncio.wait_for(running, 30)
+            spec = check(x, x.T)
+            assert bounds[late.address] == rows_within(spec, 1.2e6, deepest_panel(spec, 3))
+            assert 0 < bounds[late.address] < 400
+            np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))
