@@ -265,8 +265,8 @@ class Balancer:
         ------
         PartitionError
             For shapes, dtypes, chunks, a layout or an `out` that cannot be, or when C, the panels,
-            what the workers hold and the chunks of lazy inputs do not fit into their memory; `out`
-            needs less.
+            what the workers hold and the inputs that are yet to be read or sent do not fit into
+            their memory; `out` needs less.
         ChunksLostError
             If the only copy of an input chunk was on a worker that died.
 
@@ -277,7 +277,8 @@ class Balancer:
         units are columns then. Not so with a layout of rows, of rectangles, or rows per worker.
 
         O(workers) tasks. Each worker receives its rows of A and its columns of B once, panel by
-        panel, and keeps its part of C and at most two panels of A and B.
+        panel, and keeps its part of C and at most two panels of A and B. Who takes lines off
+        another receives what these need, too.
 
         Nothing is measured where this coordinator has seen products of that dtype with shares of
         about the same size on all these workers, unless `epsilon`, `max_rounds`, `timing` or
@@ -460,6 +461,8 @@ class Balancer:
             the room to sort them do not fit into the workers' memory, or without dask.dataframe.
         ChunksLostError
             If the only copy of a partition was on a worker that died.
+        CoordinatorError
+            If a worker that holds rows is silent, or paused, for longer than ``fpmdask.hang``.
 
         Notes
         -----

@@ -57,8 +57,8 @@ def test_noise_averages_out(name):
     assert max(last) < 1.12
 
 
-@pytest.mark.parametrize("at", [60_000, 66_000, 75_000])
-@pytest.mark.parametrize("workers", [2, 4, 6, 8])
+@pytest.mark.parametrize("at", [60_000, 75_000])
+@pytest.mark.parametrize("workers", [2, 6])
 def test_cliffs_in_the_way_are_halved_in(at, workers):
     """The oracle's share lies at the cliff: within 3 % of it after six batches, 6 % with noise."""
     speeds = np.linspace(1.0, 4.0, workers)
@@ -68,7 +68,7 @@ def test_cliffs_in_the_way_are_halved_in(at, workers):
         return found[6]
 
     assert last(0.0, 0) < 1.03
-    assert np.median([last(0.05, seed) for seed in range(15)]) < 1.06
+    assert np.median([last(0.05, seed) for seed in range(7)]) < 1.06
 
 
 def test_growing_batches_use_what_smaller_ones_taught():
