@@ -129,7 +129,7 @@ def room_beside(
             raise PartitionError(
                 f"the part of {context.name(worker)} does not fit into its memory: with its panels "
                 f"it needs {elements * spec.dtype.itemsize} bytes, {free:.0f} are free; add "
-                "workers or memory, or give out=, a Zarr array"
+                "workers or memory, or give out=, a Zarr array of small chunks"
             )
     return room
 

@@ -158,7 +158,7 @@ def homes(
                         f"the chunks that are to be read do not fit: one has {nbytes} bytes, and "
                         f"beside the parts of C and their panels {free[chosen]:.0f} are free at "
                         "most; use smaller chunks, add workers or memory, or give out=, a Zarr "
-                        "array"
+                        "array of small chunks"
                     )
                 read[chosen] += size * depth
                 free[chosen] -= nbytes

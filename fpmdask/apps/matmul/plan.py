@@ -300,6 +300,7 @@ def limits(
         raise PartitionError(
             f"{rows} {line}s of C do not fit: the workers have memory for {sum(most):.0f} "
             f"({max(free, default=0.0):.0f} bytes free at most; panels take {fixed}, a {line} "
-            f"{per_row}); add workers or memory, free what they hold, or give out=, a Zarr array"
+            f"{per_row}); add workers or memory, free what they hold, or give out=, a Zarr "
+            "array of small chunks"
         )
     return most

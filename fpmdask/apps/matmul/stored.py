@@ -21,8 +21,6 @@ from fpmdask.errors import CoordinatorError, PartitionError
 
 # Of the workers' free memory, what the inputs, their panels and twice the tile of C may fill.
 FILL = 0.5
-# How the run's refusals end where memory is short, and what helps where `out` is given already.
-ADVICE = "or give out=, a Zarr array", "or give out smaller chunks"
 
 
 def tile_shape(
@@ -124,21 +122,17 @@ async def multiply_into(
     call is made after a failure, also where tiles are smaller or larger by then.
     """
     spec = check(a, b)
-    try:
-        # of one element, for the workers: whether a tile fits is asked once its size is known
-        one = check(a[:1], b[:, :1]).to_json()
-        await proxy.check(client, "matmul", {**request, "product": one})
-        workers = await taking_part(client, request["workers"])
-        target = _target(out, index, request["workers"], workers)
-        free = FILL * free_nbytes(workers.values())
-        shape = tile_shape(spec, target.unit, free, len(workers))
-        with Written(out, target.run) as written:
-            await check_reached(client, target, _names(workers))
-            written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
-            await _multiply_tiles(client, a, b, target, written, shape, request, follow)
-    except PartitionError as error:
-        error.args = (str(error).replace(*ADVICE),)
-        raise
+    # of one element, for the workers: whether a tile fits is asked once its size is known
+    one = check(a[:1], b[:, :1]).to_json()
+    await proxy.check(client, "matmul", {**request, "product": one})
+    workers = await taking_part(client, request["workers"])
+    target = _target(out, index, request["workers"], workers)
+    free = FILL * free_nbytes(workers.values())
+    shape = tile_shape(spec, target.unit, free, len(workers))
+    with Written(out, target.run) as written:
+        await check_reached(client, target, _names(workers))
+        written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
+        await _multiply_tiles(client, a, b, target, written, shape, request, follow)
     stored: da.Array = da.from_zarr(out)
     return stored
 
