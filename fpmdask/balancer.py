@@ -38,6 +38,8 @@ KERNELS = {
     "records.local": "fpmdask.apps.records.kernel:RecordSort",
     "emulated": "fpmdask.timing.emulated:EmulatedKernel",
 }
+# What workers import when they join, for products and sorts, which may take less than a second.
+TASKS = ("fpmdask.apps.matmul.share", "fpmdask.apps.sort.share")
 
 
 class Balancer:
@@ -118,6 +120,7 @@ class Balancer:
         plugin = CoordinatorPlugin(
             apps=APPS,
             kernels=KERNELS,
+            tasks=TASKS,
             slots=int(config.setting("slots")),
             spill_target=float(config.setting("spill-target")),
         )

@@ -149,9 +149,10 @@ async def dask_setup(
 
 
 async def _prepare_scheduler(scheduler: Scheduler, slots: int) -> None:
-    from fpmdask.balancer import APPS, KERNELS
+    from fpmdask.balancer import APPS, KERNELS, TASKS
 
-    plugin = CoordinatorPlugin(APPS, KERNELS, slots, float(config.setting("spill-target")))
+    target = float(config.setting("spill-target"))
+    plugin = CoordinatorPlugin(APPS, KERNELS, TASKS, slots, target)
     await scheduler.register_scheduler_plugin(plugin, name=plugin.name, idempotent=True)
 
 

@@ -6,7 +6,7 @@ fpmdask is not installed still joins the cluster. It only gets no work of ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -27,9 +27,10 @@ def check_version(theirs: str) -> None:
         )
 
 
-def worker_shim(slots: int, kernels: Mapping[str, str]) -> bytes:
+def worker_shim(slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) -> bytes:
     """Return the pickled worker plugin, for `Scheduler.register_worker_plugin`."""
-    version, settings, plugin = fpmdask.__version__, (slots, dict(kernels)), PLUGIN
+    version, plugin = fpmdask.__version__, PLUGIN
+    settings = slots, dict(kernels), tuple(tasks)
 
     class Shim(WorkerPlugin):
         name = plugin

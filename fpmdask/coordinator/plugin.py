@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -50,6 +50,8 @@ class CoordinatorPlugin(SchedulerPlugin):
         Application name → ``"module:function"`` of ``async def run(context) -> dict``.
     kernels
         Kernel name → ``"module:attribute"`` of its factory.
+    tasks
+        Modules of the tasks that workers get.
     slots
         The resource ``fpm`` of every worker.
     spill_target
@@ -63,11 +65,13 @@ class CoordinatorPlugin(SchedulerPlugin):
         self,
         apps: Mapping[str, str],
         kernels: Mapping[str, str],
+        tasks: Sequence[str],
         slots: int,
         spill_target: float,
     ) -> None:
         self.apps = dict(apps)
         self.kernels = dict(kernels)
+        self.tasks = tuple(tasks)
         self.slots = slots
         self.spill_target = spill_target
 
@@ -75,6 +79,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         settings = {
             "apps": self.apps,
             "kernels": self.kernels,
+            "tasks": self.tasks,
             "slots": self.slots,
             "spill_target": self.spill_target,
         }
@@ -127,7 +132,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             name="fpmdask-coordinator",
         )
         self.tickets = Tickets(self.scheduler, self._client, self._task_ended)
-        shim = worker_shim(self.slots, self.kernels)
+        shim = worker_shim(self.slots, self.kernels, self.tasks)
         await self.scheduler.register_worker_plugin(
             comm=None, plugin=shim, name=PLUGIN, idempotent=True
         )

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
 from typing import Any
 
 import cloudpickle
@@ -59,13 +60,17 @@ class WorkerSide(WorkerPlugin):
     kernels
         Kernel name → ``"module:attribute"`` of its factory; what is registered on the worker
         already (by a preload) stays.
+    tasks
+        Modules of the tasks that runs send. They are imported at once: in the first run all would
+        wait for the slowest worker's import.
     """
 
     name = PLUGIN
 
-    def __init__(self, slots: int, kernels: Mapping[str, str]) -> None:
+    def __init__(self, slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) -> None:
         self.slots = slots
         self.kernels = dict(kernels)
+        self.tasks = tuple(tasks)
 
     async def setup(self, worker: Worker) -> None:
         """Give the worker its resource and its handlers."""
@@ -93,6 +98,7 @@ class WorkerSide(WorkerPlugin):
         worker.stream_handlers["fpmdask-back"] = self.back
         worker.stream_handlers["fpmdask-tell"] = self.tell
         await worker.set_resources(fpm=self.slots)
+        await offload(lambda: [*map(import_module, self.tasks)])
 
     async def teardown(self, worker: Worker) -> None:
         """Take the handlers back and drop what runs left."""

@@ -16,7 +16,7 @@ from fpmdask.apps.sort.attempt import Attempt, LostWorker, again
 from fpmdask.apps.sort.kernel import NAME
 from fpmdask.apps.sort.plan import SortSpec, check_fits, dealt, exchange, recipe
 from fpmdask.apps.sort.share import sort_share
-from fpmdask.apps.sort.shares import Speeds
+from fpmdask.apps.sort.shares import ROUGH, Speeds
 from fpmdask.apps.sort.splitters import Splitting, place_of, sample_count
 from fpmdask.coordinator.chunks import free_nbytes, publish, wait_for_chunks
 from fpmdask.coordinator.context import RunContext
@@ -60,13 +60,13 @@ async def run(context: RunContext) -> dict[str, Any]:
     await context.acquire({"name": NAME, "parameters": {"dtype": spec.dtype.str}})
     prepared = time.perf_counter()
     parameters = {"dtype": spec.dtype.str, "index": spec.index}
-    speeds = Speeds(context, LEARNED, parameters, FEW, "keys")
+    speeds = Speeds(context, LEARNED, parameters, FEW, "keys", ROUGH)
     room = partial(_room, context, spec)
     shares = await speeds.shares(spec.units, room)
     measured = time.perf_counter()
     number = 0
     while True:
-        sorting = Sorting(context, spec, number)
+        sorting = Sorting(context, spec, number, speeds)
         try:
             value = await sorting.run(shares)
             break
@@ -110,9 +110,9 @@ def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
 class Sorting(Attempt):
     """One attempt to sort an array."""
 
-    def __init__(self, context: RunContext, spec: SortSpec, number: int) -> None:
+    def __init__(self, context: RunContext, spec: SortSpec, number: int, speeds: Speeds) -> None:
         super().__init__(context, number)
-        self.spec = spec
+        self.spec, self.speeds = spec, speeds
 
     async def run(self, shares: Mapping[str, int]) -> dict[str, Any]:
         """Go through the steps; return what the client needs to know of the result."""
@@ -129,13 +129,14 @@ class Sorting(Attempt):
         there = [worker for worker in busy if worker in context.scheduler.workers]
         if len(there) < len(busy):
             raise LostWorker("a worker left before the sort began")
+        # without `extra`: what a part needs of it bounds the share, a run needs none
+        room = {w: free_nbytes(context, w) / spec.nbytes_per_key for w in busy}
         check_fits(
             {context.name(worker): sizes[worker] + busy[worker] for worker in busy},
-            # without `extra`: what a part needs of it bounds the share, a run needs none
-            {context.name(w): free_nbytes(context, w) / spec.nbytes_per_key for w in busy},
+            {context.name(worker): keys for worker, keys in room.items()},
         )
-        parts = _parts(context, busy)
-        count = sample_count(spec.units, min(size for _, size in parts), len(busy))
+        least = min(size for _, size in _parts(context, busy))
+        count = sample_count(spec.units, least, len(busy))
         orders = {
             worker: {
                 "sort": spec.to_json(),
@@ -151,6 +152,11 @@ class Sorting(Attempt):
         runs = [(w, n) for w in self.workers for n in range(len(told[w]["sizes"]))]
         told_sizes = {worker: list(told[worker]["sizes"]) for worker in self.workers}
         samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]
+        taken = {worker: (sizes[worker], told[worker]["seconds"]) for worker in busy}
+        beside = spec.nbytes_needed / spec.nbytes_per_key - 1  # what a key needs that is in no run
+        bounds = {worker: (room[worker] - sizes[worker]) / beside for worker in busy}
+        busy = await self.speeds.revised(busy, taken, bounds)
+        parts = _parts(context, busy)
         edges = await self._cut(runs, told_sizes, samples, [size for _, size in parts])
         wanted = await offload(exchange, edges, runs, parts)
         for worker in self.workers:

@@ -76,7 +76,7 @@ class _Share:
     def sort(self) -> Mapping[str, Any]:
         """Go through the steps, each at the coordinator's word."""
         self._forget_earlier()
-        runs = self._timed("sort", self._runs)
+        runs = self._runs()
         for number, run in enumerate(runs):
             self.space.offered[run_key(self.attempt, number)] = run.reshape(1, -1)
             if self.spec.index:
@@ -88,7 +88,9 @@ class _Share:
             for n, run in enumerate(runs)
         ]
         self._say(
-            sizes=[run.size for run in runs], samples=[sample.tobytes() for sample in samples]
+            sizes=[run.size for run in runs],
+            samples=[sample.tobytes() for sample in samples],
+            seconds=self.seconds["sort"],
         )
         with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
             merging = []
@@ -132,27 +134,35 @@ class _Share:
             at += piece.size
         with ThreadPoolExecutor(max(2, self.threads), "fpmdask-sort") as threads:
             coming = threads.submit(self.fetcher.receive, wanted)
-            chunks = self._chunks([self.spec.key(piece.chunk) for piece in here])
-            at = 0
-            for piece in here:
-                chunk = chunks[self.spec.key(piece.chunk)]
-                checked = checked_chunk(piece.chunk, chunk, (self.spec.sizes[piece.chunk],))
-                check_dtype(chunk.dtype, self.spec.dtype)
-                keys[at : at + piece.size] = checked[piece.low : piece.high]
-                at += piece.size
-            runs = slices(keys[:local], self.threads)
+            runs = self._timed("sort", partial(self._copied, here, keys[:local]))
             late = slices(keys[local:], self.threads)
             if self.spec.index:
                 self.positions = self._positions(pieces, [*runs, *late])
-                at = len(runs)
-                list(threads.map(sort_with_positions, runs, self.positions[:at]))
-                self.received += coming.result()
-                list(threads.map(sort_with_positions, late, self.positions[at:]))
-            else:
-                list(threads.map(np.ndarray.sort, runs))
-                self.received += coming.result()
-                list(threads.map(np.ndarray.sort, late))
+            at = len(runs)
+            self._timed("sort", partial(self._sort, threads, runs, self.positions[:at]))
+            self.received += self._timed("receive", coming.result)
+            self._timed("sort", partial(self._sort, threads, late, self.positions[at:]))
         return [*runs, *late]
+
+    def _copied(self, here: Sequence[Piece], keys: np.ndarray) -> list[np.ndarray]:
+        """Fill `keys` with the pieces that are here; return it as unsorted runs."""
+        chunks = self._chunks([self.spec.key(piece.chunk) for piece in here])
+        at = 0
+        for piece in here:
+            chunk = chunks[self.spec.key(piece.chunk)]
+            checked = checked_chunk(piece.chunk, chunk, (self.spec.sizes[piece.chunk],))
+            check_dtype(chunk.dtype, self.spec.dtype)
+            keys[at : at + piece.size] = checked[piece.low : piece.high]
+            at += piece.size
+        return slices(keys, self.threads)
+
+    def _sort(
+        self, threads: ThreadPoolExecutor, runs: list[np.ndarray], positions: list[np.ndarray]
+    ) -> None:
+        if self.spec.index:
+            list(threads.map(sort_with_positions, runs, positions))
+        else:
+            list(threads.map(np.ndarray.sort, runs))
 
     def _positions(self, pieces: Sequence[Piece], runs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return where in the whole array the keys of each run are, before they are sorted."""

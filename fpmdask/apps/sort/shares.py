@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed.utils import offload
@@ -18,13 +18,15 @@ from fpmdask.timing import TimingPolicy
 
 # CPU-quota periods are 10 ms and more: shorter timings say little.
 TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.12, budget_seconds=0.2, warmup=1)
+# Where what the run itself takes is looked at before most of it is shared out.
+ROUGH = replace(TIMING, min_seconds=0.04, budget_seconds=0.08)
 # Rounds of DFPA: times per key hardly depend on the number, so that little is left to find.
 ROUNDS = 1
 # Half of what a run took counts, where it took so long.
 LEAST_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
+@dataclass
 class Speeds:
     """What is known, over runs, of how fast workers do one kind of work.
 
@@ -40,6 +42,13 @@ class Speeds:
         Fewer units than this per worker are not worth measuring anybody.
     noun : str
         What units are called in messages.
+    timing : TimingPolicy
+        How the kernel is timed.
+
+    Attributes
+    ----------
+    reason : str
+        Where the last shares come from: "known", "measured", or that there are few units.
     """
 
     context: RunContext
@@ -47,6 +56,8 @@ class Speeds:
     parameters: dict[str, Any]
     few: int
     noun: str
+    timing: TimingPolicy = TIMING
+    reason: str = field(default="", init=False)
 
     async def shares(self, units: int, room: Callable[[str], float]) -> dict[str, int]:
         """Return units per worker so that all finish together; noted as the run's distribution.
@@ -82,14 +93,52 @@ class Speeds:
             models, reason = self._models(), "measured"
         if models is None:
             models, reason = [ConstantModel(1.0)] * len(workers), f"few {self.noun}"
-        limits = [bounds.get(address, 0.0) for address in workers]
-        found = await offload(geometric, units, models, limits)
-        shares = {address: int(share) for address, share in zip(workers, found, strict=True)}
+        self.reason = reason
+        return await self._shared_out(units, dict(zip(workers, models, strict=True)), bounds)
+
+    async def revised(
+        self,
+        shares: Mapping[str, int],
+        taken: Mapping[str, tuple[int, float]],
+        bounds: Mapping[str, float],
+    ) -> dict[str, int]:
+        """Return better shares after the first of a run's own steps, where a kernel was timed.
+
+        Parameters
+        ----------
+        shares
+            Address → units, by the kernel.
+        taken
+            Address → the units that a worker had in that step, and its seconds.
+        bounds
+            Address → the most units that a worker has memory for.
+
+        Returns
+        -------
+        dict
+            The same shares where they are by earlier runs, or the step was short.
+        """
+        units = sum(shares.values())
+        told = all(done and seconds >= LEAST_SECONDS for done, seconds in taken.values())
+        if self.reason != "measured" or not told or sum(bounds.values()) < units:
+            return dict(shares)
+        models: dict[str, Model] = {
+            address: ConstantModel(done / seconds) for address, (done, seconds) in taken.items()
+        }
+        return await self._shared_out(units, models, bounds)
+
+    async def _shared_out(
+        self, units: int, models: Mapping[str, Model], bounds: Mapping[str, float]
+    ) -> dict[str, int]:
+        """Return shares by models; they are noted as the run's distribution."""
+        limits = [bounds.get(address, 0.0) for address in models]
+        found = await offload(geometric, units, [*models.values()], limits)
+        shares = {address: int(share) for address, share in zip(models, found, strict=True)}
         seconds = {
             address: float(model.time(shares[address])) if shares[address] else 0.0
-            for address, model in zip(workers, models, strict=True)
+            for address, model in models.items()
         }
-        context.set_result(shares, seconds, None, reason, shares)
+        self.context.set_result(shares, seconds, None, self.reason, shares)
         return shares
 
     def learn(self, taken: Iterable[tuple[str, float, float]]) -> None:
@@ -115,7 +164,7 @@ class Speeds:
         """Time the kernel on all workers at once, each with an even share."""
         measuring = self.context.spec["measuring"]
         if measuring["policy"] is None:
-            measuring = {**measuring, "policy": TIMING.to_json()}
+            measuring = {**measuring, "policy": self.timing.to_json()}
         measuring = {**measuring, "max_rounds": min(ROUNDS, measuring["max_rounds"])}
 
         def limit_of(address: str) -> float:

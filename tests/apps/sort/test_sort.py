@@ -98,8 +98,8 @@ async def test_one_part_per_thread_lies_on_its_worker(c, s, *workers, channels):
 @cluster()
 async def test_shares_follow_measured_speeds_and_are_known_later(c, s, *workers, monkeypatch):
     monkeypatch.setattr(run, "FEW", 0)
-    brief = replace(shares.TIMING, min_seconds=0.002, budget_seconds=0.004)
-    monkeypatch.setattr(shares, "TIMING", brief)
+    brief = replace(run.ROUGH, min_seconds=0.002, budget_seconds=0.004)
+    monkeypatch.setattr(run, "ROUGH", brief)
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).random(60_000, chunks=5_000))
     found = await balancer.sort(x)
@@ -112,6 +112,22 @@ async def test_shares_follow_measured_speeds_and_are_known_later(c, s, *workers,
     assert balancer.report.reason == "known"
     assert not balancer.report.rounds
     np.testing.assert_array_equal(await c.compute(found), np.sort(await c.compute(x)))
+
+
+@cluster()
+async def test_the_first_step_of_a_run_corrects_what_the_kernel_told(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(run, "FEW", 0)
+    monkeypatch.setattr(shares, "LEAST_SECONDS", 0.0)
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random(120_000)
+    x = c.persist(da.from_array(values, chunks=5_000))
+    found = await balancer.sort(x)
+    report = balancer.report
+    assert report.reason == "measured"
+    speeds = [share["keys_sorted"] / share["phases"]["sort"] for share in report.shares]
+    fair = [120_000 * speed / sum(speeds) for speed in speeds]
+    assert [n for n in report.distribution if n] == pytest.approx(fair, abs=2)
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
 
 
 @cluster()
