@@ -453,8 +453,8 @@ class Balancer:
         dask.dataframe.DataFrame
             All columns and the index in the order of `pandas.DataFrame.sort_values` with
             ``kind="stable"``, complete and in the workers' memory: one partition per worker and
-            thread. Divisions are of the index: they are known where `by` is its name, ascending and
-            without nulls; rows of one index are in one partition then.
+            thread. Divisions are of the index: they are known where `by` is its name, ascending,
+            without nulls and not of categories; rows of one index are in one partition then.
 
         Raises
         ------

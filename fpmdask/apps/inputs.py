@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from distributed import Client, futures_of, wait
+import numpy as np
+from distributed import Client, Future, futures_of, wait
 from distributed.client import FuturesCancelledError
 
+from fpmdask.coordinator import config
 from fpmdask.coordinator.chunks import named
-from fpmdask.errors import ChunksLostError
+from fpmdask.errors import ChunksLostError, CoordinatorError
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -55,3 +59,59 @@ async def finished(client: Client, persisted: Any) -> None:
     for future in futures:
         if future.status == "error":
             await future  # raises what the chunk's task raised
+
+
+async def rooms(client: Client, workers: Sequence[str] | None) -> dict[str, float]:
+    """Return address -> the bytes that a worker may still be given, of those with these names.
+
+    Raises
+    ------
+    CoordinatorError
+        If none of them is connected.
+    """
+    scheduler: Any = client.scheduler
+    target = float(config.setting("spill-target"))
+    found = {}
+    for address, worker in (await scheduler.identity(n_workers=-1))["workers"].items():
+        if workers is None or {address, str(worker["name"])} & set(workers):
+            limit = worker["memory_limit"]
+            # not the process's: what the last run has let go is free again
+            used = worker["metrics"]["managed_bytes"]
+            found[address] = max(0.0, target * limit - used) if limit else math.inf
+    if not found:
+        raise CoordinatorError(f"no worker of {workers or 'the cluster'} is connected; start one")
+    return found
+
+
+def shared_out(sizes: Sequence[int], room: Mapping[str, float]) -> list[str]:
+    """Return the worker of each of some blocks: as many bytes for each as it has room for.
+
+    Examples
+    --------
+    >>> shared_out([4, 4, 4, 4], {"a": 100, "b": 100}), shared_out([4, 4, 4], {"a": 100, "b": 5})
+    (['a', 'b', 'a', 'b'], ['a', 'b', 'a'])
+    """
+    given = dict.fromkeys(room, 0)
+    found = []
+    for size in sizes:
+        # where no worker has room, whoever lacks least of it
+        lacking = {worker: max(0.0, given[worker] + size - room[worker]) for worker in room}
+        taker = min(room, key=lambda worker: (lacking[worker], given[worker]))
+        given[taker] += size
+        found.append(taker)
+    return found
+
+
+async def scattered(
+    client: Client, blocks: Mapping[Any, np.ndarray], workers: Sequence[str] | None
+) -> dict[Any, Future[Any]]:
+    """Send blocks straight to the workers with these names, as they have room for them."""
+    room = await rooms(client, workers)
+    of: dict[str, dict[Any, np.ndarray]] = {}
+    homes = shared_out([block.nbytes for block in blocks.values()], room)
+    for (key, block), home in zip(blocks.items(), homes, strict=True):
+        of.setdefault(home, {})[key] = block
+    sent = await asyncio.gather(
+        *(client.scatter(own, workers=[home], direct=True, hash=False) for home, own in of.items())
+    )
+    return {key: future for own in sent for key, future in own.items()}

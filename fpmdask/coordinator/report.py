@@ -40,12 +40,14 @@ class RoundReport:
 class Moved:
     """What it took to bring the rows of a frame to where their keys were sorted.
 
-    ``received`` are (worker's address, bytes) of parts: rows that came, row numbers that went.
+    ``received`` are (worker's address, bytes) of parts: rows that came, row numbers that went;
+    ``nbytes`` those of the frame.
     """
 
     keys_seconds: float
     rows_seconds: float
     received: Sequence[tuple[str, int]]
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,14 @@ class Report:
         for address, count in moved.received:
             name = names.get(address, address)
             nbytes[name] = nbytes.get(name, 0) + count
+        keys = sum(share["nbytes_input"] for share in self.shares)
         shares = [
-            {**share, "nbytes_received": share["nbytes_received"] + nbytes[share["worker"]]}
+            {
+                **share,
+                "nbytes_received": share["nbytes_received"] + nbytes[share["worker"]],
+                # of the rows, as many as it had keys
+                "nbytes_input": share["nbytes_input"] * moved.nbytes // max(1, keys),
+            }
             for share in self.shares
         ]
         phases = {"keys": moved.keys_seconds, **self.phases, "rows": moved.rows_seconds}

@@ -194,7 +194,10 @@ async def product(
     before = {getattr(x, "name", n): await to_be_loaded(client, x) for n, x in enumerate((a, b))}
     loading = sum(nbytes for name, nbytes in before.items() if name not in lazy)
     await proxy.check(client, "matmul", {**request, "lazy": lazy, "loading": loading})
-    a, b = [x if getattr(x, "name", None) in lazy else await in_memory(client, x) for x in (a, b)]
+    a, b = [
+        x if getattr(x, "name", None) in lazy else await in_memory(client, x, request["workers"])
+        for x in (a, b)
+    ]
     spec = check(a, b)
     placed = asyncio.get_running_loop().create_future()
 

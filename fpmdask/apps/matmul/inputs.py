@@ -17,7 +17,7 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, futures_of
 
-from fpmdask.apps.inputs import finished
+from fpmdask.apps.inputs import finished, rooms, scattered
 
 # NumPy inputs are cut into blocks of rows of about this size.
 BLOCK_NBYTES = 64 << 20
@@ -101,27 +101,33 @@ def _pinned(x: da.Array, homes: Mapping[Any, str]) -> da.Array:
     return da.Array(layered, x.name, chunks=x.chunks, dtype=x.dtype, meta=x._meta)
 
 
-async def in_memory(client: Client, x: da.Array | np.ndarray) -> da.Array:
-    """Return ``x`` as a dask array whose chunks are in the workers' memory."""
+async def in_memory(
+    client: Client, x: da.Array | np.ndarray, workers: Sequence[str] | None
+) -> da.Array:
+    """Return ``x`` as a dask array whose chunks are in memory, a NumPy one on these workers."""
     if isinstance(x, np.ndarray):
-        return await _scattered(client, x)
+        return await _sent(client, x, workers)
     persisted: da.Array = client.persist(x)
     await finished(client, persisted)
     return persisted
 
 
-async def _scattered(client: Client, x: np.ndarray) -> da.Array:
-    """Spread a NumPy array over the workers, straight to them, in blocks of rows."""
-    scheduler: Any = client.scheduler
-    workers = len(await scheduler.ncores())
-    per_block = max(1, BLOCK_NBYTES // max(1, x.shape[1] * x.itemsize))
-    per_worker = -(-x.shape[0] // max(1, workers))
-    rows = min(per_block, per_worker)
+async def _sent(client: Client, x: np.ndarray, workers: Sequence[str] | None) -> da.Array:
+    """Spread a NumPy array over workers, in blocks of rows, of long rows in pieces of these."""
+    count = len(await rooms(client, workers))
+    wide = max(1, min(x.shape[1], BLOCK_NBYTES // x.itemsize))
+    per_block = max(1, BLOCK_NBYTES // (wide * x.itemsize))
+    high = max(1, min(per_block, -(-x.shape[0] // count)))
     name = f"fpmdask-scattered-{uuid4().hex}"
+    tops, lefts = range(0, x.shape[0], high), range(0, x.shape[1], wide)
     blocks = {
-        (name, i, 0): np.ascontiguousarray(x[top : top + rows])
-        for i, top in enumerate(range(0, x.shape[0], rows))
+        (name, i, j): np.ascontiguousarray(x[top : top + high, left : left + wide])
+        for i, top in enumerate(tops)
+        for j, left in enumerate(lefts)
     }
-    futures = await client.scatter(blocks, direct=True, hash=False)
-    chunks = (tuple(len(block) for block in blocks.values()), (x.shape[1],))
+    futures = await scattered(client, blocks, workers)
+    chunks = (
+        tuple(min(high, x.shape[0] - top) for top in tops),
+        tuple(min(wide, x.shape[1] - left) for left in lefts),
+    )
     return da.Array(futures, name, chunks=chunks, dtype=x.dtype)

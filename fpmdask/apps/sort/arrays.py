@@ -14,7 +14,7 @@ from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of
 
-from fpmdask.apps.inputs import finished, letting_go
+from fpmdask.apps.inputs import finished, letting_go, rooms, scattered
 from fpmdask.apps.sort.kernel import KINDS
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
@@ -89,7 +89,7 @@ async def sort(
     coming = 0 if _is_there(x) or not known else int(x.nbytes)
     early = asking("", [x.size], coming) if known and x.size else request
     await proxy.check(client, "sort", early)
-    x = await _in_memory(client, x)
+    x = await _in_memory(client, x, request["workers"])
     if not x.size:
         dtype = INDEX if index else x.dtype
         empty: da.Array = client.persist(da.empty(0, dtype=dtype, chunks=-1))
@@ -108,12 +108,11 @@ def _is_there(x: Any) -> bool:
     return {future.key for future in futures_of(x)}.issuperset(x.__dask_keys__())
 
 
-async def _in_memory(client: Client, x: Any) -> da.Array:
+async def _in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> da.Array:
     """Return ``x`` as a dask array whose chunks, of known sizes, are in the workers' memory."""
     if isinstance(x, np.ndarray):
-        scheduler: Any = client.scheduler
-        workers = max(1, len(await scheduler.ncores()))
-        most = min(BLOCK_NBYTES // x.itemsize, -(-x.size // workers))
+        count = len(await rooms(client, workers))
+        most = min(BLOCK_NBYTES // x.itemsize, -(-x.size // count))
         name = f"fpmdask-scattered-{uuid4().hex}"
         edges = [*range(0, x.size, max(1, most)), x.size]
         blocks = {
@@ -123,7 +122,7 @@ async def _in_memory(client: Client, x: Any) -> da.Array:
         if not blocks:
             empty: da.Array = da.from_array(x)
             return empty
-        futures = await client.scatter(blocks, direct=True, hash=False)
+        futures = await scattered(client, blocks, workers)
         sizes = (tuple(block.size for block in blocks.values()),)
         return da.Array(futures, name, chunks=sizes, dtype=x.dtype)
     persisted: da.Array = client.persist(x)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from distributed.core import Status
+
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
@@ -21,6 +23,10 @@ AGAIN_SECONDS = 0.2
 REJOIN_SECONDS = 10.0
 # A run that is disturbed so often is given up.
 MOST_ATTEMPTS = 20
+PAUSED = (
+    "it is paused, and does nothing: its memory is full; give it more (memory_limit), add workers, "
+    "or let go of what it holds"
+)
 
 
 class LostWorker(Exception):
@@ -142,13 +148,25 @@ class Attempt:
         workers = sorted(silent)
         answered = await asyncio.gather(*map(there, workers))
         gone = [worker for worker, ok in zip(workers, answered, strict=True) if not ok]
-        reason = "nothing heard of it" if gone else f"{OVERDUE:g} times as late as the others"
+        reason = "nothing heard of it"
+        if not gone:
+            gone, reason = list(filter(self._stopped, workers)), PAUSED
+        if not gone:
+            reason = f"{OVERDUE:g} times as late as the others"
         for worker in gone or (workers if overdue else ()):
             if worker in self.context.workers:
                 self.context.give_up_on(worker, reason)
             self.context.shun(worker)
         if gone or overdue:
-            raise LostWorker(reason)
+            names = ", ".join(map(self.context.name, gone or workers))
+            raise LostWorker(f"{names}: {reason}")
+
+    def _stopped(self, worker: str) -> bool:
+        """Tell whether a worker is paused and does nothing: it begins no task until it has room."""
+        state = self.context.scheduler.workers.get(worker)
+        if state is None or state.status != Status.paused:
+            return False
+        return not state.metrics.get("task_counts", {}).get("executing")
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         context = self.context

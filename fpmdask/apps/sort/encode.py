@@ -28,6 +28,8 @@ from fpmdask.errors import PartitionError
 MOST_WORDS = 8
 # So many different strings are numbered; they pass through the client.
 MOST_DISTINCT, MOST_DISTINCT_NBYTES = 4096, 1 << 20
+# Of a partition in which most strings are others, no more are told.
+FEW_DISTINCT = 1024
 # A cut key is as good as the whole one where so few others have the prefix of a row, on average.
 FEW_TIES = 0.05
 
@@ -110,6 +112,8 @@ def _distinct(values: Any) -> frozenset[bytes] | None:
     found = pc.unique(values)
     if len(found) > MOST_DISTINCT or found.nbytes > MOST_DISTINCT_NBYTES:
         return None
+    if len(found) > max(FEW_DISTINCT, len(values) // 2):
+        return None  # of many such partitions all strings would pass through the client
     return frozenset(found.to_pylist())
 
 

@@ -16,13 +16,13 @@ from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
-from fpmdask.apps.inputs import finished, letting_go
+from fpmdask.apps.inputs import finished, letting_go, rooms
 from fpmdask.apps.sort import arrays, rows
 from fpmdask.apps.sort.delivery import delivered, divisions
 from fpmdask.apps.sort.encode import scheme, words_needed
 from fpmdask.apps.sort.homes import Homes, token
 from fpmdask.apps.sort.rows import INDEX, Keys, Look, Order
-from fpmdask.coordinator import config, proxy
+from fpmdask.coordinator import proxy
 from fpmdask.coordinator.report import Moved
 from fpmdask.errors import ChunksLostError, PartitionError
 
@@ -113,6 +113,7 @@ async def _sort_persisted(
         made - began,
         time.perf_counter() - sorted_at,
         [(worker, count) for (worker, _), count in zip(received, moved, strict=True)],
+        nbytes,
     )
 
 
@@ -169,15 +170,7 @@ async def _check_fits(
     held = await scheduler.nbytes(keys=[future.key for future in partitions], summary=False)
     nbytes = int(sum(held.values()))
     needed = COPIES * nbytes
-    target = float(config.setting("spill-target"))
-    room = 0.0
-    for address, worker in (await scheduler.identity(n_workers=-1))["workers"].items():
-        if workers is not None and not {address, str(worker["name"])} & set(workers):
-            continue
-        limit = worker["memory_limit"]
-        # not the process's: what the last run has let go is free again
-        used = worker["metrics"]["managed_bytes"]
-        room += max(0.0, target * limit - used) if limit else np.inf
+    room = sum((await rooms(client, workers)).values())
     if needed > room:
         raise PartitionError(
             f"partitions of {nbytes} bytes need {needed} bytes beside themselves to be put in "

@@ -94,17 +94,28 @@ def _as_declared(column: pd.Series, name: Any, dtype: Any) -> pd.Series:
         return column
     if any(all(getattr(kind, "kind", "O") in family for kind in both) for family in FAMILIES):
         try:
-            return column.astype(dtype)
+            made = column.astype(dtype)
+            if made.astype(found).equals(column) and _same_signs(column, made):
+                return made
         except (TypeError, ValueError):
             pass
     raise PartitionError(
-        f"{name!r} has dtype {found} in a partition, its dask frame says {dtype}; give it one with "
-        "astype, or the right meta where it is made"
+        f"{name!r} has dtype {found} in a partition, its dask frame says {dtype}, which does not "
+        "hold all of its values; give it one with astype, or the right meta where it is made"
     )
 
 
+def _same_signs(column: pd.Series, made: pd.Series) -> bool:
+    """Tell whether integers are still what they were: what overflows comes back whole."""
+    if {column.dtype.kind, made.dtype.kind} != {"i", "u"}:
+        return True
+    return bool((column >= 0).all() and (made >= 0).all())
+
+
 def _is_text(dtype: Any) -> bool:
-    return isinstance(dtype, pd.StringDtype) or getattr(dtype, "kind", "") == "O"
+    if isinstance(dtype, pd.ArrowDtype):
+        return dtype.type in (str, bytes)
+    return isinstance(dtype, pd.StringDtype) or dtype == np.dtype(object)
 
 
 # ---- before the sort
@@ -297,14 +308,14 @@ def rows_of(found: Wanted, holder: int) -> tuple[np.ndarray, np.ndarray]:
 def cut(keys: Keys, asked: tuple[np.ndarray, np.ndarray], *frames: pd.DataFrame) -> pd.DataFrame:
     """Task: the rows of a holder's partitions that a part of the result wants."""
     rows, counts = asked
-    frames = tuple(with_categories(frame, keys) for frame in frames)
     some = [
         (frame, own.astype(np.intp))
         for frame, own in zip(frames, np.split(rows, np.cumsum(counts)[:-1]), strict=True)
         if own.size
     ]
     if not some or not is_plain([frame for frame, _ in some]):
-        return together([frame.take(own) for frame, own in some] or [frames[0].iloc[:0]])
+        taken = [frame.take(own) for frame, own in some] or [frames[0].iloc[:0]]
+        return together([with_categories(frame, keys) for frame in taken])
     ends = np.cumsum([own.size for _, own in some])
 
     def filled(columns: Sequence[np.ndarray], made: np.ndarray) -> None:

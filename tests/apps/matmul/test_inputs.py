@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.matmul import distribute, run
+from fpmdask.apps.matmul import distribute, inputs, run
 from fpmdask.apps.matmul.inputs import is_lazy
 from fpmdask.apps.matmul.moving import held_bytes, homes, moved_bytes
 from fpmdask.apps.matmul.place import placed
@@ -356,3 +356,26 @@ async def test_what_is_in_memory_is_not_counted_again(c, s, *workers, monkeypatc
     for x, y in ((held, held.T), (a, held.T)):
         result = await balancer.matmul(x, y, distribution={"0": 140, "1": 140, "2": 120})
         np.testing.assert_array_equal(await c.compute(result), values @ values.T)
+
+
+@cluster()
+async def test_numpy_inputs_go_to_the_named_workers_only(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["0", "2"])
+    held = []
+    balancer.progress = lambda event: held.append([len(worker.data) for worker in workers])
+    a, b = values_of(1, (40, 30)), values_of(2, (30, 50))
+    result = await balancer.matmul(a, b)
+    np.testing.assert_array_equal(await c.compute(result), a @ b)
+    assert all(second == 0 for _, second, _ in held)
+    assert any(min(first, third) > 0 for first, _, third in held)
+
+
+@cluster()
+async def test_long_rows_of_numpy_inputs_are_cut(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(inputs, "BLOCK_NBYTES", 800)
+    balancer = await fpmdask.Balancer(c)
+    a, b = values_of(1, (2, 250)), values_of(2, (250, 3))
+    sent = await inputs.in_memory(c, a, None)
+    assert sent.chunks == ((1, 1), (100, 100, 50))
+    result = await balancer.matmul(a, b)
+    np.testing.assert_array_equal(await c.compute(result), a @ b)

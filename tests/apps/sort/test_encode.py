@@ -220,3 +220,11 @@ def test_words_are_few_where_few_rows_agree_in_them(values, words):
     none = np.zeros(len(column), np.int64)
     sample = packed(fields(column, "x", how), none, MOST_WORDS, 0)
     assert words_needed(sample, how.bits, 10, len(column)) == words
+
+
+def test_strings_of_small_partitions_are_told_only_where_few_are_different():
+    few = pa.array([b"a", b"b"] * 2000)
+    unique = pa.array([b"%d" % n for n in range(4000)])
+    assert encode._distinct(few) == {b"a", b"b"}
+    assert encode._distinct(unique[:100]) == set(unique[:100].to_pylist())
+    assert encode._distinct(unique) is None

@@ -11,10 +11,12 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import futures_of, wait
+from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort import run, share, shares
+from fpmdask.apps.sort import attempt, run, share, shares
+from fpmdask.apps.sort.attempt import Attempt
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -296,6 +298,54 @@ async def test_a_worker_that_hangs_is_not_waited_for(c, s, *workers, monkeypatch
     assert "as late as the others" in balancer.report.left_out["1"]
     release.set()
     np.testing.assert_array_equal(await c.compute(found), np.sort(await c.compute(x)))
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@cluster()
+async def test_paused_workers_are_named_or_done_without(c, s, *workers, others, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random(3000)
+    x = c.persist(da.from_array(values, chunks=100))
+    await wait(x)
+    await c.replicate(futures_of(x))
+    stopped = workers[others:]
+    dispatch = Attempt.dispatch
+
+    def pausing(self, *args):
+        for worker in stopped:
+            worker.memory_manager.memory_pause_fraction = False  # nobody wakes it up
+            worker.status = Status.paused
+        dispatch(self, *args)
+
+    monkeypatch.setattr(Attempt, "dispatch", pausing)
+    monkeypatch.setattr(attempt, "REJOIN_SECONDS", 0.0)
+    with dask.config.set({"fpmdask.hang": "1s"}):
+        sorting = asyncio.wait_for(balancer.sort(x), 20)
+        if others:
+            found = await sorting
+            assert "it is paused" in balancer.report.left_out["2"]
+            np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+        else:
+            with pytest.raises(CoordinatorError, match=r"it is paused.* its memory is full"):
+                await sorting
+    for worker in stopped:
+        worker.status = Status.running
+
+
+@cluster()
+async def test_numpy_keys_go_to_the_named_workers_only(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["0", "2"])
+    values = RANDOM.random(6000)
+    held = []
+
+    def heard(event):
+        held.append([len(worker.data) for worker in workers])
+
+    balancer.progress = heard
+    found = await balancer.sort(values)
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+    assert all(on_second == 0 for _, on_second, _ in held)
+    assert any(min(first, third) > 0 for first, _, third in held)
 
 
 @cluster()

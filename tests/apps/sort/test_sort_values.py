@@ -1,6 +1,7 @@
 """`Balancer.sort_values` on a cluster: the order of pandas' stable one, nothing else changed."""
 
 import asyncio
+import datetime
 import gc
 import subprocess
 import sys
@@ -161,6 +162,8 @@ async def test_the_report_says_what_moving_rows_took(c, s, *workers):
     crossed = int((source != target[source.index]).sum())
     # three columns, the index and a row number of two bytes; keys cross the other way
     assert 34 * crossed <= report.bytes_moved <= 60 * crossed
+    nbytes = sum(await c.gather(c.map(lambda part: part.memory_usage().sum(), futures_of(x))))
+    assert report.bytes_moved_per_byte == pytest.approx(report.bytes_moved / nbytes, rel=0.02)
     assert {share["worker"] for share in report.shares} == {str(w.name) for w in workers}
 
 
@@ -253,6 +256,47 @@ async def test_partitions_of_other_dtypes(c, s, *workers):
     x = dd.from_map(lambda piece: piece, [*pieces, pd.DataFrame({"a": ["x"]})], meta=pieces[0])
     with pytest.raises(PartitionError, match=r"'a' has dtype .* its dask frame says float64"):
         await balancer.sort_values(x, "a")
+
+
+ARROW_TIMES = [pd.ArrowDtype(pa.time32("s")), pd.ArrowDtype(pa.time64("us"))]
+
+
+@pytest.mark.parametrize(
+    ("values", "found", "declared"),
+    [
+        ([1.9, 1.5], "f8", "i8"),
+        ([2, 1], "i8", "bool"),
+        ([2**31 + 5, 1], "i8", "i4"),
+        ([2**63 + 5, 1], "u8", "i8"),
+        ([-1, 1], "i8", "u8"),
+        ([1 + 1e-12, 1.0], "f8", "f4"),
+        ([2**53 + 1, 1], "i8", "f8"),
+        ([999, 5], "M8[ns]", "M8[s]"),
+        ([datetime.time(5), datetime.time(1)], *ARROW_TIMES),
+    ],
+)
+def test_keys_that_their_declared_dtype_does_not_hold_are_refused(values, found, declared):
+    column = pd.Series(np.array(values)).astype(found)
+    with pytest.raises(PartitionError, match="which does not hold all of its values"):
+        rows._as_declared(column, "a", pd.Series([]).astype(declared).dtype)
+
+
+@pytest.mark.parametrize(
+    ("values", "found", "declared"),
+    [
+        ([2.0, np.nan], "f8", "Int64"),
+        ([3, 1], "f8", "i8"),
+        ([1, 0], "i8", "bool"),
+        ([5, 0], "u8", "i8"),
+        ([3, 1], "M8[s]", "M8[ns]"),
+        (["b", None], object, "string"),
+    ],
+)
+def test_keys_that_it_holds_are_taken_in_it(values, found, declared):
+    column = pd.Series(values, dtype=object).astype(found)
+    made = rows._as_declared(column, "a", pd.Series([]).astype(declared).dtype)
+    assert made.isna().tolist() == column.isna().tolist()
+    assert made.dropna().tolist() == column.dropna().tolist()
 
 
 @pytest.mark.parametrize("step", ["look", "keys", "sort", "exchange", "ends", "sorted-rows"])
