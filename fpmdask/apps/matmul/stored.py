@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,6 +23,10 @@ from fpmdask.errors import CoordinatorError, PartitionError
 
 # Of the workers' free memory, what the inputs, their panels and twice the tile of C may fill.
 FILL = 0.5
+# Multiplications and additions of a tile per worker, minutes at most: a crash loses no more.
+MOST_OPERATIONS = 4e12
+# How often it is looked whether those are there that write.
+LOOK_SECONDS = 0.5
 
 
 def tile_shape(
@@ -42,8 +48,8 @@ def tile_shape(
     Returns
     -------
     tuple of int
-        At most the shape of C. Columns are halved first: A is then read once, and B once per row
-        of tiles.
+        At most the shape of C, and of `MOST_OPERATIONS` per worker. Columns are halved first: A is
+        then read once, and B once per row of tiles.
 
     Raises
     ------
@@ -71,8 +77,12 @@ def tile_shape(
         units = -(-length // least)
         return min(length, least * -(-units // 2))
 
+    def too_long(rows: int, columns: int) -> bool:
+        more = rows > unit[0] or columns > unit[1]
+        return more and 2.0 * rows * inner * columns > MOST_OPERATIONS * workers
+
     rows, columns = height, width
-    while needed(rows, columns) > nbytes:
+    while needed(rows, columns) > nbytes or too_long(rows, columns):
         if columns > unit[1]:
             columns = halved(columns, unit[1])
         elif rows > unit[0]:
@@ -126,7 +136,7 @@ async def multiply_into(
     one = check(a[:1], b[:, :1]).to_json()
     await proxy.check(client, "matmul", {**request, "product": one})
     workers = await taking_part(client, request["workers"])
-    target = _target(out, index, request["workers"], workers)
+    target = Target(out, uuid4().hex, index, request["workers"])
     free = FILL * free_nbytes(workers.values())
     shape = tile_shape(spec, target.unit, free, len(workers))
     with Written(out, target.run) as written:
@@ -179,7 +189,7 @@ async def fill(
     workers = await taking_part(client, names)
     if not workers:
         raise CoordinatorError("no worker that is to take part is connected; start one, or name it")
-    target = _target(out, index, names, workers)
+    target = Target(out, uuid4().hex, index, names)
     with Written(out, target.run) as written:
         await check_reached(client, target, _names(workers))
         written.begin([c.name])
@@ -199,14 +209,42 @@ async def _write(client: Client, c: da.Array, target: Target, row: int, column: 
     aligned = c[target.index].rechunk(step(target.out))
     store: Any = target  # dask asks for arrays and needs what can be assigned to
     writing = da.store(aligned, store, regions=region, lock=False, compute=False)
-    await client.compute(writing, workers=target.workers, allow_other_workers=False)
+    while not await _computed(client, writing, target.names):
+        pass  # workers that start again have other addresses
 
 
-def _target(
-    out: Any, index: tuple[Any, ...], names: Sequence[str] | None, workers: Mapping[str, Any]
-) -> Target:
-    """Return `out` for a call that uses these workers; where none are named, any may write."""
-    return Target(out, uuid4().hex, index, None if names is None else [*workers])
+async def _computed(client: Client, tasks: Any, names: Sequence[str] | None) -> bool:
+    """Compute tasks on the workers with these names; False if all of them have left before.
+
+    Raises
+    ------
+    CoordinatorError
+        If none is there, and none comes for the seconds of ``fpmdask.recovery``.
+    """
+    if names is None:
+        await client.compute(tasks)
+        return True
+    give_up = time.monotonic() + config.seconds("recovery")
+    while not (there := {*await taking_part(client, names)}):
+        if time.monotonic() > give_up:
+            raise CoordinatorError(f"no worker of {', '.join(names)} is connected; start one")
+        await asyncio.sleep(LOOK_SECONDS)
+    future = client.compute(tasks, workers=[*there], allow_other_workers=False)
+    done = asyncio.ensure_future(_result(future))
+    try:
+        while not done.done() and there & (await taking_part(client, names)).keys():
+            await asyncio.wait([done], timeout=LOOK_SECONDS)
+        if done.done():
+            await done
+            return True
+    finally:
+        done.cancel()
+    await client.cancel([future])
+    return False
+
+
+async def _result(future: Any) -> None:
+    await future
 
 
 def _names(workers: Mapping[str, Any]) -> dict[str, str]:

@@ -164,14 +164,14 @@ class Target:
         What `Written` put into its attributes.
     index
         An axis of C with 0 is not in `out`.
-    workers
-        Addresses of those that may write; None: all.
+    names
+        Names or addresses of those that may write; None: all.
     """
 
     def __init__(
-        self, out: Any, run: str, index: Sequence[Any], workers: Sequence[str] | None
+        self, out: Any, run: str, index: Sequence[Any], names: Sequence[str] | None
     ) -> None:
-        self.out, self.run, self.index, self.workers = out, run, tuple(index), workers
+        self.out, self.run, self.index, self.names = out, run, tuple(index), names
 
     @property
     def unit(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from distributed import Worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
@@ -81,6 +82,27 @@ async def test_the_stored_product_equals_numpy(c, s, *workers, tmp_path, small_m
     assert MARK not in on_store(out).attrs
     del result
     await nothing_left(s)
+
+
+@cluster()
+async def test_named_workers_that_start_again_write_on(
+    c, s, *workers, tmp_path, small_memory, monkeypatch
+):
+    a, b, expected = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    balancer = await fpmdask.Balancer(c, workers=["0"])
+    write, started = stored._write, []
+
+    async def restarting(*args):
+        if not started:
+            await workers[0].close()
+            started.append(await Worker(s.address, nthreads=1, name="0"))
+        await write(*args)
+
+    monkeypatch.setattr(stored, "_write", restarting)
+    await asyncio.wait_for(balancer.matmul(a, b, out=out), 30)
+    np.testing.assert_array_equal(out[:], expected)
+    await started[0].close()
 
 
 @cluster()
@@ -233,6 +255,13 @@ def test_columns_are_halved_before_rows():
     assert shapes == [(64, 64), (64, 40), (64, 20), (20, 20)]
     with pytest.raises(PartitionError, match="10 × 20 elements"):
         stored.tile_shape(spec, (10, 20), 1000, 1)
+
+
+def test_a_tile_is_minutes_of_work_at_most():
+    long = 1 << 18
+    spec = MatmulSpec((long,) * 3, np.dtype("f8"), ((long,),) * 2, ((long,),) * 2, "a", "b")
+    rows, columns = stored.tile_shape(spec, (1024, 1024), float("inf"), 4)
+    assert 2.0 * rows * long * columns <= 4 * stored.MOST_OPERATIONS < 4.0 * rows * long * columns
 
 
 def full_after(tiles, monkeypatch):
