@@ -121,7 +121,9 @@ def _best(rect: _Rect, order: Sequence[int], areas: FloatArray) -> _Found:
     estimates = {k: _estimate(rect, order, areas, sums, k) for k in range(len(order))}
     tried = [k for k, cost in estimates.items() if math.isfinite(cost)]
     if not few:
-        tried = [min(tried, key=lambda k: estimates[k])]
+        # of equal ones that which leaves about as many on both sides: the depth is their logarithm
+        middle = len(order) / 2
+        tried = [min(tried, key=lambda k: (estimates[k], abs(k - middle)))]
     return min((_followed(rect, order, areas, sums, k) for k in tried), key=lambda f: f.cost)
 
 

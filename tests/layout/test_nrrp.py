@@ -67,3 +67,10 @@ def test_limits_hold():
 def test_bad_speeds(speeds):
     with pytest.raises(PartitionError):
         nrrp(speeds, (4, 4))
+
+
+@pytest.mark.parametrize("shape", [(6000, 1), (1, 6000), (6000, 2)])
+def test_many_equal_workers_share_a_thin_matrix(shape):
+    layout = nrrp(np.ones(400), shape)
+    assert sum(layout.areas) == shape[0] * shape[1]
+    assert max(layout.areas) - min(layout.areas) <= 2
