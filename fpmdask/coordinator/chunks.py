@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.context import CHECK, RunContext
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 
 # How often chunks that are waited for are looked for.
@@ -125,7 +125,10 @@ def free_nbytes(context: RunContext, address: str) -> float:
     if not state.memory_limit:
         return math.inf
     target = context.coordinator.spill_target * state.memory_limit
-    return max(0.0, target - state.memory.optimistic)
+    # who asks before a run that has to wait: what the others have beside data will be free again
+    waits = context.run == CHECK and context.coordinator.runs
+    used = state.memory.managed if waits else state.memory.optimistic
+    return max(0.0, target - used)
 
 
 Published = Sequence[tuple[Any, int, Any]]

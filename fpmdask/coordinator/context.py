@@ -23,6 +23,8 @@ STARTING = "has not finished starting"
 CLOSING = "is closing"
 ENDING = {Status.closing, Status.closing_gracefully, Status.closed}
 GONE = "left the cluster"
+# The run of a context that only asks whether something could be run.
+CHECK = "check"
 # A worker that joins is asked again after so long whether it is ready and free.
 JOIN_SECONDS = 0.1
 

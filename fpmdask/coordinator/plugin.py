@@ -14,7 +14,7 @@ from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 import fpmdask
-from fpmdask.coordinator.context import KernelFailed, RunContext
+from fpmdask.coordinator.context import CHECK, KernelFailed, RunContext
 from fpmdask.coordinator.identity import ModelLibrary, WorkerIdentity
 from fpmdask.coordinator.installation import PLUGIN, check_version, worker_shim
 from fpmdask.coordinator.leases import Leases
@@ -157,7 +157,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         """Return why ``app`` could not run with ``spec`` now, or None; nothing is started."""
         try:
             module, _, _ = self.apps[app].partition(":")
-            importlib.import_module(module).check(RunContext(self, "check", client, spec))
+            importlib.import_module(module).check(RunContext(self, CHECK, client, spec))
         except fpmdask.errors.FpmdaskError as error:
             return describe_error(error)
         return None

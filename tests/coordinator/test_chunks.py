@@ -8,7 +8,9 @@ import pytest
 from distributed import Event, wait
 from distributed.utils_test import gen_cluster
 
-from fpmdask.coordinator.chunks import holders, wait_for_chunks
+import fpmdask
+from fpmdask.coordinator.chunks import free_nbytes, holders, wait_for_chunks
+from fpmdask.coordinator.context import CHECK, RunContext
 from fpmdask.errors import ChunksLostError, CoordinatorError
 
 
@@ -53,3 +55,18 @@ async def test_a_chunk_whose_task_fails_says_why(c, s, a, b):
     await wait(future)
     with pytest.raises(CoordinatorError, match=r"chunk k cannot be computed: .*division by zero"):
         await wait_for_chunks(s, ["k"], patience=60)
+
+
+@gen_cluster(client=True, worker_kwargs={"memory_limit": 10**9, "heartbeat_interval": "1h"})
+async def test_what_runs_have_beside_data_counts_for_who_waits_as_free(c, s, a, b):
+    await fpmdask.Balancer(c)
+    coordinator = s.plugins["fpmdask"]
+    s.workers[a.address]._memory_unmanaged_old = 10**8
+
+    def free(run):
+        return free_nbytes(RunContext(coordinator, run, c.id, {}), a.address)
+
+    assert free(CHECK) == free("new")
+    coordinator.runs["other"] = RunContext(coordinator, "other", c.id, {})
+    assert free(CHECK) == free("new") + 10**8
+    del coordinator.runs["other"]
