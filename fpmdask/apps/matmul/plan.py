@@ -20,6 +20,8 @@ PANEL_DEPTH = 512
 LEAST_DEPTH = 128
 # With so many panels a worker that is late can still give up most of what it has left.
 PANELS_WANTED = 16
+# Each panel costs messages and waits of a millisecond, however small it is.
+MOST_PANELS = 256
 # Panels in memory at once: first the pieces of one and their assembly, then that and the next.
 PANELS_HELD = 2
 # Rows of C are few if they are fewer than so many per worker, or so many times fewer than columns.
@@ -77,7 +79,8 @@ def panels(
     -------
     tuple of (k0, k1)
         In order, covering 0 … K once. B's ends go before A's: its panels are the larger ones.
-        About sixteen, unless they would be deeper than BLAS needs or too flat for it.
+        About sixteen, unless they would be deeper than BLAS needs or too flat for it; of a very
+        long K 256, as far as the bytes allow.
 
     Notes
     -----
@@ -96,6 +99,7 @@ def panels(
     rows, inner, width = spec.shape
     share = -(-rows // workers)
     wanted = min(PANEL_DEPTH, max(LEAST_DEPTH, inner // PANELS_WANTED))
+    wanted = max(wanted, -(-inner // MOST_PANELS))
     flattest = min(LEAST_DEPTH, max(width // PANELS_HELD, inner // PANELS_WANTED))
     of_a = max(flattest, nbytes // (share * spec.dtype.itemsize))
     of_b = nbytes // (width * spec.dtype.itemsize)

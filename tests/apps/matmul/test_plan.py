@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from fpmdask.apps.matmul import distribute
 from fpmdask.apps.matmul.place import placed
-from fpmdask.apps.matmul.plan import MatmulSpec, PartsPlan, Tile, limits, panels, pieces
+from fpmdask.apps.matmul.plan import (
+    PANEL_NBYTES,
+    MatmulSpec,
+    PartsPlan,
+    Tile,
+    limits,
+    panels,
+    pieces,
+)
 from fpmdask.apps.matmul.tiling import LAYOUTS, cuts, straightened
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import ConstantModel
@@ -108,12 +116,21 @@ def test_panels_of_a_are_cut_where_c_is_narrow():
         ((10**7, 100, 10), 4, 6),
         ((10**7, 100, 100), 4, 50),
         ((10**6, 4096, 2000), 4, 128),
-        ((1000, 10**6, 1), 4, 512),
+        ((1000, 10**6, 1), 4, 3907),
     ):
         cut = panels(whole(shape), workers)
         depth = max(k1 - k0 for k0, k1 in cut)
         assert 0.9 * deepest <= depth <= deepest
         assert len(cut) <= max(17, shape[1] // 100)
+
+
+@pytest.mark.parametrize("inner", [10**6, 10**7])
+def test_a_long_k_has_few_panels(inner):
+    axis = (inner // 16,) * 16
+    spec = MatmulSpec((50, inner, 50), np.dtype("f8"), ((50,), axis), (axis, (50,)), "a", "b")
+    cut = panels(spec, 4)
+    assert 256 <= len(cut) <= 300
+    assert max(k1 - k0 for k0, k1 in cut) * 50 * 8 <= PANEL_NBYTES
 
 
 def test_large_squares_keep_the_panels_that_are_best_for_them():
