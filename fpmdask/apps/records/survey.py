@@ -91,9 +91,9 @@ def _refusing(work: Any) -> Mapping[str, Any]:
 def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
     files: list[Sequence[Any]] = []
     lacking = {}
-    for source in order["sources"]:
+    for number, source in enumerate(order["sources"]):
         try:
-            files += Job(tuple(find([source]))).to_json()
+            files += [(*row, number) for row in Job(tuple(find([source]))).to_json()]
         except NotHere as error:
             lacking[source] = str(error)
     seen = set()

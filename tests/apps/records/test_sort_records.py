@@ -263,6 +263,38 @@ async def test_local_files_are_read_by_those_who_see_them(c, s, *workers, tmp_pa
         assert units == [3000, 2000]
 
 
+@cluster(workers=2)
+async def test_files_are_in_the_order_of_the_sources_whoever_tells_of_them_first(
+    c, s, *workers, tmp_path, monkeypatch
+):
+    """Each worker sees one of two files of the same keys."""
+    written = write_records(tmp_path / "in", [300, 300], kind="duplicates", seed=5)
+    find, ask = survey.find, state.RecordsSort._ask
+    turned = False
+
+    def find_own(sources):
+        own = written.paths[int(get_worker().name)]
+        files = [file for file in find(sources) if file.path == own]
+        if not files:
+            raise survey.NotHere(f"there is no file {sources[0]}")
+        return files
+
+    async def ask(self, *arguments, original=ask):
+        answers = await original(self, *arguments)
+        return dict(sorted(answers.items(), reverse=turned))
+
+    monkeypatch.setattr(survey, "find", find_own)
+    monkeypatch.setattr(state.RecordsSort, "_ask", ask)
+    balancer = await fpmdask.Balancer(c)
+    for n, sources in enumerate((written.paths, tmp_path / "in" / "*")):
+        for turned in (False, True):
+            target = tmp_path / f"{n} {turned}"
+            found = await balancer.sort_records(sources, target)
+            assert found_in(target) == expected(written)
+            turned = not turned
+            assert await balancer.sort_records(sources, target) == found
+
+
 @cluster()
 async def test_a_given_distribution_is_kept(c, s, *workers, tmp_path):
     written = write_records(tmp_path / "in", [6000], seed=6)
