@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from fpmdask.errors import RecordsError
 from fpmdask.records import KINDS, verify, write_records
@@ -178,6 +179,24 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path):
     with pytest.raises(KeyError):
         begin()
     assert not os.listdir(tmp_path)
+
+
+def test_what_fails_on_the_way_leaves_no_file_elsewhere(monkeypatch):
+    folder = Folder("memory://failing")
+    closed = []
+    monkeypatch.setattr(MemoryFile, "close", lambda self: closed.append(self))
+
+    def begin(error):
+        with folder.writing("part-00000") as write:
+            write(np.zeros((3, 100), np.uint8))
+            raise error
+
+    for error, raised in ((KeyError(), KeyError), (OSError("enough"), RecordsError)):
+        closed.clear()
+        with pytest.raises(raised):
+            begin(error)
+        assert closed
+        assert folder.names() == {}
 
 
 @pytest.mark.parametrize("links", [True, False])
