@@ -395,6 +395,32 @@ async def test_a_file_that_only_a_worker_without_a_share_sees_is_read_by_it(
 
 
 @cluster(workers=2)
+async def test_a_later_call_clears_what_a_finished_sort_has_left(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [3000], seed=6)
+    target = tmp_path / "out"
+    left = [f"{survey.JOB}.x.tmp", ".part-00001.json", ".part-00001.x.tmp", ".manifest.json.x.tmp"]
+
+    def killed(self, name):
+        raise RecordsError("killed")
+
+    balancer = await fpmdask.Balancer(c)
+    monkeypatch.setattr(Folder, "remove", killed)
+    with pytest.raises(RecordsError, match="killed"):
+        await balancer.sort_records(written.paths, target)
+    monkeypatch.undo()
+    assert {survey.JOB, ".part-00001.json"} < {*os.listdir(target)}
+    found = await balancer.sort_records(written.paths, target)
+    assert balancer.report.reason == "complete already"
+    assert only_the_result(target)
+    for name in left:
+        (target / name).touch()
+    assert await balancer.sort_records(written.paths, target) == found
+    assert only_the_result(target)
+
+
+@cluster(workers=2)
 async def test_parts_that_are_gone_later_are_noticed(c, s, *workers, small, tmp_path):
     written = write_records(tmp_path / "in", [3000], seed=6)
     balancer = await fpmdask.Balancer(c)
