@@ -242,7 +242,7 @@ def assigned(sizes: Mapping[int, int], shares: Mapping[str, int]) -> dict[str, l
     sizes : mapping
         Part -> records in it.
     shares : mapping
-        Worker -> records, as many as all parts have together.
+        Worker -> records, as many as all parts have together. Empty parts alone go to anybody.
 
     Examples
     --------
@@ -250,7 +250,7 @@ def assigned(sizes: Mapping[int, int], shares: Mapping[str, int]) -> dict[str, l
     {'a': [0, 1], 'b': [4, 5]}
     """
     found: dict[str, list[int]] = {worker: [] for worker in shares}
-    workers = [worker for worker, share in shares.items() if share]
+    workers = [worker for worker, share in shares.items() if share] or [*shares]
     ends = [*accumulate(shares[worker] for worker in workers)]
     at, number = 0, 0
     for part, size in sizes.items():

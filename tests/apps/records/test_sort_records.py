@@ -17,7 +17,7 @@ from distributed import Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.records import plan, share, state, survey
+from fpmdask.apps.records import plan, share, sorting, state, survey
 from fpmdask.coordinator.spill import Spilled
 from fpmdask.errors import CoordinatorError, RecordsError
 from fpmdask.records import KINDS, verify, write_records
@@ -208,6 +208,32 @@ async def test_a_second_call_takes_up_what_a_failed_one_has_finished(
     again = await balancer.sort_records(written.paths, tmp_path / "out")
     assert again == found
     assert balancer.report.reason == "complete already"
+
+
+@cluster(workers=2)
+async def test_an_empty_part_is_made_where_it_alone_is_missing(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [2000], seed=4)
+    target = tmp_path / "out"
+
+    def one_empty(*arguments):
+        first, *others = plan.parts_of(*arguments)
+        return [first, 0, *others]
+
+    async def fails(self):
+        raise RecordsError("enough")
+
+    monkeypatch.setattr(sorting, "parts_of", one_empty)
+    monkeypatch.setattr(state.RecordsSort, "finish", fails)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(RecordsError, match="enough"):
+        await balancer.sort_records(written.paths, target)
+    monkeypatch.undo()
+    (target / "part-00001").unlink()
+    found = await balancer.sort_records(written.paths, target)
+    assert found.parts[1]["records"] == 0
+    assert found_in(target) == expected(written)
 
 
 @cluster()
