@@ -89,6 +89,8 @@ def _described(fs: Any, path: str, info: Any) -> File:
         raise RecordsError(f"{path} is a directory; name its files, as {path}/*")
     if info["type"] == "other":  # to open a FIFO is to wait
         raise RecordsError(f"{path} is not a regular file")
+    if info["size"] is None:
+        raise RecordsError(f"the length of {path} is not known; copy it to where it is")
     with _readable(fs, path), fs.open(path, "rb") as file:
         file.read(1)
     nbytes = int(info["size"])

@@ -547,6 +547,7 @@ async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatc
         ((good, out), {"checksum": "yes"}, "give True or False"),
         ((good, out), {"distribution": [1, 2]}, "give a mapping"),
         ((good, out), {"distribution": {"0": -1}}, "whole number of records"),
+        ((good, out), {"distribution": {"0": float("inf")}}, "whole number of records"),
         ((tmp_path / "nothing", out), {}, "there is no file .*nothing.*no worker finds it"),
         ((tmp_path / "nothing*", out), {}, "no file matches .*nothing"),
         ((tmp_path, out), {}, "is a directory"),
