@@ -27,6 +27,8 @@ CLIFF = 1.5
 STEEP, NEAR = 8.0, 1.02
 # After so many batches nobody is sent beyond the safe end of a steep piece, however long it is.
 EXPLORING = 6
+# So many of a worker's times in a row that say another speed are no accident.
+LATEST = 2
 # The speeds and the function are fitted to each other so many times after each batch.
 _FITS = 4
 _TINY = float(np.finfo(float).tiny)
@@ -97,7 +99,9 @@ class Batches:
     workers : int
         At least 1.
     speeds : sequence of float, optional
-        Relative speeds, finite and > 0. Without them the first batch is even, and its times tell.
+        Relative speeds, finite and > 0; the times correct them. Without them the first batch is
+        even, and its times tell. Speeds in a wrong order are worse than none: what they lead to may
+        look like a cliff.
 
     Raises
     ------
@@ -119,6 +123,8 @@ class Batches:
        tries its middle, until its ends are within 2 % or six batches are over; then nobody is sent
        beyond.
     5. The speeds are the means, over all batches, of what f says they are: noise averages out.
+       Times that say a speed other by half than the worker's others are left out; after two in a
+       row the speed has changed, and those before are forgotten.
 
     O((p + points) log points) per batch, and one `by_complexity`.
 
@@ -149,6 +155,8 @@ class Batches:
         self._sizes: list[FloatArray] = []
         self._seconds: list[FloatArray] = []
         self._function = CommonFunction()
+        # the first batch whose times still count
+        self._since = np.zeros(self._workers, np.int64)
 
     @property
     def speeds(self) -> FloatArray | None:
@@ -220,27 +228,52 @@ class Batches:
         self._fit()
 
     def _fit(self) -> None:
-        """Fit the function and the speeds to all batches."""
+        """Fit the function and the speeds, anew where a worker's speed has changed."""
+        if self._forgets(self._fitted()):
+            self._fitted()
+
+    def _fitted(self) -> FloatArray:
+        """Fit the function and the speeds to all times that count.
+
+        Return how much faster each says that its worker is, as logarithms, batch by worker; nan
+        where there is none.
+        """
         assert self._speeds is not None
         sizes, seconds = np.array(self._sizes), np.array(self._seconds)
-        there = sizes > 0
-        _, worker = np.nonzero(there)
-        x, t = np.log(sizes[there]), np.log(seconds[there])
-        count = np.bincount(worker, minlength=self._workers)
+        told = (sizes > 0) & (np.arange(len(sizes))[:, np.newaxis] >= self._since)
+        _, worker = np.nonzero(told)
+        x, t = np.log(sizes[told]), np.log(seconds[told])
+        count = np.maximum(told.sum(0), 1)
         logs = np.log(self._speeds)
-        for _ in range(_FITS if len(self._sizes) > 1 else 1):
-            units, costs = _points(x, t + logs[worker])
-            self._function = CommonFunction(units, costs)
-            if len(self._sizes) == 1:
-                return
-            apart = np.interp(x, units, costs) - t - logs[worker]
-            # what is beyond a cliff for one and not for another says nothing of speeds
-            apart = np.where(np.abs(apart) < math.log(CLIFF), apart, 0.0)
-            logs += np.bincount(worker, apart, minlength=self._workers) / np.maximum(count, 1)
+        apart = np.full(sizes.shape, np.nan)
+        apart[0, ~told.any(0)] = 0.0
+        # one even batch has told the speeds already
+        for _ in range(_FITS if self._given or len(sizes) > 1 else 0):
+            apart[told] = np.interp(x, *_points(x, t + logs[worker])) - t - logs[worker]
+            # what is beyond a cliff for one and not for another says nothing of speeds; where most
+            # of a worker's times are as far apart, they do
+            usual = np.abs(apart - np.nanmedian(apart, axis=0)) < math.log(CLIFF)
+            logs += np.where(usual, apart, 0.0).sum(0) / count
             logs -= logs.max()
         self._speeds = np.exp(logs)
-        near = NEAR if len(self._sizes) < EXPLORING else math.inf
-        self._function = CommonFunction(*_points(x, t + logs[worker]), near)
+        units, costs = _points(x, t + logs[worker])
+        near = NEAR if len(sizes) < EXPLORING else math.inf
+        self._function = CommonFunction(units, costs, near)
+        apart[told] = np.interp(x, units, costs) - t - logs[worker]
+        return apart
+
+    def _forgets(self, apart: FloatArray) -> bool:
+        """Forget earlier times of workers whose latest say another speed; tell whether any do."""
+        found = False
+        for worker, own in enumerate(apart.T):
+            batches = np.flatnonzero(np.isfinite(own))
+            if batches.size <= LATEST:
+                continue
+            beyond = own[batches[-LATEST:]] - np.median(own[batches[:-LATEST]])
+            if max(beyond.min(), -beyond.max()) > math.log(CLIFF):
+                self._since[worker] = batches[-LATEST]
+                found = True
+        return found
 
 
 def _points(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:

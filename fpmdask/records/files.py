@@ -89,6 +89,8 @@ def _described(fs: Any, path: str, info: Any) -> File:
         raise RecordsError(f"{path} is a directory; name its files, as {path}/*")
     if info["type"] == "other":  # to open a FIFO is to wait
         raise RecordsError(f"{path} is not a regular file")
+    if info["size"] is None:
+        raise RecordsError(f"the length of {path} is not known; copy it to where it is")
     with _readable(fs, path), fs.open(path, "rb") as file:
         file.read(1)
     nbytes = int(info["size"])
@@ -257,8 +259,16 @@ class Folder:
             if not self.local:
                 if new and self.fs.exists(self.at(name)):
                     raise Exists(f"there is a {name} in {self.url}")
-                with self.fs.open(self.at(name), "wb") as file:
+                file = self.fs.open(self.at(name), "wb")
+                try:
                     yield lambda records: file.write(records.reshape(-1).data)
+                    file.close()
+                except BaseException:
+                    with contextlib.suppress(Exception):
+                        file.close()  # it would complete the file later
+                    with contextlib.suppress(Exception):
+                        self.fs.rm_file(self.at(name))
+                    raise
                 return
             temporary = self.at(f".{name.lstrip('.')}.{suffix or uuid.uuid4().hex}.tmp")
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC

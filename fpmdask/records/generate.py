@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -36,7 +36,7 @@ class Written:
 
 def write_records(
     target: str | os.PathLike[str],
-    sizes: Sequence[int],
+    sizes: Iterable[int],
     *,
     kind: str = "uniform",
     seed: int = 0,
@@ -48,7 +48,7 @@ def write_records(
     ----------
     target : path
         A local folder; made if it is not there. Files of these names must not be in it.
-    sizes : sequence of int
+    sizes : iterable of int
         Records in each file, >= 0.
     kind : str
         ``"uniform"``: keys of random bytes. ``"ascii"``: of printable ones. ``"skewed"``: half of
@@ -83,7 +83,8 @@ def write_records(
     """
     if kind not in KINDS:
         raise RecordsError(f"kind = {kind!r}; one of {', '.join(KINDS)} is made")
-    if not sizes or any(not _is_count(size) for size in sizes):
+    counts = list(sizes) if isinstance(sizes, Iterable) else []
+    if not counts or not all(map(_is_count, counts)):
         raise RecordsError(f"sizes = {sizes!r}; give one number of records, >= 0, per file")
     if not _is_count(seed):
         raise RecordsError(f"seed = {seed!r}; give an int >= 0")
@@ -91,18 +92,18 @@ def write_records(
         raise RecordsError(f"threads = {threads!r}; give an int >= 1")
     folder = Path(target)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"records-{n:05d}" for n in range(len(sizes))]
+    paths = [folder / f"records-{n:05d}" for n in range(len(counts))]
     for path in paths:
         if path.exists():
             raise RecordsError(f"{path} exists; remove it, or write to another folder")
-    offsets = [0, *accumulate(map(int, sizes))]
+    offsets = [0, *accumulate(map(int, counts))]
 
     def write(number: int) -> int:
         total = 0
         descriptor = os.open(paths[number], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
         try:
-            for first in range(0, int(sizes[number]), BLOCK):
-                count = min(BLOCK, int(sizes[number]) - first)
+            for first in range(0, int(counts[number]), BLOCK):
+                count = min(BLOCK, int(counts[number]) - first)
                 random = np.random.default_rng([seed, number, first])
                 records = _made(random, count, offsets[number] + first, kind)
                 total += checksum(records)

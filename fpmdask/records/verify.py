@@ -165,12 +165,14 @@ def verify(
     ------
     RecordsError
         If there is no such folder, no part in it, a part cannot be read or is no file of records,
-        or the manifest is none.
+        or the manifest is none; or ``threads`` is not an int >= 1.
 
     Notes
     -----
     O(n); 6.5 MB and one open file per thread.
     """
+    if threads is not None and not (isinstance(threads, int | np.integer) and threads >= 1):
+        raise RecordsError(f"threads = {threads!r}; give an int >= 1")
     folder = Folder(target)
     names = folder.names()
     manifest = checked_manifest(folder.read_json(MANIFEST)) if MANIFEST in names else None

@@ -71,6 +71,56 @@ def test_cliffs_in_the_way_are_halved_in(at, workers):
     assert np.median([last(0.05, seed) for seed in range(7)]) < 1.06
 
 
+def after(learning, complexity, speeds, batches, noise=0.0, seed=0):
+    """Return the makespan of one more batch over the oracle's, after so many."""
+    random, speeds = np.random.default_rng(seed), np.array(speeds, float)
+    for _ in range(batches + 1):
+        sizes = learning.ask(100_000)
+        seconds = complexity(sizes.astype(float)) / speeds
+        learning.tell(np.maximum(seconds, 1e-9) * np.exp(random.normal(0.0, noise, len(speeds))))
+    return seconds.max() / (complexity(by_complexity(100_000, speeds, complexity)) / speeds).max()
+
+
+SMOOTH = ["n", "n log n", "n²"]
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("speeds", [[1, 2.5], [1, 4], [1, 3, 9]])
+def test_speeds_that_were_given_wrong_are_corrected(name, speeds):
+    learning = Batches(len(speeds), speeds=[1] * len(speeds))
+    assert after(learning, COMPLEXITIES[name], speeds, 3) < 1.05
+    np.testing.assert_allclose(learning.speeds, np.array(speeds) / max(speeds), rtol=0.05)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_first_batch_of_too_few_units_is_made_up_for(name):
+    learning = Batches(4)
+    learning.ask(2)
+    learning.tell(1 / np.array([1, 2, 5, 9]))
+    assert after(learning, COMPLEXITIES[name], [1, 2, 5, 9], 3) < 1.06
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [([1, 1], [1, 3]), ([3, 3, 3, 3], [3, 3, 3, 1]), ([1, 2, 4], [1, 2, 12])],
+)
+def test_a_worker_whose_speed_changes_for_good_is_followed(name, noise, before, then):
+    learning = Batches(len(before))
+    assert after(learning, COMPLEXITIES[name], before, 5, noise) < 1.08
+    assert after(learning, COMPLEXITIES[name], then, 4, noise, seed=1) < 1.08
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_one_time_that_is_far_off_changes_little(name):
+    learning = Batches(3)
+    after(learning, COMPLEXITIES[name], [1, 2, 4], 4)
+    sizes = learning.ask(100_000)
+    learning.tell(COMPLEXITIES[name](sizes.astype(float)) / np.array([1, 2, 4]) * [1, 8, 1])
+    assert after(learning, COMPLEXITIES[name], [1, 2, 4], 0) < 1.06
+
+
 def test_growing_batches_use_what_smaller_ones_taught():
     speeds, learning = np.array([1.0, 2.0, 5.0]), Batches(3)
     for units in (1_000, 2_000, 4_000, 8_000, 16_000):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from fpmdask.errors import RecordsError
 from fpmdask.records import KINDS, verify, write_records
@@ -60,6 +61,15 @@ def test_bad_arguments_of_the_writer_are_refused(tmp_path, options):
     assert not os.listdir(tmp_path)
 
 
+def test_sizes_are_any_whole_numbers(tmp_path):
+    some = [10, 20]
+    for n, sizes in enumerate((some, np.array(some), iter(some))):
+        assert write_records(tmp_path / str(n), sizes).records == 30
+    for wrong in (10, np.array([[1, 2]]), np.array([1.5]), np.array([])):
+        with pytest.raises(RecordsError, match="give one number of records"):
+            write_records(tmp_path / "no", wrong)
+
+
 def test_nothing_is_overwritten(tmp_path):
     write_records(tmp_path, [10])
     with pytest.raises(RecordsError, match="exists"):
@@ -101,6 +111,18 @@ def test_what_is_no_regular_file_is_refused_and_not_opened(tmp_path):
     for source in (tmp_path / "pipe", tmp_path / "*", "/dev/zero"):
         with pytest.raises(RecordsError, match="is not a regular file"):
             find([str(source)])
+
+
+def test_a_file_of_no_known_length_is_refused(monkeypatch):
+    folder = Folder("memory://unknown")
+    folder.write_json("x", "x" * 98)
+    original = MemoryFileSystem.info
+    monkeypatch.setattr(
+        MemoryFileSystem, "info", lambda *arguments: original(*arguments) | {"size": None}
+    )
+    with pytest.raises(RecordsError, match="the length of /unknown/x is not known"):
+        find(["memory://unknown/x"])
+    folder.remove("x")
 
 
 def test_a_literal_name_wins_over_a_glob(tmp_path):
@@ -180,6 +202,24 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+def test_what_fails_on_the_way_leaves_no_file_elsewhere(monkeypatch):
+    folder = Folder("memory://failing")
+    closed = []
+    monkeypatch.setattr(MemoryFile, "close", lambda self: closed.append(self))
+
+    def begin(error):
+        with folder.writing("part-00000") as write:
+            write(np.zeros((3, 100), np.uint8))
+            raise error
+
+    for error, raised in ((KeyError(), KeyError), (OSError("enough"), RecordsError)):
+        closed.clear()
+        with pytest.raises(raised):
+            begin(error)
+        assert closed
+        assert folder.names() == {}
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_a_new_file_is_made_only_once(tmp_path, monkeypatch, links):
     def no_links(*paths):
@@ -242,6 +282,12 @@ def test_the_verifier_reads_every_record(target):
     assert verify(f"file://{path}").to_json()["ok"]
     assert not verify(str(path), records=1).ok
     assert not verify(str(path), checksum=1).ok
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
+def test_the_verifier_has_at_least_one_thread(target, threads):
+    with pytest.raises(RecordsError, match=r"threads = .*; give an int >= 1"):
+        verify(str(target[0]), threads=threads)
 
 
 def test_the_verifier_finds_a_changed_byte(target):

@@ -105,7 +105,7 @@ def request(
         for name, count in distribution.items():
             try:
                 exact = int(count) == count >= 0 and not isinstance(count, bool)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 exact = False
             if not exact:
                 raise RecordsError(

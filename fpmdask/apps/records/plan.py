@@ -49,17 +49,17 @@ class Job:
 
     @classmethod
     def from_json(cls, data: Sequence[Sequence[Any]]) -> Job:
-        """Rebuild a job from `to_json`."""
-        return cls(tuple(File(str(path), int(nbytes), str(stamp)) for path, nbytes, stamp in data))
+        """Rebuild a job from `to_json`; what a row has more is left out."""
+        return cls(tuple(File(str(row[0]), int(row[1]), str(row[2])) for row in data))
 
 
 def merged(found: Mapping[str, Sequence[Sequence[Any]]]) -> tuple[Job, list[list[str]]]:
-    """Return the files that workers have found, and who sees each.
+    """Return the files that workers have found, in the order of the sources, and who sees each.
 
     Parameters
     ----------
     found : mapping
-        Worker -> its files, as `Job.to_json` has them.
+        Worker -> its files, as `Job.to_json` has them, each with the number of its source.
 
     Raises
     ------
@@ -68,15 +68,17 @@ def merged(found: Mapping[str, Sequence[Sequence[Any]]]) -> tuple[Job, list[list
 
     Examples
     --------
-    >>> job, seen = merged({"a": [("x", 200, "1")], "b": [("x", 200, "1"), ("y", 100, "7")]})
-    >>> job.records, seen
-    (3, [['a', 'b'], ['b']])
+    >>> job, seen = merged({"b": [("x", 200, "1", 1)], "a": [("y", 100, "7", 0)]})
+    >>> [file.path for file in job.files], seen
+    (['y', 'x'], [['a'], ['b']])
     """
     files: dict[str, File] = {}
+    sources: dict[str, int] = {}
     seen: dict[str, list[str]] = {}
     for worker, there in found.items():
-        for file in Job.from_json(there).files:
+        for file, (*_, source) in zip(Job.from_json(there).files, there, strict=True):
             known = files.setdefault(file.path, file)
+            sources[file.path] = min(source, sources.get(file.path, source))
             if known != file:
                 raise RecordsError(
                     f"{file.path} is not the same file for all workers: {known.nbytes} bytes on "
@@ -84,7 +86,8 @@ def merged(found: Mapping[str, Sequence[Sequence[Any]]]) -> tuple[Job, list[list
                     "files of a shared folder, or give those of one worker other names"
                 )
             seen.setdefault(file.path, []).append(worker)
-    return Job(tuple(files.values())), list(seen.values())
+    paths = sorted(files, key=lambda path: (sources[path], path))
+    return Job(tuple(files[path] for path in paths)), [seen[path] for path in paths]
 
 
 def run_records(working: float, threads: int) -> int:
@@ -239,7 +242,7 @@ def assigned(sizes: Mapping[int, int], shares: Mapping[str, int]) -> dict[str, l
     sizes : mapping
         Part -> records in it.
     shares : mapping
-        Worker -> records, as many as all parts have together.
+        Worker -> records, as many as all parts have together. Empty parts alone go to anybody.
 
     Examples
     --------
@@ -247,7 +250,7 @@ def assigned(sizes: Mapping[int, int], shares: Mapping[str, int]) -> dict[str, l
     {'a': [0, 1], 'b': [4, 5]}
     """
     found: dict[str, list[int]] = {worker: [] for worker in shares}
-    workers = [worker for worker, share in shares.items() if share]
+    workers = [worker for worker, share in shares.items() if share] or [*shares]
     ends = [*accumulate(shares[worker] for worker in workers)]
     at, number = 0, 0
     for part, size in sizes.items():

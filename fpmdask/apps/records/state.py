@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpmdask.apps.records.plan import Job, merged, run_records
-from fpmdask.apps.records.survey import FORMAT, VERSION, claim, finish, part_name, survey
+from fpmdask.apps.records.survey import FORMAT, VERSION, claim, finish, part_name, survey, tidy
 from fpmdask.apps.sort.attempt import Attempt, LostWorker, again
 from fpmdask.apps.sort.shares import Speeds
 from fpmdask.coordinator.context import RunContext
@@ -106,7 +106,11 @@ class RecordsSort:
                 )
         manifest = first["manifest"]
         if manifest is not None and checked_manifest(manifest).get("job") == self.job.identity:
-            return self._complete(manifest, first["names"])
+            complete = self._complete(manifest, first["names"])
+            if first["untidy"]:
+                order = {"target": self.request["target"], "identity": self.job.identity}
+                await self._ask_one(tidy, order, "tidy")
+            return complete
         self._resume(first["job"], first["names"])
         if not self.job.records:
             self.parts = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -54,6 +54,14 @@ def finish(order: Mapping[str, Any]) -> None:
     step(order, lambda side, space: _refusing(lambda: _finish(order)))
 
 
+def tidy(order: Mapping[str, Any]) -> None:
+    """Task: remove what a sort that was stopped has left beside the manifest it had written.
+
+    ``order["identity"]`` is the finished job's.
+    """
+    step(order, lambda side, space: _refusing(lambda: _tidy(order)))
+
+
 def note(folder: Folder, job: Mapping[str, Any]) -> None:
     """Write what has become of a job over what its target says.
 
@@ -91,9 +99,9 @@ def _refusing(work: Any) -> Mapping[str, Any]:
 def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
     files: list[Sequence[Any]] = []
     lacking = {}
-    for source in order["sources"]:
+    for number, source in enumerate(order["sources"]):
         try:
-            files += Job(tuple(find([source]))).to_json()
+            files += [(*row, number) for row in Job(tuple(find([source]))).to_json()]
         except NotHere as error:
             lacking[source] = str(error)
     seen = set()
@@ -102,13 +110,15 @@ def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
             raise RecordsError(f"{path} is named twice; name every file once")
         seen.add(path)
     folder = Folder(order["target"])
+    there = folder.names()
     # one who was stopped before there was a job has left nothing but its temporary file
-    names = {name: nbytes for name, nbytes in folder.names().items() if not _is_temporary(name)}
+    names = {name: nbytes for name, nbytes in there.items() if not _is_temporary(name)}
     local = os.statvfs(side.worker.local_directory)
     return {
         "files": files,
         "lacking": lacking,
         "names": names,
+        "untidy": any(map(_is_needed_no_more, there)),
         "job": _job(folder) if JOB in names else None,
         "manifest": folder.read_json(MANIFEST) if MANIFEST in names else None,
         "resident_nbytes": float(psutil.Process().memory_info().rss),
@@ -120,6 +130,16 @@ def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
 def _is_temporary(name: str) -> bool:
     """Tell whether a file is what the job's one is called while it is written."""
     return name.startswith(f"{JOB}.") and name.endswith(".tmp")
+
+
+def _is_needed_no_more(name: str) -> bool:
+    """Tell whether a file is only there for a job that has no manifest yet."""
+    return (
+        name == JOB
+        or _is_temporary(name)
+        or (name.startswith(".part-") and name.endswith((".json", ".tmp")))
+        or (name.startswith(f".{MANIFEST}.") and name.endswith(".tmp"))
+    )
 
 
 def _job(folder: Folder) -> Any:
@@ -203,8 +223,19 @@ def _finish(order: Mapping[str, Any]) -> Mapping[str, Any]:
         raise _another(folder, f"{others[0]} is not of this sort: ")
     if not done:
         folder.write_json(MANIFEST, manifest, durable=True)
-    for name in names:
-        finished = name.startswith(".part-") and name.endswith((".json", ".tmp"))
-        if name == JOB or finished or _is_temporary(name):
-            folder.remove(name)
+    _clear(folder, names)
     return {}
+
+
+def _tidy(order: Mapping[str, Any]) -> Mapping[str, Any]:
+    folder = Folder(order["target"])
+    with suppress(RecordsError):  # who may only read there gets the result all the same
+        job = folder.read_json(JOB)
+        if job is None or (isinstance(job, dict) and job.get("identity") == order["identity"]):
+            _clear(folder, folder.names())
+    return {}
+
+
+def _clear(folder: Folder, names: Iterable[str]) -> None:
+    for name in filter(_is_needed_no_more, names):
+        folder.remove(name)

@@ -17,7 +17,7 @@ from distributed import Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.records import plan, share, state, survey
+from fpmdask.apps.records import plan, share, sorting, state, survey
 from fpmdask.coordinator.spill import Spilled
 from fpmdask.errors import CoordinatorError, RecordsError
 from fpmdask.records import KINDS, verify, write_records
@@ -210,6 +210,32 @@ async def test_a_second_call_takes_up_what_a_failed_one_has_finished(
     assert balancer.report.reason == "complete already"
 
 
+@cluster(workers=2)
+async def test_an_empty_part_is_made_where_it_alone_is_missing(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [2000], seed=4)
+    target = tmp_path / "out"
+
+    def one_empty(*arguments):
+        first, *others = plan.parts_of(*arguments)
+        return [first, 0, *others]
+
+    async def fails(self):
+        raise RecordsError("enough")
+
+    monkeypatch.setattr(sorting, "parts_of", one_empty)
+    monkeypatch.setattr(state.RecordsSort, "finish", fails)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(RecordsError, match="enough"):
+        await balancer.sort_records(written.paths, target)
+    monkeypatch.undo()
+    (target / "part-00001").unlink()
+    found = await balancer.sort_records(written.paths, target)
+    assert found.parts[1]["records"] == 0
+    assert found_in(target) == expected(written)
+
+
 @cluster()
 async def test_a_cancelled_sort_leaves_nothing_but_finished_parts(c, s, *workers, small, tmp_path):
     written = write_records(tmp_path / "in", [50_000], seed=4)
@@ -261,6 +287,38 @@ async def test_local_files_are_read_by_those_who_see_them(c, s, *workers, tmp_pa
         assert found_in(tmp_path / target) == expected(written)
         units = [share["records_read"] for share in balancer.report.shares]
         assert units == [3000, 2000]
+
+
+@cluster(workers=2)
+async def test_files_are_in_the_order_of_the_sources_whoever_tells_of_them_first(
+    c, s, *workers, tmp_path, monkeypatch
+):
+    """Each worker sees one of two files of the same keys."""
+    written = write_records(tmp_path / "in", [300, 300], kind="duplicates", seed=5)
+    find, ask = survey.find, state.RecordsSort._ask
+    turned = False
+
+    def find_own(sources):
+        own = written.paths[int(get_worker().name)]
+        files = [file for file in find(sources) if file.path == own]
+        if not files:
+            raise survey.NotHere(f"there is no file {sources[0]}")
+        return files
+
+    async def ask(self, *arguments, original=ask):
+        answers = await original(self, *arguments)
+        return dict(sorted(answers.items(), reverse=turned))
+
+    monkeypatch.setattr(survey, "find", find_own)
+    monkeypatch.setattr(state.RecordsSort, "_ask", ask)
+    balancer = await fpmdask.Balancer(c)
+    for n, sources in enumerate((written.paths, tmp_path / "in" / "*")):
+        for turned in (False, True):
+            target = tmp_path / f"{n} {turned}"
+            found = await balancer.sort_records(sources, target)
+            assert found_in(target) == expected(written)
+            turned = not turned
+            assert await balancer.sort_records(sources, target) == found
 
 
 @cluster()
@@ -360,6 +418,32 @@ async def test_a_file_that_only_a_worker_without_a_share_sees_is_read_by_it(
     read = {each["worker"]: each["records_read"] for each in balancer.report.shares}
     assert read == {"0": 1000, "1": 0}
     assert found_in(tmp_path / "out") == expected(written)
+
+
+@cluster(workers=2)
+async def test_a_later_call_clears_what_a_finished_sort_has_left(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [3000], seed=6)
+    target = tmp_path / "out"
+    left = [f"{survey.JOB}.x.tmp", ".part-00001.json", ".part-00001.x.tmp", ".manifest.json.x.tmp"]
+
+    def killed(self, name):
+        raise RecordsError("killed")
+
+    balancer = await fpmdask.Balancer(c)
+    monkeypatch.setattr(Folder, "remove", killed)
+    with pytest.raises(RecordsError, match="killed"):
+        await balancer.sort_records(written.paths, target)
+    monkeypatch.undo()
+    assert {survey.JOB, ".part-00001.json"} < {*os.listdir(target)}
+    found = await balancer.sort_records(written.paths, target)
+    assert balancer.report.reason == "complete already"
+    assert only_the_result(target)
+    for name in left:
+        (target / name).touch()
+    assert await balancer.sort_records(written.paths, target) == found
+    assert only_the_result(target)
 
 
 @cluster(workers=2)
@@ -463,6 +547,7 @@ async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatc
         ((good, out), {"checksum": "yes"}, "give True or False"),
         ((good, out), {"distribution": [1, 2]}, "give a mapping"),
         ((good, out), {"distribution": {"0": -1}}, "whole number of records"),
+        ((good, out), {"distribution": {"0": float("inf")}}, "whole number of records"),
         ((tmp_path / "nothing", out), {}, "there is no file .*nothing.*no worker finds it"),
         ((tmp_path / "nothing*", out), {}, "no file matches .*nothing"),
         ((tmp_path, out), {}, "is a directory"),
