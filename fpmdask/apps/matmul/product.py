@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -26,7 +27,7 @@ from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slow_links
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.apps.matmul.tiling import cuts
 from fpmdask.apps.matmul.whereabouts import Whereabouts
-from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
+from fpmdask.coordinator.chunks import free_nbytes, holders, unpublished, wait_for_chunks
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.coordinator.links import Link
 from fpmdask.coordinator.tickets import Order
@@ -37,6 +38,9 @@ LOOK_AGAIN_SECONDS = 0.2
 FIRST = 4
 # A share that takes so many times as long as all others together is given to others.
 OVERDUE = 10.0
+# A worker that cannot publish its parts is asked again after so long, and so often.
+PUBLISH_SECONDS = 0.5
+PUBLISH_TRIES = 5
 
 
 class Product:
@@ -74,6 +78,8 @@ class Product:
         self.began = time.monotonic()
         self.overdue: asyncio.TimerHandle | None = None
         self.stranded: asyncio.TimerHandle | None = None
+        self.refused: Counter[str] = Counter()  # how often a worker could not publish
+        self.pausing = False  # before C is published again
         self.assignments: dict[int, Assignment] = {}
         self.shares: dict[int, dict[str, Any]] = {}
         self.recoveries: set[asyncio.Task[None]] = set()
@@ -100,12 +106,11 @@ class Product:
             self._assign(assignments, places)
             self.relays = {}  # whoever starts later asks the owners
             while True:
-                while not self.plan.done:
+                while self.pausing or not self.plan.done:
                     await self._next_event()
                 published = await self._publish()
                 if published is not None:
                     return published
-                await self._next_event()
         finally:
             for task in self.recoveries:
                 task.cancel()
@@ -197,6 +202,8 @@ class Product:
                 self._assign([self.assignments[part]], places)
             case ("gave up", error):
                 raise error
+            case ("publish",):
+                self.pausing = False
             case ("overdue", seconds):
                 self._give_up_on_silent(seconds)
             case ("answer", part, answer):
@@ -304,7 +311,7 @@ class Product:
             self.context.post(("found", part, places))
 
     async def _publish(self) -> dict[str, Any] | None:
-        """Make the parts chunks of one dask array; None when a worker left meanwhile."""
+        """Make the parts chunks of one dask array; None when one of their workers cannot."""
         name = f"fpmdask-matmul-{uuid4().hex}"
         parts = self.plan.parts
         rows, columns = cuts(part.tile for part in parts)
@@ -318,10 +325,29 @@ class Product:
                         continue
                     key = self.spec.key(name, (i, j))
                     keys.setdefault(part.worker, []).append((key, part.part, bounds))
-        if not await publish(self.context, keys):
+        failed = await unpublished(self.context, keys)
+        if failed:
+            self._ask_again(failed)
             return None
         self.context.report["shares"] = [self.shares[part.part] for part in parts]
         self.context.report["helps"] = list(self.helping.done.values())
         sizes = [[high - low for low, high in pairwise(edges)] for edges in (rows, columns)]
         heights, widths = sizes[::-1] if self.spec.transposed else sizes
         return {"name": name, "rows": heights, "columns": widths}
+
+    def _ask_again(self, failed: Mapping[str, str]) -> None:
+        """Have workers that could not publish do so, or others make their parts.
+
+        Of those that are gone an event tells.
+        """
+        for worker, why in failed.items():
+            self.refused[worker] += 1
+            if worker in self.context.scheduler.workers and self.refused[worker] >= PUBLISH_TRIES:
+                reason = f"it cannot publish its part: {why}"
+                self.context.leave_out(worker, reason)
+                self.helping.left(worker)
+                self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
+                self._wait_for_workers()
+        self.pausing = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(PUBLISH_SECONDS, self.context.post, ("publish",))
