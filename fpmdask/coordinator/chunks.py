@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from fpmdask.coordinator.context import CLOSING, GONE, RunContext
@@ -32,6 +33,12 @@ def holders(scheduler: Any, keys: Iterable[Any]) -> dict[Any, list[str]]:
             raise CoordinatorError(f"chunk {key} cannot be computed: {state.exception_text}")
         places[key] = [holder.address for holder in (state and state.who_has) or ()]
     return places
+
+
+def without_fpmdask(scheduler: Any, places: Mapping[Any, Sequence[str]]) -> list[str]:
+    """Return the holders without fpmdask of this version, which has given the others ``fpm``."""
+    states = (scheduler.workers.get(worker) for worker in {*chain.from_iterable(places.values())})
+    return [state.address for state in states if state and "fpm" not in state.resources]
 
 
 async def wait_for_chunks(

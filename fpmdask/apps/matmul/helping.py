@@ -10,7 +10,7 @@ from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, bounds_in_c, needed
 from fpmdask.apps.matmul.share import help_share
 from fpmdask.apps.matmul.tail import Help, Tail
 from fpmdask.apps.matmul.whereabouts import Whereabouts
-from fpmdask.coordinator.chunks import holders
+from fpmdask.coordinator.chunks import holders, without_fpmdask
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError
@@ -124,6 +124,7 @@ class Helping:
             "product": self.spec.to_json(),
             "panels": panels,
             "where": Whereabouts(places, channels, relays).packed(self.spec),
+            "bare": without_fpmdask(context.scheduler, places),
         }
         give = {"give": help.number, "tile": help.tile.bounds, "first": help.first}
         context.tell(help.giver, f"part {help.part}", give)

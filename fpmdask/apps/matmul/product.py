@@ -27,7 +27,13 @@ from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slow_links
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.apps.matmul.tiling import cuts
 from fpmdask.apps.matmul.whereabouts import Whereabouts
-from fpmdask.coordinator.chunks import free_nbytes, holders, unpublished, wait_for_chunks
+from fpmdask.coordinator.chunks import (
+    free_nbytes,
+    holders,
+    unpublished,
+    wait_for_chunks,
+    without_fpmdask,
+)
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.coordinator.links import Link
 from fpmdask.coordinator.tickets import Order
@@ -133,6 +139,7 @@ class Product:
         channels = self.context.channels
         reached = {key: relay for key, relay in self.relays.items() if relay in channels}
         product = self.spec.to_json()
+        bare = without_fpmdask(self.context.scheduler, holders)
         where = Whereabouts(holders, channels, reached).packed(self.spec)
         relaying: dict[str, list[Any]] = {}
         for key, relay in reached.items():
@@ -150,6 +157,7 @@ class Product:
                 "product": product,
                 "panels": self.helping.panels[assignment.part],
                 "where": where,
+                "bare": bare,
                 "relay": relaying.get(assignment.worker, ()),
             }
             # It uses all threads of its worker, and the buffers of the one scratch.
