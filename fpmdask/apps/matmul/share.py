@@ -334,6 +334,7 @@ class _Notes:
                 panel = update.fetcher.start(given.first, rest).result()
                 update.add(progress, panel, rest, beta=1.0)
                 given.first += 1
+                self.reached(given.first)
 
     def _hear(self, note: Mapping[str, Any] | None) -> None:
         _stop_if(note is None)
