@@ -6,9 +6,10 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from fpmdask.coordinator.context import CHECK, RunContext
+from fpmdask.coordinator.context import CHECK, CLOSING, GONE, RunContext
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 
 # How often chunks that are waited for are looked for.
@@ -32,6 +33,12 @@ def holders(scheduler: Any, keys: Iterable[Any]) -> dict[Any, list[str]]:
             raise CoordinatorError(f"chunk {key} cannot be computed: {state.exception_text}")
         places[key] = [holder.address for holder in (state and state.who_has) or ()]
     return places
+
+
+def without_fpmdask(scheduler: Any, places: Mapping[Any, Sequence[str]]) -> list[str]:
+    """Return the holders without fpmdask of this version, which has given the others ``fpm``."""
+    states = (scheduler.workers.get(worker) for worker in {*chain.from_iterable(places.values())})
+    return [state.address for state in states if state and "fpm" not in state.resources]
 
 
 async def wait_for_chunks(
@@ -135,10 +142,16 @@ Published = Sequence[tuple[Any, int, Any]]
 
 
 async def publish(context: RunContext, keys: Mapping[str, Published]) -> bool:
+    """Make parts Dask data of the calling client; tell whether all workers could: `unpublished`."""
+    return not await unpublished(context, keys)
+
+
+async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dict[str, str]:
     """Make parts Dask data of the calling client: worker → (Dask key, part, bounds of the chunk).
 
-    Nothing is published and False returned when one of the workers is gone or closing. Whatever is
-    raised, a cancellation too, ends the run on its workers, and nothing stays published.
+    Nothing is published when one of the workers is gone or closing, or does not answer: these are
+    returned, with the reason. Whatever is raised, a cancellation too, ends the run on its workers,
+    and nothing stays published.
 
     Raises
     ------
@@ -166,10 +179,15 @@ async def publish(context: RunContext, keys: Mapping[str, Published]) -> bool:
         _free(context, keys)
         raise
     # None is what Dask answers where there is no such handler any more: the worker is closing
-    failed = any(answer is None or isinstance(answer, OSError) for answer in answers)
-    if failed or any(address not in context.scheduler.workers for address in keys):
+    failed = {
+        address: CLOSING if answer is None else f"did not answer: {answer!r}"
+        for address, answer in zip(keys, answers, strict=True)
+        if answer is None or isinstance(answer, OSError)
+    }
+    failed |= {address: GONE for address in keys if address not in context.scheduler.workers}
+    if failed:
         _free(context, keys)
-        return False
+        return failed
     for address, answer in zip(keys, answers, strict=True):
         assert isinstance(answer, dict)
         nbytes = answer["nbytes"]
@@ -180,7 +198,7 @@ async def publish(context: RunContext, keys: Mapping[str, Published]) -> bool:
             # what a computed task has and a scattered one has not; the recipe comes later
             context.scheduler.tasks[key].type = name
         context.published.extend(nbytes)
-    return True
+    return {}
 
 
 def _free(context: RunContext, keys: Mapping[str, Published]) -> None:

@@ -235,6 +235,7 @@ class RunContext:
         self.shun(address)
         if address in self.workers:
             self.leave_out(address, GONE)
+        if address in self._prepared:  # one that was left out may hold a part of the result
             self.post(("left", address))
 
     async def worker_joined(self, address: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from zlib import crc32
 
 import numpy as np
+from distributed.worker import get_data_from_worker
 
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, pieces
 from fpmdask.apps.matmul.whereabouts import Whereabouts
@@ -23,6 +24,8 @@ from fpmdask.errors import PartitionError
 
 # A peer that does not answer for so long is taken for gone.
 PEER_SECONDS = 120.0
+# A worker that sends as much as it may is asked again after so long.
+BUSY_SECONDS = 0.1
 # Sums of others are added in bands of so much.
 BAND_NBYTES = 1 << 19
 
@@ -87,6 +90,7 @@ class Fetcher:
         self.side, self.space, self.spec, self.order = side, space, spec, order
         self.where = Whereabouts.unpacked(spec, order["where"])
         self._addresses: dict[str, tuple[str, int]] = dict(self.where.channels)
+        self._bare = frozenset(order["bare"])  # holders without fpmdask
         self._thread = ThreadPoolExecutor(1, "fpmdask-fetch")
         self._open = ExitStack()
         self._channels: dict[str, Channel] = {}
@@ -267,6 +271,14 @@ class Fetcher:
     ) -> Iterator[int]:
         """Put what a peer sends in its place; yield the bytes of each item once it is there."""
         keys = [item.key for item in items]
+        if peer in self._bare:
+            for item in items:
+                chunk = checked_chunk(item.key, self._on_loop(self._whole(peer, item)), item.shape)
+                self.spec.check_chunk(item.key, chunk.dtype)
+                r0, r1, c0, c1 = item.source
+                item.inside(panels[item.operand])[...] = chunk[r0:r1, c0:c1]
+                yield chunk.nbytes
+            return
         if channel is None:
             wanted = [item.request for item in items]
             asking = self.side.ask(peer, PEER_SECONDS, self.order["run"], wanted)
@@ -293,6 +305,29 @@ class Fetcher:
                 yield target.size * dtype.itemsize
         except OSError as error:
             raise ChunksMissing(keys) from error
+
+    async def _whole(self, peer: str, item: Wanted) -> Any:
+        """Return a chunk of a worker without fpmdask: Dask itself does not send pieces.
+
+        Raises
+        ------
+        ChunksMissing
+            If it is not there, or the worker does not answer.
+        """
+        worker = self.side.worker
+        try:
+            async with asyncio.timeout(PEER_SECONDS):
+                while True:
+                    asking = get_data_from_worker(worker.rpc, [item.key], peer, who=worker.address)
+                    answer: Any = await asking
+                    if answer["status"] != "busy":
+                        break
+                    await asyncio.sleep(BUSY_SECONDS)
+        except OSError as error:  # that of the time limit is one, too
+            raise ChunksMissing([item.key]) from error
+        if item.key not in answer["data"]:
+            raise ChunksMissing([item.key])
+        return answer["data"][item.key]
 
     def _on_loop(self, work: Any) -> Any:
         loop: Any = self.side.worker.loop

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, bounds_in_c, needed_keys
 from fpmdask.apps.matmul.share import help_share
 from fpmdask.apps.matmul.tail import Help, Tail
 from fpmdask.apps.matmul.whereabouts import Whereabouts
-from fpmdask.coordinator.chunks import holders
+from fpmdask.coordinator.chunks import holders, without_fpmdask
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError
@@ -91,9 +91,12 @@ class Helping:
         self.done[number] = {**facts, "units": area, "tile": at, **answer}
         self._look()
 
-    def give_up(self) -> bool:
-        """Have the givers multiply what helpers have not finished; tell whether there is any."""
-        given_up = self.tail.open_helps
+    def give_up(self, workers: Container[str]) -> bool:
+        """Have givers multiply what their helpers, one of them silent, have not finished.
+
+        Tell whether there is any.
+        """
+        given_up = [h for h in self.tail.open_helps if h.giver in workers or h.helper in workers]
         for help in given_up:
             self.tail.failed(help.number)
             self._take(help, None)
@@ -124,6 +127,7 @@ class Helping:
             "product": self.spec.to_json(),
             "panels": panels,
             "where": Whereabouts(places, channels, relays).packed(self.spec),
+            "bare": without_fpmdask(context.scheduler, places),
         }
         give = {"give": help.number, "tile": help.tile.bounds, "first": help.first}
         context.tell(help.giver, f"part {help.part}", give)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -26,7 +28,14 @@ from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slow_links
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.apps.matmul.tiling import cuts
 from fpmdask.apps.matmul.whereabouts import Whereabouts
-from fpmdask.coordinator.chunks import free_nbytes, holders, publish, wait_for_chunks
+from fpmdask.coordinator.chunks import (
+    free_nbytes,
+    holders,
+    named,
+    unpublished,
+    wait_for_chunks,
+    without_fpmdask,
+)
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.coordinator.links import Link
 from fpmdask.coordinator.tickets import Order
@@ -35,8 +44,23 @@ from fpmdask.errors import CoordinatorError, PartitionError
 LOOK_AGAIN_SECONDS = 0.2
 # The first panel of a share is so much less deep.
 FIRST = 4
-# A share that takes so many times as long as all others together is given to others.
+# A worker of which nothing is heard for so many times as long as its shares should take hangs.
 OVERDUE = 10.0
+# A share that gets no further is started so often at least before that is an error.
+LEAST_STARTS = 10
+# A worker that cannot publish its parts is asked again after so long, and so often.
+PUBLISH_SECONDS = 0.5
+PUBLISH_TRIES = 5
+
+
+@dataclass
+class _Stuck:
+    """A share that does not get its chunks where they are said to be."""
+
+    reached: int  # the panel that it is at
+    places: dict[Any, list[str]]
+    since: float
+    times: int = 0
 
 
 class Product:
@@ -71,12 +95,18 @@ class Product:
             by_rows=placement.layout == "rows",
         )
         self.helping = Helping(context, spec, work_per_byte(spec))
-        self.began = time.monotonic()
+        self.heard: dict[str, float] = {}  # when, of each worker
+        self.waited = 0.0  # until when nobody's silence counts
+        self.making: float | None = None  # since when silence is put down to lost chunks
         self.overdue: asyncio.TimerHandle | None = None
         self.stranded: asyncio.TimerHandle | None = None
+        self.reached: dict[int, int] = {}
+        self.stuck: dict[int, _Stuck] = {}
+        self.refused: Counter[str] = Counter()  # how often a worker could not publish
+        self.pausing = False  # before C is published again
         self.assignments: dict[int, Assignment] = {}
         self.shares: dict[int, dict[str, Any]] = {}
-        self.recoveries: set[asyncio.Task[None]] = set()
+        self.recoveries: dict[int, asyncio.Task[None]] = {}
 
     async def multiply(self) -> dict[str, Any]:
         """Follow the plan until C is complete and published."""
@@ -100,14 +130,13 @@ class Product:
             self._assign(assignments, places)
             self.relays = {}  # whoever starts later asks the owners
             while True:
-                while not self.plan.done:
+                while self.pausing or not self.plan.done:
                     await self._next_event()
                 published = await self._publish()
                 if published is not None:
                     return published
-                await self._next_event()
         finally:
-            for task in self.recoveries:
+            for task in self.recoveries.values():
                 task.cancel()
             for timer in (self.overdue, self.stranded):
                 if timer is not None:
@@ -128,6 +157,7 @@ class Product:
         channels = self.context.channels
         reached = {key: relay for key, relay in self.relays.items() if relay in channels}
         product = self.spec.to_json()
+        bare = without_fpmdask(self.context.scheduler, holders)
         where = Whereabouts(holders, channels, reached).packed(self.spec)
         relaying: dict[str, list[Any]] = {}
         for key, relay in reached.items():
@@ -145,12 +175,15 @@ class Product:
                 "product": product,
                 "panels": self.helping.panels[assignment.part],
                 "where": where,
+                "bare": bare,
                 "relay": relaying.get(assignment.worker, ()),
             }
             # It uses all threads of its worker, and the buffers of the one scratch.
             slots = self.context.coordinator.slots
             orders.append(Order(assignment.worker, multiply_share, payload, slots))
+            self.heard[assignment.worker] = time.monotonic()
         self.context.dispatch(orders, [assignment.part for assignment in assignments])
+        self._watch()
 
     def _begin(self, assignment: Assignment) -> None:
         self.assignments[assignment.part] = assignment
@@ -170,11 +203,17 @@ class Product:
 
     async def _next_event(self) -> None:
         match await self.context.next_event():
-            case ("news", _, news):
+            case ("news", worker, news):
+                self.heard[worker] = time.monotonic()
+                if "reached" in news:
+                    self.reached[news["part"]] = news["reached"]
                 self.helping.news(news)
             case ("answer", ("help", number), answer):
+                # its helper may have a share to begin with, and its giver has waited for it
+                self.waited = time.monotonic()
                 self.helping.answered(number, answer)
             case ("left", worker):
+                self.making = None
                 self.helping.left(worker)
                 self._reassign(self.plan.left(worker), f"{self.context.name(worker)} left")
                 self._wait_for_workers()
@@ -194,11 +233,16 @@ class Product:
                     f"of C, and none has joined within fpmdask.recovery: {story}"
                 )
             case ("found", part, places):
-                self._assign([self.assignments[part]], places)
+                del self.recoveries[part]
+                self.making = None
+                if self.plan.owns(part, self.assignments[part].worker):
+                    self._assign([self.assignments[part]], places)
             case ("gave up", error):
                 raise error
-            case ("overdue", seconds):
-                self._give_up_on_silent(seconds)
+            case ("publish",):
+                self.pausing = False
+            case ("overdue",):
+                self._give_up_on_silent()
             case ("answer", part, answer):
                 self._answered(part, answer)
 
@@ -207,10 +251,11 @@ class Product:
         if assignment is None or answer.get("left") or not self.plan.owns(part, assignment.worker):
             return  # its worker is gone, and the plan knows
         name = self.context.name(assignment.worker)
+        self.heard[assignment.worker] = time.monotonic()
         if "missing" in answer:
-            task = asyncio.create_task(self._recover(part, answer["missing"]))
-            self.recoveries.add(task)
-            task.add_done_callback(self.recoveries.discard)
+            times = self._starts(part, answer["missing"])
+            recovering = self._recover(part, answer["missing"], times)
+            self.recoveries[part] = asyncio.create_task(recovering)
         elif "unusable" in answer:
             raise PartitionError(answer["unusable"])
         elif "error" in answer:
@@ -239,30 +284,65 @@ class Product:
             facts = {"worker": name, "part": part, "units": units, "tile": at}
             self.shares[part] = {**facts, **answer}
             self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
+            self.waited = time.monotonic()
             self._watch()
 
     def _watch(self) -> None:
-        """Give those that still compute ten times what the others took, and no less than `hang`."""
+        """Look for silent workers once the first of those that compute may be one."""
         if self.overdue is not None:
             self.overdue.cancel()
-        patience = max(
-            self.context.spec["measuring"]["hang"], OVERDUE * (time.monotonic() - self.began)
-        )
-        self.overdue = asyncio.get_running_loop().call_later(
-            patience, self.context.post, ("overdue", patience)
-        )
+        now = time.monotonic()
+        due = [self._silent_since(w) + patience for w, patience in self._patience().items()]
+        if due:
+            self.overdue = asyncio.get_running_loop().call_later(
+                max(0.0, min(due) - now), self.context.post, ("overdue",)
+            )
 
-    def _give_up_on_silent(self, seconds: float) -> None:
+    def _silent_since(self, worker: str) -> float:
+        return max(self.waited, self.heard.get(worker, 0.0))
+
+    def _patience(self) -> dict[str, float]:
+        """Return how long each worker that computes may be silent; no bound before one is done."""
+        work = sum(share["work"] for share in self.shares.values())
+        if not work:
+            return {}
+        spent = (s["compute_seconds"] + s["wait_seconds"] for s in self.shares.values())
+        pace = sum(spent) / work * self.spec.shape[1]
+        hang = self.context.spec["measuring"]["hang"]
+        elements: Counter[str] = Counter()
+        for assignment in self.plan.assign():
+            elements[assignment.worker] += assignment.tile.area
+        return {worker: max(hang, OVERDUE * pace * area) for worker, area in elements.items()}
+
+    def _give_up_on_silent(self) -> None:
         """Move the shares of workers whose call does not return; it cannot be cancelled."""
-        if self.helping.give_up():  # it may be a helper that the others wait for
-            self._watch()
-            return
-        for worker in {assignment.worker for assignment in self.plan.assign()}:
-            reason = f"its share was not finished {seconds:g} s after the last other one"
+        now = time.monotonic()
+        silent = {
+            worker: now - self._silent_since(worker)
+            for worker, patience in self._patience().items()
+            if now >= self._silent_since(worker) + patience
+        }
+        # it may be a helper that they wait for, or a chunk
+        if silent and (self.helping.give_up(silent) or self._making_chunks(now)):
+            self.waited = now
+            silent = {}
+        for worker, seconds in silent.items():
+            reason = f"its share was not finished, and nothing heard of it for {seconds:.3g} s"
             self.context.give_up_on(worker, reason)
             self.helping.left(worker)
             self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
         self._wait_for_workers()
+        self._watch()
+
+    def _making_chunks(self, now: float) -> bool:
+        """Tell whether lost chunks are being made again, perhaps where shares wait to begin."""
+        states = map(self.context.scheduler.tasks.get, self.spec.keys)
+        if not self.recoveries and all(state is None or state.who_has for state in states):
+            self.making = None
+            return False
+        if self.making is None:
+            self.making = now
+        return now - self.making < float(self.context.spec["recovery"])
 
     def _wait_for_workers(self) -> None:
         """Where nobody has room, wait as long for a worker (a nanny restarts one) as for chunks."""
@@ -292,19 +372,45 @@ class Product:
         context = self.context
         return await wait_for_chunks(context.scheduler, self.spec.keys, context.spec["recovery"])
 
-    async def _recover(self, part: int, missing: Sequence[Any]) -> None:
+    def _starts(self, part: int, missing: Sequence[Any]) -> int:
+        """Return how often a share has asked in vain, getting no further, who has these chunks.
+
+        Raises
+        ------
+        CoordinatorError
+            If that has gone on for longer than a lost chunk is waited for.
+        """
+        places, now = holders(self.context.scheduler, missing), time.monotonic()
+        reached, stuck = self.reached.get(part, 0), self.stuck.get(part)
+        if stuck is None or (stuck.reached, stuck.places) != (reached, places):
+            stuck = self.stuck[part] = _Stuck(reached, places, now)
+        stuck.times += 1
+        name = self.context.name
+        if now - stuck.since > self.context.spec["recovery"] and stuck.times > LEAST_STARTS:
+            who = sorted({name(holder) for held in places.values() for holder in held})
+            raise CoordinatorError(
+                f"{name(self.assignments[part].worker)} has asked {stuck.times} times for "
+                f"{len(missing)} input chunks that {', '.join(who)} should have and did not get "
+                f"them: {named(missing)}; restart {', '.join(who)}, or make the inputs again"
+            )
+        return stuck.times
+
+    async def _recover(self, part: int, missing: Sequence[Any], times: int) -> None:
         """Wait until lost chunks are in memory again, then let the share go on."""
-        self.context.emit("waiting for chunks", count=len(missing))
-        await asyncio.sleep(LOOK_AGAIN_SECONDS)  # a holder that closes is still listed for a while
+        context = self.context
+        context.emit("waiting for chunks", count=len(missing))
+        # a holder that closes is still listed for a while
+        await asyncio.sleep(LOOK_AGAIN_SECONDS * min(times, LEAST_STARTS))
         try:
-            places = await self._wait_for_chunks()
+            await wait_for_chunks(context.scheduler, missing, context.spec["recovery"])
+            places = holders(context.scheduler, self.spec.keys)
         except CoordinatorError as error:
-            self.context.post(("gave up", error))
+            context.post(("gave up", error))
         else:
-            self.context.post(("found", part, places))
+            context.post(("found", part, places))
 
     async def _publish(self) -> dict[str, Any] | None:
-        """Make the parts chunks of one dask array; None when a worker left meanwhile."""
+        """Make the parts chunks of one dask array; None when one of their workers cannot."""
         name = f"fpmdask-matmul-{uuid4().hex}"
         parts = self.plan.parts
         rows, columns = cuts(part.tile for part in parts)
@@ -318,10 +424,29 @@ class Product:
                         continue
                     key = self.spec.key(name, (i, j))
                     keys.setdefault(part.worker, []).append((key, part.part, bounds))
-        if not await publish(self.context, keys):
+        failed = await unpublished(self.context, keys)
+        if failed:
+            self._ask_again(failed)
             return None
         self.context.report["shares"] = [self.shares[part.part] for part in parts]
         self.context.report["helps"] = list(self.helping.done.values())
         sizes = [[high - low for low, high in pairwise(edges)] for edges in (rows, columns)]
         heights, widths = sizes[::-1] if self.spec.transposed else sizes
         return {"name": name, "rows": heights, "columns": widths}
+
+    def _ask_again(self, failed: Mapping[str, str]) -> None:
+        """Have workers that could not publish do so, or others make their parts.
+
+        Of those that are gone an event tells.
+        """
+        for worker, why in failed.items():
+            self.refused[worker] += 1
+            if worker in self.context.scheduler.workers and self.refused[worker] >= PUBLISH_TRIES:
+                reason = f"it cannot publish its part: {why}"
+                self.context.leave_out(worker, reason)
+                self.helping.left(worker)
+                self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
+                self._wait_for_workers()
+        self.pausing = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(PUBLISH_SECONDS, self.context.post, ("publish",))

@@ -232,16 +232,19 @@ class _Update:
 
     def add(self, progress: Progress, panel: Panel, tile: Tile, beta: float) -> None:
         """C += A_panel · B_panel in a tile; with ``beta`` 0 overwriting."""
-        _stop_if(self.space.cancelled.is_set())
         began, cpu = time.perf_counter(), time.thread_time()
         for at, cell in progress.part.within(tile):
             a, b = panel.of(at)
-            panel_update(a, b, cell, beta=beta, threads=self.side.worker.state.nthreads)
+            threads = self.side.worker.state.nthreads
+            panel_update(a, b, cell, beta=beta, threads=threads, check=self._check)
         progress.compute_seconds += time.perf_counter() - began
         progress.multiply_cpu += time.thread_time() - cpu
         progress.receive_cpu += panel.cpu_seconds
         progress.work += tile.area * panel.a.shape[1]
         progress.nbytes_received += panel.nbytes_received
+
+    def _check(self) -> None:
+        _stop_if(self.space.cancelled.is_set())
 
     def allocated(self) -> Part:
         """Return the memory of a share, cut where the chunks of C will be.
@@ -331,6 +334,7 @@ class _Notes:
                 panel = update.fetcher.start(given.first, rest).result()
                 update.add(progress, panel, rest, beta=1.0)
                 given.first += 1
+                self.reached(given.first)
 
     def _hear(self, note: Mapping[str, Any] | None) -> None:
         _stop_if(note is None)

@@ -2,13 +2,15 @@
 
 import asyncio
 import gc
+import threading
 
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, get_worker, wait
 
 import fpmdask
+from fpmdask.apps.matmul import product, share
 from tests.apps.matmul.test_product import cluster, nothing_left
 
 ROWS = {"0": 40, "1": 30, "2": 20}
@@ -133,3 +135,73 @@ async def test_a_result_is_its_clients_whatever_that_cancels_later(c, s, *worker
         await asyncio.sleep(0)
         await given_up(running)
     np.testing.assert_array_equal(await c.compute(result), np.full((90, 90), 60.0))
+
+
+@cluster()
+async def test_a_worker_that_failed_at_a_part_and_then_leaves_loses_nothing(c, s, *workers):
+    """It has finished one before, which is left with it until it leaves."""
+    named = {str(worker.name): worker for worker in workers}
+    x = c.persist(da.ones((90, 60), chunks=(30, 20)), workers=[named["0"].address])
+    await wait(x)
+    finished, failed = asyncio.Event(), asyncio.Event()
+    held = {name: threading.Event() for name in "01"}
+    original = share.panel_update
+
+    def progress(event):
+        if event["event"] == "share" and event["worker"] == "2":
+            finished.set()
+        if event["event"] == "left out" and "MemoryError" in event["reason"]:
+            failed.set()
+
+    def update(*args, **options):
+        name = str(get_worker().name)
+        if name in held:
+            held[name].wait(30)
+        elif finished.is_set():
+            raise MemoryError("no memory for a second part")
+        original(*args, **options)
+
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    share.panel_update = update
+    options = {"layout": "rows", "distribution": dict.fromkeys("012", 30), "rebalance": False}
+    try:
+        running = asyncio.ensure_future(balancer.matmul(x, x.T, **options))
+        await asyncio.wait_for(finished.wait(), 20)
+        await named["1"].close(timeout=1, executor_wait=False)
+        held["1"].set()
+        await asyncio.wait_for(failed.wait(), 20)
+        await named["2"].close(timeout=1)
+        held["0"].set()
+        result = await asyncio.wait_for(running, 20)
+    finally:
+        share.panel_update = original
+        for event in held.values():
+            event.set()
+    np.testing.assert_array_equal(await c.compute(result), np.full((90, 90), 60.0))
+    assert {part["worker"] for part in balancer.report.shares} == {"0"}
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+@cluster()
+async def test_a_worker_that_cannot_publish_is_asked_again_then_given_up(
+    c, s, *workers, times, monkeypatch
+):
+    monkeypatch.setattr(product, "PUBLISH_SECONDS", 0.05)
+    balancer = await fpmdask.Balancer(c)
+    x = input_of(c)
+    original, asked = workers[2].handlers["fpmdask_publish"], []
+
+    def broken(comm, **arguments):
+        asked.append(arguments)
+        if len(asked) <= times:
+            comm.abort()
+        return original(**arguments)
+
+    workers[2].handlers["fpmdask_publish"] = broken
+    result = await asyncio.wait_for(balancer.matmul(x, x.T, distribution=ROWS), 20)
+    np.testing.assert_array_equal(await c.compute(result), np.full((90, 90), 60.0))
+    given_up = times > product.PUBLISH_TRIES
+    assert len(asked) == (product.PUBLISH_TRIES if given_up else times + 1)
+    assert ("CommClosedError" in balancer.report.left_out.get("2", "")) == given_up
+    del x, result
+    await no_data(s, workers)
