@@ -61,6 +61,17 @@ async def finished(client: Client, persisted: Any) -> None:
             await future  # raises what the chunk's task raised
 
 
+async def taking_part(client: Client, names: Sequence[str] | None) -> dict[str, Any]:
+    """Return what the scheduler knows of each worker with these names or addresses, by address."""
+    scheduler: Any = client.scheduler
+    known = (await scheduler.identity(n_workers=-1))["workers"]
+    return {
+        address: worker
+        for address, worker in known.items()
+        if names is None or str(worker["name"]) in names or address in names
+    }
+
+
 async def rooms(client: Client, workers: Sequence[str] | None) -> dict[str, float]:
     """Return address -> the bytes that a worker may still be given, of those with these names.
 
@@ -69,15 +80,13 @@ async def rooms(client: Client, workers: Sequence[str] | None) -> dict[str, floa
     CoordinatorError
         If none of them is connected.
     """
-    scheduler: Any = client.scheduler
     target = float(config.setting("spill-target"))
     found = {}
-    for address, worker in (await scheduler.identity(n_workers=-1))["workers"].items():
-        if workers is None or {address, str(worker["name"])} & set(workers):
-            limit = worker["memory_limit"]
-            # not the process's: what the last run has let go is free again
-            used = worker["metrics"]["managed_bytes"]
-            found[address] = max(0.0, target * limit - used) if limit else math.inf
+    for address, worker in (await taking_part(client, workers)).items():
+        limit = worker["memory_limit"]
+        # not the process's: what the last run has let go is free again
+        used = worker["metrics"]["managed_bytes"]
+        found[address] = max(0.0, target * limit - used) if limit else math.inf
     if not found:
         raise CoordinatorError(f"no worker of {workers or 'the cluster'} is connected; start one")
     return found

@@ -14,6 +14,7 @@ import dask
 import dask.array as da
 from distributed import Client
 
+from fpmdask.apps.inputs import taking_part
 from fpmdask.apps.matmul.arrays import Follow, check, product
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.apps.matmul.target import Target, check_reached, step
@@ -94,17 +95,6 @@ def tile_shape(
                 f"have {nbytes:.0f} for them: add workers or memory, or give out smaller chunks"
             )
     return rows, columns
-
-
-async def taking_part(client: Client, names: Sequence[str] | None) -> dict[str, Any]:
-    """Return what the scheduler knows of each worker that takes part, by address."""
-    scheduler: Any = client.scheduler
-    known = (await scheduler.identity(n_workers=-1))["workers"]
-    return {
-        address: worker
-        for address, worker in known.items()
-        if names is None or str(worker["name"]) in names or address in names
-    }
 
 
 def free_nbytes(workers: Iterable[Mapping[str, Any]]) -> float:
