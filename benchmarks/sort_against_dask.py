@@ -1,12 +1,13 @@
 """`Balancer.sort` against `dask.dataframe.sort_values`, from persisted uniform chunks, on a lab.
 
     python benchmarks/sort_against_dask.py [--cases 24e6:f8:uniform 24e6:i8:zipf ...] [--lab hcl6]
-        [--partitions 12 24 48] [--methods tasks p2p] [--repeats 3]
+        [--partitions 12 24 48] [--methods tasks p2p] [--repeats 3] [--rows [--columns 0]]
 
 A case is the number of keys, their dtype, and uniform, zipf, equal (all the same) or most (95 %
 one value). Dask sorts a data frame of one column, its partitions in memory, by tasks and by p2p, in
 three partition counts; the best counts. *Ours* measures the workers, *known* goes by the models
-that are there then. All results are checked: in order, and with the sum of the keys' bits.
+that are there then. With `--rows`, ours is `Balancer.sort_values` of Dask's frame, and both have so
+many columns more. All results are checked: in order, and with the sum of the keys' bits.
 CPU-seconds, the largest resident memory of all workers together and the bytes received are beside
 the seconds. Needs ``pip install -e ".[peers]"``. JSON, a table and a
 plot.
@@ -50,7 +51,7 @@ def keys(count: int, dtype: str, kind: str, seed: int) -> np.ndarray:
 
 def facts(block: Any) -> tuple[int, int, bool, Any, Any]:
     """Return size, sum of bits, whether it is in order, first and last key."""
-    found = np.asarray(block).reshape(-1)
+    found = np.asarray(block["k"] if hasattr(block, "columns") else block).reshape(-1)
     ordered = bool((found[1:] >= found[:-1]).all())
     bits = int(found.view(f"u{found.itemsize}").sum(dtype="u8")) if found.size else 0
     return found.size, bits, ordered, *(found[[0, -1]].tolist() if found.size else (None, None))
@@ -99,14 +100,26 @@ def clocked(made: Bench, sort: Any) -> tuple[Any, dict[str, Any]]:
     }
 
 
-def by_dask(made: Bench, x: da.Array, partitions: int, method: str, sums: Any) -> dict[str, Any]:
-    """Sort a data frame of so many partitions."""
+def wider(keys: Any, columns: int) -> Any:
+    """Return a frame of keys and so many columns that are as long."""
+    return keys.to_frame("k").assign(**{f"c{n}": keys.to_numpy() for n in range(columns)})
+
+
+def frame_of(x: da.Array, columns: int) -> Any:
+    """Return the persisted frame of keys, a partition per chunk."""
     import dask.dataframe as dd
 
+    frame = dd.from_dask_array(x, columns="k").map_partitions(wider, columns).persist()
+    wait(frame)
+    return frame
+
+
+def by_dask(
+    made: Bench, x: da.Array, partitions: int, method: str, columns: int, sums: Any
+) -> dict[str, Any]:
+    """Sort a data frame of so many partitions."""
     with dask.config.set({"dataframe.shuffle.method": method}):
-        frame = dd.from_dask_array(x.rechunk(x.size // partitions), columns="k").to_frame()
-        frame = frame.persist()
-        wait(frame)
+        frame = frame_of(x.rechunk(x.size // partitions), columns)
 
         def sort() -> Any:
             found = frame.sort_values("k").persist()
@@ -118,13 +131,16 @@ def by_dask(made: Bench, x: da.Array, partitions: int, method: str, sums: Any) -
     return {**turn, "kind": f"dask {method} {partitions}"}
 
 
-def by_us(made: Bench, x: da.Array, kind: str, sums: Any) -> dict[str, Any]:
-    """Sort the array."""
-    found, turn = clocked(made, lambda: made.balancer.sort(x))
-    report = made.balancer.report
+def by_us(made: Bench, x: Any, kind: str, sums: Any) -> dict[str, Any]:
+    """Sort the array, or the frame."""
+    balancer = made.balancer
+    if isinstance(x, da.Array):
+        found, turn = clocked(made, lambda: balancer.sort(x))
+    else:
+        found, turn = clocked(made, lambda: balancer.sort_values(x, "k"))
+    report = balancer.report
     assert report is not None
-    blocks = {block.key: block for block in futures_of(found)}
-    check(made, [blocks[key] for key in found.__dask_keys__()], sums)
+    check(made, sorted(futures_of(found), key=lambda block: block.key[1]), sums)
     return {
         **turn,
         "kind": kind,
@@ -140,15 +156,17 @@ def case_of(made: Bench, case: str, options: argparse.Namespace) -> list[dict[st
     x = inputs(made, case)
     found = made.client.gather(made.client.map(facts, futures_of(x), pure=False))
     sums = sum(block[0] for block in found), sum(block[1] for block in found) % (1 << 64)
+    columns = options.columns
+    given = frame_of(x, columns) if options.rows else x
     turns = []
     for repeat in range(options.repeats):
         for kind in ("ours" if not repeat else "known", "known"):
-            turns.append(by_us(made, x, kind, sums))
+            turns.append(by_us(made, given, kind, sums))
             print(f"  {case} {kind}: {turns[-1]['seconds']:.2f} s", flush=True)
         if repeat < options.dask_repeats:
             for method in options.methods:
                 for partitions in options.partitions:
-                    turns.append(by_dask(made, x, partitions, method, sums))
+                    turns.append(by_dask(made, x, partitions, method, columns, sums))
                     last = turns[-1]
                     print(f"  {case} {last['kind']}: {last['seconds']:.2f} s", flush=True)
     return turns
@@ -196,6 +214,8 @@ def main() -> None:
     parser.add_argument("--lab", default="hcl6")
     parser.add_argument("--partitions", nargs="+", type=int, default=(12, 24, 48))
     parser.add_argument("--methods", nargs="+", default=("tasks", "p2p"))
+    parser.add_argument("--rows", action="store_true", help="sort frames, not arrays")
+    parser.add_argument("--columns", type=int, default=0, help="beside the index and the keys")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dask-repeats", type=int, default=1)
     parser.add_argument(

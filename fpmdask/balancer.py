@@ -30,6 +30,7 @@ APPS = {
     "partition": "fpmdask.apps.partition:run",
     "matmul": "fpmdask.apps.matmul.run:run",
     "sort": "fpmdask.apps.sort.run:run",
+    "sort.deal": "fpmdask.apps.sort.run:deal",
     "records": "fpmdask.apps.records.run:run",
 }
 KERNELS = {
@@ -469,9 +470,11 @@ class Balancer:
 
         Notes
         -----
-        Rows become keys of 64 bits where that suffices (up to 512 otherwise) that end in the row's
-        number, which are sorted as by `sort`. Then each row moves once, to where its key is. Where
-        a worker is lost in the middle, the step that needs it starts over.
+        Workers that hold more rows than they have a share of hand some over first. Rows become keys
+        of 64 bits where that suffices (up to 512 otherwise) that end in the row's number, which are
+        sorted as by `sort`. Columns of NumPy's dtypes travel with the keys; of other frames, and
+        where a worker is lost or memory is short, each row moves once afterwards, to where its key
+        is. The step that needs a lost worker starts over.
 
         Rows whose keys are equal in what of them fits are sorted where they end up, which is one
         partition for all of them: partitions are uneven where very many rows agree in the first
@@ -480,7 +483,8 @@ class Balancer:
         A partition that is lost later, with its worker, is made again from the input as for any
         persisted collection.
 
-        O(partitions + parts · workers) tasks. Beside the input, the keys and then the result with
+        O(partitions + parts · workers) tasks, and two for each part where columns travel with keys,
+        beside those that make lost parts again. Beside the input, the keys and then the result with
         the pieces it is made from need memory. If there are few different strings in a column (4096
         at most), all of them pass through this client.
         """

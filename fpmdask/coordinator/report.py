@@ -41,13 +41,15 @@ class Moved:
     """What it took to bring the rows of a frame to where their keys were sorted.
 
     ``received`` are (worker's address, bytes) of parts: rows that came, row numbers that went;
-    ``nbytes`` those of the frame.
+    ``nbytes`` those of the frame; ``dealing`` is the run that found out who should have how many of
+    them, None where they are few.
     """
 
     keys_seconds: float
     rows_seconds: float
     received: Sequence[tuple[str, int]]
     nbytes: int
+    dealing: Report | None
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,14 @@ class Report:
             for share in self.shares
         ]
         phases = {"keys": moved.keys_seconds, **self.phases, "rows": moved.rows_seconds}
-        return replace(self, phases=phases, shares=tuple(shares))
+        whole = replace(self, phases=phases, shares=tuple(shares))
+        if (dealing := moved.dealing) is None:
+            return whole
+        for phase, seconds in dealing.phases.items():
+            phases[phase] += seconds
+        phases["keys"] -= sum(dealing.phases.values())  # it was in the middle of these
+        rounds, left_out = dealing.rounds + self.rounds, {**dealing.left_out, **self.left_out}
+        return replace(whole, rounds=rounds, reason=dealing.reason, left_out=left_out)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.distribution, dtype=dtype)

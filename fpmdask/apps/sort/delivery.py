@@ -19,7 +19,7 @@ from fpmdask.apps.sort.homes import Homes, token
 from fpmdask.apps.sort.rows import Holders, Keys, Order
 
 
-def _by_index(order: Order) -> bool:
+def by_index(order: Order) -> bool:
     """Tell whether divisions may become known: those of a dask frame are of its index."""
     return order.level == order.ascending == (True,)
 
@@ -67,7 +67,7 @@ async def delivered(
     plan: dict[Any, GraphNode] = {common: DataNode(common, keys)}
     shared = TaskRef(common)
     ends = [(0, b"", b"")] * len(parts)
-    if not keys.whole or _by_index(keys.order):
+    if not keys.whole or by_index(keys.order):
         name = token("ends")
         looks: dict[Any, GraphNode] = {
             (name, n): Task((name, n), rows.ends, TaskRef(part.key), shared)
@@ -168,7 +168,7 @@ def gathered(
 async def divisions(client: Client, parts: list[Future[Any]], keys: Keys) -> tuple[Any, ...] | None:
     """Return the divisions where the index is in order; parts without rows are left out then."""
     categories = isinstance(keys.order.dtypes[0], pd.CategoricalDtype)
-    if not _by_index(keys.order) or keys.how[0].nulls or categories:
+    if not by_index(keys.order) or keys.how[0].nulls or categories:
         return None
     told = await client.gather(client.map(rows.bounds, parts, pure=False))
     parts[:] = [part for part, bounds in zip(parts, told, strict=True) if bounds is not None]

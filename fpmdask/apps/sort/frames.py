@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,17 +19,26 @@ from distributed.client import FutureCancelledError
 
 from fpmdask.apps.inputs import finished, letting_go, rooms
 from fpmdask.apps.sort import arrays, rows
-from fpmdask.apps.sort.delivery import delivered, divisions
-from fpmdask.apps.sort.encode import scheme, words_needed
+from fpmdask.apps.sort.carried import carried, carrying, form_of
+from fpmdask.apps.sort.delivery import by_index, delivered, divisions
+from fpmdask.apps.sort.encode import scheme
+from fpmdask.apps.sort.handing import handed_over
 from fpmdask.apps.sort.homes import Homes, token
-from fpmdask.apps.sort.rows import INDEX, Keys, Look, Order
+from fpmdask.apps.sort.plan import SortSpec
+from fpmdask.apps.sort.rows import INDEX, Form, Keys, Look, Order
+from fpmdask.apps.sort.words import prefixes, words_needed
 from fpmdask.coordinator import proxy
-from fpmdask.coordinator.report import Moved
+from fpmdask.coordinator.report import Moved, Report
 from fpmdask.errors import ChunksLostError, PartitionError
 
 # Rows by which it is found out how much of the keys is needed, of all partitions together and of
 # one of many.
 SAMPLE, LEAST_SAMPLE = 1 << 14, 16
+
+# Fewer rows than this are sorted where they are.
+FEW = 1 << 19
+# What most rows become.
+KEY = np.dtype(np.uint64)
 
 # Beside a frame, rows on the way to their place: cut out, received, and where they belong.
 COPIES = 3
@@ -79,42 +89,79 @@ async def _sort_persisted(
     partitions = _partitions(persisted)
     homes = Homes(client, request["measuring"]["hang"])
     stage = partial(_each, homes, persisted, partitions)
-    looks: list[Look] = [Look(0, (), {})] * len(partitions)
+    looks: list[Look] = [Look(0, (), {}, "")] * len(partitions)
     for numbers, told in await homes.again(partial(stage, "look", rows.look, order, homes.asked)):
         for n, look in zip(numbers, told, strict=True):
             looks[n] = look
     sizes = [look.rows for look in looks]
     if not any(sizes):
         return _collection(ddf, partitions, None), None
-    nbytes = await _check_fits(client, partitions, request["workers"])
+    nbytes, spare = await _check_fits(client, partitions, request["workers"])
     extra = -(-COPIES * nbytes // sum(sizes))
-    keys = _keys(order, looks, await _union(client, partitions, looks))
-    bits = sum(how.bits for how in keys.how)
-    if bits + keys.row_bits > 64:
-        function = partial(rows.sample, max(LEAST_SAMPLE, SAMPLE // len(partitions)))
-        samples = await homes.again(partial(stage, "sample", function, keys, homes.asked))
-        sample = np.concatenate([some for _, some in samples])
-        words = words_needed(sample, bits, keys.row_bits, sum(sizes))
-        keys = replace(keys, words=words, whole=64 * words >= bits + keys.row_bits)
+    union = await _union(client, partitions, looks)
+    like = None
+    if spare >= nbytes and not by_index(order) and (pattern := form_of(looks)) is not None:
+        like = await client.submit(rows.between, 0, 0, partitions[pattern], pure=False)
+    dealing: Report | None = None
+    handed: list[tuple[str, Future[Any]]] = []
+    if spare >= nbytes and sum(sizes) >= FEW:
+        spec = SortSpec(KEY, (sum(sizes),), "", extra=extra).to_json()
+        asked = {**request, "sort": spec, "payload": like is not None}
+        answer, dealing = await follow("sort.deal", asked)
+        if answer["shares"] is not None:
+            dealt = partial(handed_over, homes, persisted, partitions, sizes, answer["shares"])
+            partitions, sizes, handed = await homes.again(dealt)
+            stage = partial(_each, homes, persisted, partitions)
+    keys = await _with_words(homes, stage, _keys(order, looks, sizes, union), sizes)
     encoded = await homes.again(partial(stage, "keys", rows.encode, keys, homes.made))
     x = _array(encoded, keys, sizes)
-    del encoded
     made = time.perf_counter()
-    found = await arrays.sort(
-        client, x, request, follow, descending=False, index=False, extra=extra
-    )
-    del x
-    sorted_at = time.perf_counter()
-    moving = partial(delivered, homes, persisted, partitions, found, keys)
-    parts, received = await homes.again(moving)
-    moved = await client.gather([number for _, number in received])
-    known = await divisions(client, parts, keys)
+    parts: list[Future[Any]] = []
+    known: tuple[Any, ...] | None = None
+    if like is not None and (keys.words == 1 or keys.whole):
+        bundles = [numbers for numbers, _ in encoded]
+        form = Form(keys, like)
+        spec = carrying(x, bundles, partitions, sizes, form, extra)
+        value, _ = await follow("sort", {**request, "sort": spec})
+        sorted_at = time.perf_counter()
+        if "left" not in value:
+            with suppress(ChunksLostError):  # what was published, perhaps
+                parts = await carried(homes, value, bundles, partitions, form)
+    del encoded
+    if not parts:
+        found = await arrays.sort(
+            client, x, request, follow, descending=False, index=False, extra=extra
+        )
+        sorted_at = time.perf_counter()
+        moving = partial(delivered, homes, persisted, partitions, found, keys)
+        parts, received = await homes.again(moving)
+        handed += received
+        known = await divisions(client, parts, keys)
+    moved = await client.gather([number for _, number in handed])
     return _collection(ddf, parts, known), Moved(
         made - began,
         time.perf_counter() - sorted_at,
-        [(worker, count) for (worker, _), count in zip(received, moved, strict=True)],
+        [(worker, count) for (worker, _), count in zip(handed, moved, strict=True)],
         nbytes,
+        dealing,
     )
+
+
+async def _with_words(
+    homes: Homes, stage: Callable[..., Awaitable[Any]], keys: Keys, sizes: Sequence[int]
+) -> Keys:
+    """Return keys of as many words as tell rows apart."""
+    bits = sum(how.bits for how in keys.how)
+    if bits + keys.row_bits <= 64:
+        return keys
+    function = partial(rows.sample, max(LEAST_SAMPLE, SAMPLE // len(sizes)))
+    samples = await homes.again(partial(stage, "sample", function, keys, homes.asked))
+    sample = np.concatenate([some for _, some in samples])
+    if keys.null is not None:  # ties that need no other word
+        bit, value = keys.null
+        sample = sample[prefixes(sample, 0)[:, 0] >> np.uint64(bit) & np.uint64(1) != value]
+    words = words_needed(sample, bits, keys.row_bits, sum(sizes))
+    return replace(keys, words=words, whole=64 * words >= bits + keys.row_bits)
 
 
 def _partitions(persisted: dd.DataFrame) -> list[Future[Any]]:
@@ -158,8 +205,8 @@ async def _each(
 
 async def _check_fits(
     client: Client, partitions: Sequence[Future[Any]], workers: Sequence[str] | None
-) -> int:
-    """Return the bytes of a frame, if the workers together have room for so many copies.
+) -> tuple[int, float]:
+    """Return the bytes of a frame, and those that are left beside so many copies of it.
 
     Raises
     ------
@@ -176,7 +223,7 @@ async def _check_fits(
             f"partitions of {nbytes} bytes need {needed} bytes beside themselves to be put in "
             f"order; the workers have room for {room:.0f}; add workers or memory"
         )
-    return nbytes
+    return nbytes, room - needed
 
 
 async def _union(
@@ -215,6 +262,7 @@ async def _union(
 def _keys(
     order: Order,
     looks: Sequence[Look],
+    sizes: Sequence[int],
     union: Mapping[Any, pd.CategoricalDtype],
 ) -> Keys:
     """Return the scheme of keys that have one word."""
@@ -229,8 +277,8 @@ def _keys(
         if (column := INDEX if level else name) in union:
             made = replace(made, high=max(0, len(union[column].categories) - 1))
         how.append(made)
-    local_bits = max(1, (max(look.rows for look in looks) - 1).bit_length())
-    row_bits = local_bits + (len(looks) - 1).bit_length()
+    local_bits = max(1, (max(sizes) - 1).bit_length())
+    row_bits = local_bits + (len(sizes) - 1).bit_length()
     return Keys(order, tuple(how), 1, row_bits, True, local_bits, dict(union))
 
 

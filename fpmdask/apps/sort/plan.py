@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fpmdask.apps.sort.payload import Payload
 from fpmdask.errors import PartitionError
 
 # A worker hands chunks to others untouched where it holds so many times its share.
@@ -20,8 +21,9 @@ INDEX = np.dtype(np.int64)
 class SortSpec:
     """One-dimensional array to be sorted: its dtype, the sizes of its chunks, its name in Dask.
 
-    With `index` the result are the positions of its keys in order, not the keys. Beside each key
-    its worker needs `extra` bytes, for what will come with it.
+    With `index` the result are the positions of its keys in order, not the keys; with a `payload`
+    each chunk is sorted where it is, and the result are rows. Beside each key its worker needs
+    `extra` bytes, for what comes with it.
     """
 
     dtype: np.dtype[Any]
@@ -30,6 +32,7 @@ class SortSpec:
     descending: bool = False
     index: bool = False
     extra: int = 0
+    payload: Payload | None = None
 
     @property
     def units(self) -> int:
@@ -68,6 +71,7 @@ class SortSpec:
             "descending": self.descending,
             "index": self.index,
             "extra": self.extra,
+            "payload": None if self.payload is None else self.payload.to_json(),
         }
 
     @classmethod
@@ -75,7 +79,15 @@ class SortSpec:
         """Rebuild a spec from `to_json`."""
         sizes = tuple(map(int, data["sizes"]))
         flags = bool(data["descending"]), bool(data["index"])
-        return cls(np.dtype(data["dtype"]), sizes, data["name"], *flags, int(data["extra"]))
+        payload = data.get("payload")
+        return cls(
+            np.dtype(data["dtype"]),
+            sizes,
+            data["name"],
+            *flags,
+            int(data["extra"]),
+            None if payload is None else Payload.from_json(payload),
+        )
 
 
 @dataclass(frozen=True)

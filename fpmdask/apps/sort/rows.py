@@ -12,18 +12,9 @@ import pandas as pd
 from dask.base import tokenize
 from dask.sizeof import sizeof
 
-from fpmdask.apps.sort.encode import (
-    MOST_WORDS,
-    NUMBER,
-    Field,
-    Seen,
-    fields,
-    packed,
-    prefixes,
-    row_numbers,
-    same_prefixes,
-    seen,
-)
+from fpmdask.apps.sort.encode import NUMBER, Field, Seen, fields, seen
+from fpmdask.apps.sort.payload import ITEMSIZES, columns_of, in_order, sections, tied
+from fpmdask.apps.sort.words import MOST_WORDS, packed, prefixes, row_numbers, same_prefixes
 from fpmdask.errors import PartitionError
 
 # Rows that become keys at once: what is made of so few on the way stays in the processor's cache,
@@ -75,6 +66,17 @@ class Keys:
     categories: dict[Any, pd.CategoricalDtype]
 
     @property
+    def null(self) -> tuple[int, int] | None:
+        """Where rows of one prefix are equal: where the last column is null.
+
+        The number of its bit in the first word, and what that is for nulls; None where no bit
+        there tells.
+        """
+        bit = 63 - sum(how.bits for how in self.how[:-1])
+        last = self.how[-1]
+        return (bit, int(not last.nulls_first)) if last.nulls and bit >= self.row_bits else None
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """The keys' dtype."""
         return np.dtype(np.uint64 if self.words == 1 else f"S{8 * self.words}")
@@ -123,11 +125,15 @@ def _is_text(dtype: Any) -> bool:
 
 @dataclass(frozen=True)
 class Look:
-    """What one partition says of itself: rows, keys, and column -> what its categories are."""
+    """What one partition says of itself: rows, keys, and column -> what its categories are.
+
+    `form` stands for its columns, where these can travel with keys; it is empty where they cannot.
+    """
 
     rows: int
     seen: tuple[Seen, ...]
     categories: dict[Any, str]
+    form: str
 
 
 def look(order: Order, partitions: Sequence[int], *frames: pd.DataFrame) -> list[Look]:
@@ -145,7 +151,14 @@ def look_at(frame: pd.DataFrame, order: Order) -> Look:
         else:
             found.append(seen(column, name))
     tokens = {name: str(tokenize(dtype)) for name, dtype in categories(frame).items()}
-    return Look(len(frame), tuple(found), tokens)
+    return Look(len(frame), tuple(found), tokens, _form(frame))
+
+
+def _form(frame: pd.DataFrame) -> str:
+    dtypes = [frame.index.dtype, *frame.dtypes]
+    if not is_plain([frame]) or any(dtype.itemsize not in ITEMSIZES for dtype in dtypes):
+        return ""
+    return str(tokenize(frame.columns, [*map(str, dtypes)], frame.index.name))
 
 
 def categories(frame: pd.DataFrame) -> dict[Any, pd.CategoricalDtype]:
@@ -349,9 +362,14 @@ def _by_columns(
         fill([one.to_numpy() for one in columns], column)
         return column
 
-    data = {n: made([frame.iloc[:, n] for frame in frames]) for n in range(like.shape[1])}
-    index = pd.Index(made([frame.index for frame in frames]), name=like.index.name)
-    found = pd.DataFrame(data, index, copy=False)
+    columns = [made([frame.iloc[:, n] for frame in frames]) for n in range(like.shape[1])]
+    return _of_columns([made([frame.index for frame in frames]), *columns], like)
+
+
+def _of_columns(columns: Sequence[np.ndarray], like: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame of an index and columns, labelled as another one."""
+    index = pd.Index(columns[0], name=like.index.name, copy=False)
+    found = pd.DataFrame(dict(enumerate(columns[1:])), index, copy=False)
     return found.set_axis(like.columns, axis=1).__finalize__(like)
 
 
@@ -394,6 +412,16 @@ def interleaved(pieces: Sequence[pd.DataFrame], place: np.ndarray) -> pd.DataFra
     return _by_columns(pieces, place.size, filled)
 
 
+def between(low: int, high: int, frame: pd.DataFrame) -> pd.DataFrame:
+    """Task: consecutive rows of a partition."""
+    return frame.iloc[low:high]
+
+
+def as_it_is(frame: pd.DataFrame) -> pd.DataFrame:
+    """Task: what came from another worker."""
+    return frame
+
+
 def nbytes(*pieces: pd.DataFrame | np.ndarray) -> int:
     """Task: the bytes of what comes from other workers or goes to them."""
     return sum(map(sizeof, pieces))
@@ -403,8 +431,7 @@ def _untied(
     pieces: Sequence[pd.DataFrame], place: np.ndarray, same: np.ndarray, order: Order
 ) -> np.ndarray:
     """Return the places of rows where those of one prefix are sorted by their whole keys."""
-    tied = same.copy()
-    tied[:-1] |= same[1:]
+    tied = _tied(same)
     where = np.flatnonzero(tied[place])
     edges = np.cumsum([0, *map(len, pieces)])
     few = [
@@ -414,8 +441,22 @@ def _untied(
     so_far = np.argsort(place[where])
     where = where[so_far]
     at = place[where]
-    values = {0: np.cumsum(~same[at])}
-    for n, (_, column) in enumerate(order.columns(together(few).take(so_far)), 1):
+    made = place.copy()
+    made[where[_order_of_ties(together(few).take(so_far), ~same[at], order)]] = at
+    return made
+
+
+def _tied(same: np.ndarray) -> np.ndarray:
+    """Return which rows have the prefix of the one before or after them."""
+    tied = same.copy()
+    tied[:-1] |= same[1:]
+    return tied
+
+
+def _order_of_ties(few: pd.DataFrame, first: np.ndarray, order: Order) -> np.ndarray:
+    """Return the order of rows where those from one that is a `first` to the next are sorted."""
+    values = {0: np.cumsum(first)}
+    for n, (_, column) in enumerate(order.columns(few), 1):
         values[n] = column.array
     found = pd.DataFrame(values).sort_values(
         [*values],
@@ -423,9 +464,67 @@ def _untied(
         na_position=order.na_position,
         kind="stable",
     )
-    made = place.copy()
-    made[where[found.index.to_numpy()]] = at
+    made: np.ndarray = found.index.to_numpy()
     return made
+
+
+# ---- rows that travelled with their keys
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a frame of bare memory looks like: the keys that brought it, and one without rows."""
+
+    keys: Keys
+    like: pd.DataFrame
+
+    @property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """Those of the index and the columns."""
+        return [self.like.index.dtype, *self.like.dtypes]
+
+
+def framed(form: Form, size: int, part: np.ndarray) -> pd.DataFrame:
+    """Task: one partition of the result, of the memory of `fpmdask.apps.sort.payload.placed`."""
+    begins, end = sections(form.dtypes, size)
+    same = np.unpackbits(part[end:], count=0 if form.keys.whole else size).astype(bool)
+    if same.any() and not part.flags.writeable:
+        part = part.copy()
+    columns = [
+        part[begin : begin + size * dtype.itemsize].view(dtype)
+        for begin, dtype in zip(begins, form.dtypes, strict=True)
+    ]
+    if same.any():
+        at = np.flatnonzero(_tied(same))
+        few = _of_columns([column[at] for column in columns], form.like)
+        found = at[_order_of_ties(few, ~same[at], form.keys.order)]
+        for column in columns:
+            column[at] = column[found]
+    return _of_columns(columns, form.like)
+
+
+def chosen(
+    form: Form, ends: tuple[bytes, bytes] | None, partitions: Sequence[int], *frames: pd.DataFrame
+) -> tuple[np.ndarray, pd.DataFrame]:
+    """Task: the keys from the first to the last of ``ends`` in partitions, and their rows."""
+    keys = encode(form.keys, partitions, *frames)
+    here = np.zeros(keys.size, bool)
+    if ends is not None:
+        low, high = (np.frombuffer(end, keys.dtype) for end in ends)
+        here = (keys >= low) & (keys <= high)
+    return keys[here], together(frames)[here]
+
+
+def again(form: Form, *pieces: tuple[np.ndarray, pd.DataFrame]) -> np.ndarray:
+    """Task: a part of the result as `fpmdask.apps.sort.payload.placed` makes it."""
+    keys = np.concatenate([own for own, _ in pieces])
+    order = np.argsort(keys)
+    whole = form.keys.whole
+    same = np.zeros(0, bool)
+    if not whole:
+        same = tied(keys[order], form.keys.row_bits, form.keys.null)
+    columns = columns_of([frame for _, frame in pieces])
+    return in_order([np.concatenate(column) for column in columns], order, same)
 
 
 def bounds(frame: pd.DataFrame) -> tuple[Any, Any] | None:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,8 @@ from distributed.utils import offload
 
 from fpmdask.apps.sort.attempt import Attempt, LostWorker, again
 from fpmdask.apps.sort.kernel import NAME
-from fpmdask.apps.sort.plan import SortSpec, check_fits, dealt, exchange, recipe
+from fpmdask.apps.sort.payload import Payload, run_edges, tied
+from fpmdask.apps.sort.plan import Piece, SortSpec, check_fits, dealt, exchange, recipe
 from fpmdask.apps.sort.share import sort_share
 from fpmdask.apps.sort.shares import ROUGH, Speeds
 from fpmdask.apps.sort.splitters import Splitting, place_of, sample_count
@@ -54,13 +56,15 @@ def check(context: RunContext) -> None:
 
 
 async def run(context: RunContext) -> dict[str, Any]:
-    """Sort; the value names the result's keys and their sizes."""
+    """Sort; the value names the result's keys and their sizes.
+
+    With a payload it says instead, under "left", why rows could not travel with their keys.
+    """
     spec = SortSpec.from_json(context.spec["sort"])
     began = time.perf_counter()
     await context.acquire({"name": NAME, "parameters": {"dtype": spec.dtype.str}})
     prepared = time.perf_counter()
-    parameters = {"dtype": spec.dtype.str, "index": spec.index}
-    speeds = Speeds(context, LEARNED, parameters, FEW, "keys", ROUGH)
+    speeds = _speeds(context, spec, payload=spec.payload is not None)
     room = partial(_room, context, spec)
     shares = await speeds.shares(spec.units, room)
     measured = time.perf_counter()
@@ -72,6 +76,8 @@ async def run(context: RunContext) -> dict[str, Any]:
             break
         except LostWorker as lost:
             sorting.stop()
+            if spec.payload is not None:
+                return {"left": str(lost)}  # its rows are elsewhere when they are made again
             number += 1
             await again(context, number, lost)
             shares = await speeds.shares(spec.units, room)
@@ -85,6 +91,29 @@ async def run(context: RunContext) -> dict[str, Any]:
         "sort": time.perf_counter() - measured,
     }
     return value
+
+
+async def deal(context: RunContext) -> dict[str, Any]:
+    """Find out who should have how many of the keys; the value has shares, unless all are equal.
+
+    ``payload`` of the spec tells whether rows are to travel with them.
+    """
+    spec = SortSpec.from_json(context.spec["sort"])
+    began = time.perf_counter()
+    await context.acquire({"name": NAME, "parameters": {"dtype": spec.dtype.str}})
+    prepared = time.perf_counter()
+    speeds = _speeds(context, spec, payload=bool(context.spec["payload"]))
+    shares = await speeds.shares(spec.units, partial(_room, context, spec))
+    context.report["phases"] = {
+        "prepare": prepared - began,
+        "measure": time.perf_counter() - prepared,
+    }
+    return {"shares": shares if speeds.told else None}
+
+
+def _speeds(context: RunContext, spec: SortSpec, *, payload: bool) -> Speeds:
+    what = {"dtype": spec.dtype.str, "index": spec.index, "payload": payload}
+    return Speeds(context, LEARNED, what, FEW, "keys", ROUGH)
 
 
 def _room(context: RunContext, spec: SortSpec, address: str) -> float:
@@ -103,7 +132,7 @@ def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
         phases = share["phases"]
         if share["worker"] in addresses:
             units = (share["keys_sorted"] + share["units"]) / 2
-            seconds = phases.get("sort", 0.0) + phases.get("merge", 0.0)
+            seconds = sum(phases.get(phase, 0.0) for phase in ("sort", "gather", "merge"))
             yield addresses[share["worker"]], units, seconds
 
 
@@ -122,10 +151,20 @@ class Sorting(Attempt):
         if sum(shares.values()) < spec.units:
             raise LostWorker("a worker left before the sort began")
         busy = {worker: share for worker, share in shares.items() if share}
-        pieces = await offload(dealt, spec, [places[key] for key in spec.keys], busy)
+        held = [places[key] for key in spec.keys]
+        if spec.payload is None:
+            pieces = await offload(dealt, spec, held, busy)
+        else:
+            pieces = where_they_are(spec, held, busy)
         for worker, own in pieces.items():
             own.sort(key=lambda piece: (piece.owner != worker, piece.chunk, piece.low))
         sizes = {worker: sum(piece.size for piece in own) for worker, own in pieces.items()}
+        of_runs = {
+            worker: [
+                (piece.chunk, run) for piece in own for run in range(len(run_edges(piece.size)) - 1)
+            ]
+            for worker, own in pieces.items()
+        }
         there = [worker for worker in busy if worker in context.scheduler.workers]
         if len(there) < len(busy):
             raise LostWorker("a worker left before the sort began")
@@ -143,6 +182,7 @@ class Sorting(Attempt):
                 "samples": count,
                 "turn": (turn, len(busy)),
                 "pieces": [(p.chunk, p.low, p.high, p.owner) for p in pieces[worker]],
+                "runs": of_runs if spec.payload is not None else {},
             }
             for turn, worker in enumerate(busy)
         }
@@ -164,8 +204,13 @@ class Sorting(Attempt):
 
         answers = await self.everyone(None, "exchange")
         found = (edges[:, 1:] - edges[:, :-1]).sum(0).tolist()
+        ends = {part: pair for a in answers.values() for part, pair in a.pop("ends").items()}
         self._report(parts, found, answers)
+        if spec.payload is not None and not spec.payload.whole:
+            _check_apart([ends[part] for part in range(len(parts))], spec.payload)
         value = await self._publish(parts, found)
+        if spec.payload is not None:
+            value["ends"] = [ends[part] for part in range(len(parts))]
         if spec.index:
             value["plan"] = await offload(recipe, self.workers, pieces, told_sizes, wanted)
         return value
@@ -251,6 +296,39 @@ class Sorting(Attempt):
             raise LostWorker("a worker left while the result was published")
         sizes = [found[part] for part in sorted(order, key=at.__getitem__)]
         return {"name": name, "sizes": sizes}
+
+
+def where_they_are(
+    spec: SortSpec, places: Sequence[Sequence[str]], shares: Mapping[str, int]
+) -> dict[str, list[Piece]]:
+    """Return worker -> the chunks that it holds.
+
+    Raises
+    ------
+    LostWorker
+        If one has chunks but no share.
+    """
+    own: dict[str, list[Piece]] = {worker: [] for worker in shares}
+    for chunk, (size, holders) in enumerate(zip(spec.sizes, places, strict=True)):
+        here = [worker for worker in holders if worker in shares]
+        if not here:
+            raise LostWorker("a worker has rows but no share")
+        own[here[0]].append(Piece(chunk, 0, size, here[0]))
+    return own
+
+
+def _check_apart(ends: Sequence[tuple[bytes, bytes] | None], payload: Payload) -> None:
+    """See that no rows of one prefix are in two parts; ``ends`` are the first and last key of each.
+
+    Raises
+    ------
+    LostWorker
+        If there are some, as it is to be seen in one place which of them comes first.
+    """
+    full = [pair for pair in ends if pair is not None]
+    for (_, before), (after, _) in pairwise(full):
+        if tied(np.frombuffer(before + after, np.uint64), payload.row_bits, payload.null)[1]:
+            raise LostWorker("rows of one prefix are in two parts")
 
 
 def _parts(context: RunContext, shares: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import numpy as np
 
+from fpmdask.apps.sort import payload
 from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted, check_dtype
 from fpmdask.apps.sort.kernel import slices
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
@@ -25,9 +26,10 @@ from fpmdask.errors import PartitionError, RunCancelledError
 
 @dataclass(frozen=True)
 class Sorted:
-    """Consecutive keys of the result."""
+    """Consecutive keys of the result, or the rows that came with them."""
 
     keys: np.ndarray
+    ends: tuple[bytes, bytes] | None = None
 
     def chunk(self, bounds: Sequence[int]) -> np.ndarray:
         """Return them; they are one chunk."""
@@ -69,6 +71,7 @@ class _Share:
         self.notes = space.notes(f"attempt {self.attempt}")
         self.threads = max(1, side.worker.state.nthreads)
         self.positions: list[np.ndarray] = []
+        self.columns: list[list[np.ndarray]] = []  # of each run, where keys have a payload
         self.received = 0
         self.seconds: dict[str, float] = {}
         self.cpu = time.process_time()
@@ -79,9 +82,8 @@ class _Share:
         runs = self._runs()
         for number, run in enumerate(runs):
             self.space.offered[run_key(self.attempt, number)] = run.reshape(1, -1)
-            if self.spec.index:
-                key = run_key(self.attempt, number, "positions")
-                self.space.offered[key] = self.positions[number].reshape(1, -1)
+            for what, along in self._along(number).items():
+                self.space.offered[run_key(self.attempt, number, what)] = along.reshape(1, -1)
         turn, of = self.order["turn"]
         samples = [
             sampled(run, self.order["samples"], place_of(turn, of, n, len(runs)))
@@ -95,10 +97,11 @@ class _Share:
         with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
             merging = []
             for part, pieces in self._cut(runs):
-                taken = self._timed("exchange", partial(self._part, runs, pieces))
-                merging.append((part, threads.submit(self._merged, *taken)))
+                merged = self._timed("exchange", partial(self._part, part, runs, pieces))
+                merging.append((part, threads.submit(merged)))
             self._timed("merge", partial(self._keep, merging))
         return {
+            "ends": {part: made.result().ends for part, made in merging},
             "seconds": sum(self.seconds.values()),
             "phases": self.seconds,
             "nbytes_received": self.received,
@@ -134,7 +137,7 @@ class _Share:
             at += piece.size
         with ThreadPoolExecutor(max(2, self.threads), "fpmdask-sort") as threads:
             coming = threads.submit(self.fetcher.receive, wanted)
-            runs = self._timed("sort", partial(self._copied, here, keys[:local]))
+            runs: list[np.ndarray] = self._timed("sort", partial(self._copied, here, keys[:local]))
             late = slices(keys[local:], self.threads)
             if self.spec.index:
                 self.positions = self._positions(pieces, [*runs, *late])
@@ -142,7 +145,10 @@ class _Share:
             self._timed("sort", partial(self._sort, threads, runs, self.positions[:at]))
             self.received += self._timed("receive", coming.result)
             self._timed("sort", partial(self._sort, threads, late, self.positions[at:]))
-        return [*runs, *late]
+        if self.spec.payload is None:
+            return [*runs, *late]
+        self._timed("gather", partial(self._gather, self.spec.payload, here, runs))
+        return runs
 
     def _copied(self, here: Sequence[Piece], keys: np.ndarray) -> list[np.ndarray]:
         """Fill `keys` with the pieces that are here; return it as unsorted runs."""
@@ -154,7 +160,43 @@ class _Share:
             check_dtype(chunk.dtype, self.spec.dtype)
             keys[at : at + piece.size] = checked[piece.low : piece.high]
             at += piece.size
-        return slices(keys, self.threads)
+        if self.spec.payload is None:
+            return slices(keys, self.threads)
+        starts = accumulate((piece.size for piece in here), initial=0)
+        runs: list[np.ndarray] = [
+            keys[start + low : start + high]
+            for start, piece in zip(starts, here, strict=False)
+            for low, high in pairwise(payload.run_edges(piece.size))
+        ]
+        return runs or [keys]  # samples and counts are those of one run at least
+
+    def _gather(
+        self, what: payload.Payload, here: Sequence[Piece], runs: Sequence[np.ndarray]
+    ) -> None:
+        """Put the rows of each run's chunk into the order of its keys."""
+        scratch = self.space.scratch
+
+        def take(label: str, size: int, dtype: Any) -> np.ndarray:
+            return scratch.take(f"sort.{label}", size, dtype)
+
+        left = iter(runs)
+        for piece in here:
+            own = [*islice(left, len(payload.run_edges(piece.size)) - 1)]
+            bundle = [what.partitions[n] for n in what.bundles[piece.chunk] if what.sizes[n]]
+            if not bundle:
+                self.columns += [[] for _ in own]  # nobody asks for nothing
+                continue
+            frames = self._chunks(bundle)
+            columns = payload.columns_of([frames[key] for key in bundle])
+            self.columns += payload.gathered(what, piece.chunk, columns, own, take)
+
+    def _along(self, run: int) -> dict[str, np.ndarray]:
+        """Return what goes with the keys of one of this worker's runs."""
+        if self.spec.index:
+            return {"positions": self.positions[run]}
+        if not self.columns:
+            return {}
+        return {f"column {n}": column for n, column in enumerate(self.columns[run])}
 
     def _sort(
         self, threads: ThreadPoolExecutor, runs: list[np.ndarray], positions: list[np.ndarray]
@@ -212,13 +254,28 @@ class _Share:
     # ---- the exchange
 
     def _part(
-        self, runs: Sequence[np.ndarray], pieces: Sequence[Sequence[Any]]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the keys of one part, unsorted, and their positions where these are wanted."""
-        keys = self._taken(runs, pieces, "keys")
-        return keys, self._taken(self.positions, pieces, "positions") if self.spec.index else None
+        self, part: int, runs: Sequence[np.ndarray], pieces: Sequence[Sequence[Any]]
+    ) -> Callable[[], Sorted]:
+        """Receive one part; return what is to be done with it."""
+        size = sum(high - low for *_, low, high, _ in pieces)
+        what = self.spec.payload
+        if what is not None:
+            take = self.space.scratch.take
+            keys = take(f"sort.part {part}", size, self.spec.dtype)
+            along = {
+                f"column {n}": take(f"sort.part {part} {n}", size, word)
+                for n, word in enumerate(what.words)
+            }
+            self._take(runs, pieces, keys, along)
+            of = self.order["runs"]
+            sizes = [(*of[peer][number], high - low) for peer, number, low, high, _ in pieces]
+            return partial(self._placed, what, sizes, keys, [*along.values()])
+        keys = np.empty(size, self.spec.dtype)
+        along = {"positions": np.empty(size, INDEX)} if self.spec.index else {}
+        self._take(runs, pieces, keys, along)
+        return partial(self._merged, keys, along.get("positions"))
 
-    def _merged(self, keys: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
+    def _merged(self, keys: np.ndarray, positions: np.ndarray | None) -> Sorted:
         """Return a part of the result."""
         if positions is None:
             keys.sort()
@@ -226,33 +283,50 @@ class _Share:
             keys = merged_positions(keys, positions)
         if self.spec.descending:
             reverse(keys)
-        return keys
+        return Sorted(keys)
 
-    def _keep(self, merging: Sequence[tuple[int, Future[np.ndarray]]]) -> None:
+    def _placed(
+        self,
+        what: payload.Payload,
+        pieces: Sequence[tuple[int, int, int]],
+        keys: np.ndarray,
+        columns: Sequence[np.ndarray],
+    ) -> Sorted:
+        """Return a part of the result, of rows."""
+        keys.sort()
+        ends = (keys[:1].tobytes(), keys[-1:].tobytes()) if keys.size else None
+        return Sorted(payload.placed(what, pieces, keys, columns), ends)
+
+    def _keep(self, merging: Sequence[tuple[int, Future[Sorted]]]) -> None:
         for part, made in merging:
-            self.space.parts[part] = Sorted(made.result())
+            self.space.parts[part] = made.result()
 
-    def _taken(
-        self, runs: Sequence[np.ndarray], pieces: Sequence[Sequence[Any]], what: str
-    ) -> np.ndarray:
-        """Return the keys of one part, unsorted, or their positions, from all workers' runs."""
+    def _take(
+        self,
+        runs: Sequence[np.ndarray],
+        pieces: Sequence[Sequence[Any]],
+        keys: np.ndarray,
+        along: Mapping[str, np.ndarray],
+    ) -> None:
+        """Fill `keys`, and arrays of what goes with them, with pieces of all workers' runs."""
         own = self.side.worker.address
-        dtype = self.spec.dtype if what == "keys" else INDEX
-        keys = np.empty(sum(high - low for *_, low, high, _ in pieces), dtype)
+        targets = {"keys": keys, **along}
         wanted: dict[str, list[Wanted]] = {}
         local, at = [], 0
         for peer, number, low, high, length in pieces:
-            target = keys[at : at + high - low]
-            at += high - low
+            here = slice(at, at + high - low)
+            at = here.stop
             if peer == own:
-                local.append((target, runs[number][low:high]))
-            elif low < high:
+                mine = {"keys": runs[number], **self._along(number)}
+                local += [(target[here], mine[what][low:high]) for what, target in targets.items()]
+                continue
+            for what, target in targets.items():
                 key = run_key(self.attempt, number, what)
-                wanted.setdefault(peer, []).append(Wanted(key, low, high, (1, length), target))
+                item = Wanted(key, low, high, (1, length), target[here])
+                wanted.setdefault(peer, []).append(item)
         for target, piece in local:
             target[...] = piece
         self.received += self.fetcher.receive(wanted)
-        return keys
 
     # ---- the coordinator
 

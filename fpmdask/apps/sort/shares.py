@@ -49,6 +49,10 @@ class Speeds:
     ----------
     reason : str
         Where the last shares come from: "known", "measured", or that there are few units.
+    told : bool
+        Whether that is from anything that is known of the workers.
+    learned : bool
+        Whether it is from what earlier runs took.
     """
 
     context: RunContext
@@ -58,6 +62,8 @@ class Speeds:
     noun: str
     timing: TimingPolicy = TIMING
     reason: str = field(default="", init=False)
+    told: bool = field(default=False, init=False)
+    learned: bool = field(default=False, init=False)
 
     async def shares(self, units: int, room: Callable[[str], float]) -> dict[str, int]:
         """Return units per worker so that all finish together; noted as the run's distribution.
@@ -91,6 +97,8 @@ class Speeds:
             await self._measure(units, bounds)
             workers = list(context.workers)
             models, reason = self._models(), "measured"
+        self.told = models is not None
+        self.learned = all(self._learned(address) is not None for address in workers)
         if models is None:
             models, reason = [ConstantModel(1.0)] * len(workers), f"few {self.noun}"
         self.reason = reason
@@ -116,11 +124,11 @@ class Speeds:
         Returns
         -------
         dict
-            The same shares where they are by earlier runs, or the step was short.
+            The same shares where they are by what earlier runs took, or the step was short.
         """
         units = sum(shares.values())
         told = all(done and seconds >= LEAST_SECONDS for done, seconds in taken.values())
-        if self.reason != "measured" or not told or sum(bounds.values()) < units:
+        if not self.told or self.learned or not told or sum(bounds.values()) < units:
             return dict(shares)
         models: dict[str, Model] = {
             address: ConstantModel(done / seconds) for address, (done, seconds) in taken.items()

@@ -10,16 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fpmdask.apps.sort import encode
-from fpmdask.apps.sort.encode import (
-    MOST_WORDS,
-    fields,
-    packed,
-    prefixes,
-    row_numbers,
-    scheme,
-    seen,
-    words_needed,
-)
+from fpmdask.apps.sort.encode import fields, scheme, seen
+from fpmdask.apps.sort.words import MOST_WORDS, packed, prefixes, row_numbers, words_needed
 from fpmdask.errors import PartitionError
 
 NAN = float("nan")

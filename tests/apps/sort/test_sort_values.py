@@ -160,8 +160,8 @@ async def test_the_report_says_what_moving_rows_took(c, s, *workers):
     assert [*report.phases] == ["keys", "prepare", "measure", "sort", "rows"]
     assert all(seconds > 0 for seconds in report.phases.values())
     crossed = int((source != target[source.index]).sum())
-    # three columns, the index and a row number of two bytes; keys cross the other way
-    assert 34 * crossed <= report.bytes_moved <= 60 * crossed
+    # three columns, the index and a key
+    assert report.bytes_moved == 40 * crossed
     nbytes = sum(await c.gather(c.map(lambda part: part.memory_usage().sum(), futures_of(x))))
     assert report.bytes_moved_per_byte == pytest.approx(report.bytes_moved / nbytes, rel=0.02)
     assert {share["worker"] for share in report.shares} == {str(w.name) for w in workers}

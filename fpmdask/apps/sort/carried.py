@@ -1,0 +1,130 @@
+"""The client's side of rows that travel with their keys: one run, then frames of what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import dask.array as da
+import numpy as np
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from distributed import Client, Future, futures_of
+
+from fpmdask.apps.inputs import finished
+from fpmdask.apps.sort import rows
+from fpmdask.apps.sort.homes import Homes, token
+from fpmdask.apps.sort.payload import Payload
+from fpmdask.apps.sort.plan import SortSpec
+from fpmdask.apps.sort.rows import Form, Look
+
+# Beside a key and its row, while they are put in order: where that was, where it comes from, and a
+# column of it.
+BESIDE = 24
+
+
+def form_of(looks: Sequence[Look]) -> int | None:
+    """Return a partition that has the columns of all, None where rows cannot travel with keys."""
+    full = [n for n, look in enumerate(looks) if look.rows]
+    return full[0] if len({looks[n].form for n in full} | {""}) == 2 else None
+
+
+def carrying(
+    x: da.Array,
+    bundles: Sequence[Sequence[int]],
+    partitions: Sequence[Future[Any]],
+    sizes: Sequence[int],
+    form: Form,
+    extra: int,
+) -> dict[str, Any]:
+    """Return the spec of a sort of keys with which rows travel.
+
+    Parameters
+    ----------
+    x, bundles
+        The keys, and for each of their chunks the numbers of the partitions whose rows it has.
+    partitions, sizes
+        The futures of the frame's partitions, in order, and their rows.
+    extra
+        Bytes that a worker needs for a row beside its key.
+    """
+    keys = form.keys
+    payload = Payload(
+        tuple(future.key for future in partitions),
+        tuple(sizes),
+        tuple(map(tuple, bundles)),
+        tuple(dtype.str for dtype in form.dtypes),
+        keys.row_bits,
+        keys.local_bits,
+        keys.whole,
+        keys.null,
+    )
+    spec = SortSpec(x.dtype, x.chunks[0], x.name, extra=extra + BESIDE, payload=payload)
+    return spec.to_json()
+
+
+async def carried(
+    homes: Homes,
+    value: Mapping[str, Any],
+    bundles: Sequence[Sequence[int]],
+    partitions: Sequence[Future[Any]],
+    form: Form,
+) -> list[Future[Any]]:
+    """Return the partitions of the result that such a sort has published.
+
+    Notes
+    -----
+    A task per part makes a frame of that memory, without a copy. What is lost later is made again
+    by O(parts · chunks) tasks, which run only then.
+    """
+    made = _remade(homes.client, value, bundles, partitions, form)
+    return await homes.again(partial(_framed, homes, made, value["sizes"], form))
+
+
+def _remade(
+    client: Client,
+    value: Mapping[str, Any],
+    bundles: Sequence[Sequence[int]],
+    partitions: Sequence[Future[Any]],
+    form: Form,
+) -> da.Array:
+    """Return what a run has published, each part with tasks that make it from all partitions."""
+    name, common, run = value["name"], token("form"), uuid4().hex
+    shared = TaskRef(common)
+    tasks: dict[Any, GraphNode] = {}
+    for n, ends in enumerate(value["ends"]):
+        pieces = []
+        for b, bundle in enumerate(bundles):
+            key = f"chosen-{run}", n, b
+            frames = [TaskRef(partitions[number].key) for number in bundle]
+            tasks[key] = Task(key, rows.chosen, shared, ends, tuple(bundle), *frames)
+            pieces.append(TaskRef(key))
+        tasks[name, n] = Task((name, n), rows.again, shared, *pieces)
+    layers: dict[str, Any] = {
+        name: MaterializedLayer(tasks),
+        common: MaterializedLayer({common: DataNode(common, form)}),
+        f"{name}-given": MaterializedLayer({future.key: future for future in partitions}),
+    }
+    needs = {layer: set(layers) - {name} if layer == name else set[str]() for layer in layers}
+    chunks = ((np.nan,) * len(value["sizes"]),)
+    lazy = da.Array(HighLevelGraph(layers, needs), name, chunks=chunks, dtype=np.uint8)
+    made: da.Array = client.persist(lazy, optimize_graph=False)
+    return made
+
+
+async def _framed(
+    homes: Homes, made: da.Array, sizes: Sequence[int], form: Form
+) -> list[Future[Any]]:
+    await finished(homes.client, made)
+    futures = {future.key: future for future in futures_of(made)}
+    parts = [futures[key] for key in made.__dask_keys__()]
+    at = await homes.places(parts)
+    name, common = token("sorted-rows"), token("form")
+    tasks: dict[Any, GraphNode] = {
+        (name, n): Task((name, n), rows.framed, TaskRef(common), size, TaskRef(part.key))
+        for n, (size, part) in enumerate(zip(sizes, parts, strict=True))
+    }
+    pins = dict(zip(tasks, at, strict=True))
+    return await homes.made(name, tasks, pins, parts, {common: DataNode(common, form)})

@@ -1,0 +1,244 @@
+"""Rows of a frame that travel with their keys: columns of NumPy's dtypes, as words of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from fpmdask.apps.sort.words import row_numbers, same_prefixes
+
+# Keys that become row numbers at once: what is made of so few on the way stays in the cache.
+BLOCK = 16_000
+# Rows that are sorted and put in order at once: their columns stay in the processor's cache.
+RUN_BITS = 19
+RUN_ROWS = 1 << RUN_BITS
+# Bytes at whose multiples a column begins.
+ALIGNED = 64
+# Column dtypes of these sizes travel.
+ITEMSIZES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What travels with keys that end in row numbers.
+
+    Parameters
+    ----------
+    partitions
+        Dask's keys of the frame's partitions, in order.
+    sizes
+        Their rows.
+    bundles
+        For each chunk of keys, the numbers of the partitions whose rows it has.
+    dtypes
+        Those of the index and the columns.
+    row_bits, local_bits, whole, null
+        See `fpmdask.apps.sort.rows.Keys`.
+    """
+
+    partitions: tuple[Any, ...]
+    sizes: tuple[int, ...]
+    bundles: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    row_bits: int
+    local_bits: int
+    whole: bool
+    null: tuple[int, int] | None
+
+    @property
+    def words(self) -> list[np.dtype[Any]]:
+        """What columns travel as: unsigned integers of their size."""
+        return [np.dtype(f"u{np.dtype(dtype).itemsize}") for dtype in self.dtypes]
+
+    @property
+    def first(self) -> np.ndarray:
+        """For each partition, the place of its first row in its chunk."""
+        found = np.zeros(len(self.sizes), np.int64)
+        for bundle in self.bundles:
+            found[[*bundle]] = [*accumulate((self.sizes[n] for n in bundle), initial=0)][:-1]
+        return found
+
+    def rows(self, keys: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Yield of each block of keys where it is, the rows' partitions, and their places there."""
+        local = (1 << self.local_bits) - 1
+        for low in range(0, keys.size, BLOCK):
+            here = slice(low, min(low + BLOCK, keys.size))
+            numbers = row_numbers(keys[here], self.row_bits)
+            yield here, numbers >> self.local_bits, numbers & local
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return vars(self) | {}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Payload:
+        """Rebuild from `to_json`."""
+        return cls(
+            tuple(tuple(key) if isinstance(key, list) else key for key in data["partitions"]),
+            tuple(data["sizes"]),
+            tuple(map(tuple, data["bundles"])),
+            tuple(data["dtypes"]),
+            int(data["row_bits"]),
+            int(data["local_bits"]),
+            bool(data["whole"]),
+            None if data["null"] is None else tuple(data["null"]),
+        )
+
+
+def run_edges(size: int) -> list[int]:
+    """Return where the runs of a chunk begin and end; there is one at least.
+
+    Examples
+    --------
+    >>> run_edges(10), run_edges(RUN_ROWS + 1)
+    ([0, 10], [0, 524288, 524289])
+    """
+    return [*range(0, max(1, size), RUN_ROWS), size]
+
+
+def sections(dtypes: Sequence[Any], size: int) -> tuple[list[int], int]:
+    """Return the bytes at which the columns of so many rows begin in a part, and those of the part.
+
+    Examples
+    --------
+    >>> sections(["u8", "u1", "u4"], 10)
+    ([0, 128, 192], 256)
+    """
+    lengths = [-(-np.dtype(dtype).itemsize * size // ALIGNED) * ALIGNED for dtype in dtypes]
+    *begins, end = accumulate(lengths, initial=0)
+    return begins, end
+
+
+def columns_of(frames: Sequence[Any]) -> list[list[np.ndarray]]:
+    """Return the index and the columns of frames of NumPy's dtypes, each of all frames."""
+    indexes = [_index(frame.index) for frame in frames]
+    columns = ([frame.iloc[:, n].to_numpy() for frame in frames] for n in range(frames[0].shape[1]))
+    return [indexes, *columns]
+
+
+def _index(index: Any) -> np.ndarray:
+    """Return the labels of an index; a range would keep what `to_numpy` makes of it."""
+    if hasattr(index, "step"):
+        return np.arange(index.start, index.stop, index.step)
+    found: np.ndarray = index.to_numpy()
+    return found
+
+
+def gathered(
+    payload: Payload,
+    chunk: int,
+    columns: Sequence[Sequence[np.ndarray]],
+    runs: Sequence[np.ndarray],
+    take: Callable[[str, int, Any], np.ndarray],
+) -> list[list[np.ndarray]]:
+    """Return the columns of each run of a chunk's rows, in the order of the sorted keys.
+
+    Parameters
+    ----------
+    columns
+        For each column, that of each partition of the chunk's bundle.
+    runs
+        The sorted keys, as `run_edges` cuts the chunk.
+    take
+        Gives memory: label, size and dtype.
+    """
+    first = payload.first
+    edges = [*accumulate((run.size for run in runs), initial=0)]
+    at = take("rows", edges[-1], np.intp)
+    for run, low in zip(runs, edges, strict=False):
+        for here, partitions, local in payload.rows(run):
+            at[low + here.start : low + here.stop] = first[partitions] + local
+    found: list[list[np.ndarray]] = [[] for _ in runs]
+    for n, (word, pieces) in enumerate(zip(payload.words, columns, strict=True)):
+        whole = take("whole", edges[-1], word)
+        np.concatenate([piece.view(word) for piece in pieces], out=whole)
+        made = take(f"{chunk}.{n}", edges[-1], word)
+        np.take(whole, at, out=made, mode="clip")  # to raise would take a buffer
+        for own, (low, high) in zip(found, pairwise(edges), strict=True):
+            own.append(made[low:high])
+    return found
+
+
+def placed(
+    payload: Payload,
+    pieces: Sequence[tuple[int, int, int]],
+    keys: np.ndarray,
+    columns: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Return a part of the result.
+
+    Parameters
+    ----------
+    pieces
+        Of which run of which chunk the part's rows come, and how many.
+    keys
+        Those of the part, in order.
+    columns
+        The rows that came, those of one piece after the other, in the order of their keys.
+
+    Returns
+    -------
+    ndarray of uint8
+        The columns as `sections` says. Without `Payload.whole`, then a bit for each row: whether
+        it is `tied` to the one before it.
+
+    Notes
+    -----
+    The rows of one run are in the order of their keys before and after: of each key it takes only
+    the run it is of to know where its row came. They are read in as many streams as there are runs.
+    O(rows · columns).
+    """
+    of_run: dict[tuple[int, int], int] = {(c, run): n for n, (c, run, _) in enumerate(pieces)}
+    most = max((run for _, run, _ in pieces), default=0) + 1
+    which = np.zeros((len(payload.sizes), most), np.min_scalar_type(len(pieces)))
+    for chunk, bundle in enumerate(payload.bundles):
+        which[[*bundle]] = [of_run.get((chunk, run), 0) for run in range(most)]
+    # of a partition's row: where it is in the chunk, and in a table of `most` runs per chunk
+    first = payload.first + (np.arange(len(payload.sizes)) * most << RUN_BITS)
+    free = np.cumsum([0, *(size for _, _, size in pieces)])[:-1]
+    came = np.empty(keys.size, np.min_scalar_type(keys.size))  # where the row of each key came
+    same = np.zeros(0 if payload.whole else keys.size, bool)
+    for here, partitions, local in payload.rows(keys):
+        source = which.take(first[partitions] + local >> RUN_BITS)
+        some = np.bincount(source, minlength=free.size)
+        by_source = np.argsort(source, kind="stable")  # by counting: one or two bytes
+        next_ones = np.repeat(free - np.cumsum(some) + some, some)
+        came[here][by_source] = next_ones + np.arange(source.size)
+        free += some
+        if not payload.whole:
+            before = min(1, here.start)
+            own = keys[here.start - before : here.stop]
+            same[here] = tied(own, payload.row_bits, payload.null)[before:]
+    return in_order(columns, came, same)
+
+
+def tied(keys: np.ndarray, row_bits: int, null: tuple[int, int] | None) -> np.ndarray:
+    """Tell of each key whether it may have to go before the one before it, by what is cut off.
+
+    Examples
+    --------
+    >>> keys = np.array([0b0101, 0b0110, 0b1000, 0b1001], np.uint64)
+    >>> tied(keys, 2, None).tolist(), tied(keys, 2, (3, 1)).tolist()
+    ([False, True, False, True], [False, True, False, False])
+    """
+    same = same_prefixes(keys, row_bits)
+    if null is not None:
+        bit, value = null
+        same &= keys >> np.uint64(bit) & np.uint64(1) != value
+    return same
+
+
+def in_order(columns: Sequence[np.ndarray], order: np.ndarray, same: np.ndarray) -> np.ndarray:
+    """Return a part of the columns' rows in this order, with a bit for each of `same`."""
+    begins, end = sections([column.dtype for column in columns], order.size)
+    part = np.empty(end + -(-same.size // 8), np.uint8)
+    for begin, column in zip(begins, columns, strict=True):
+        made = part[begin : begin + order.size * column.itemsize].view(column.dtype)
+        for low in range(0, order.size, BLOCK):
+            np.take(column, order[low : low + BLOCK], out=made[low : low + BLOCK], mode="clip")
+    part[end:] = np.packbits(same)
+    return part

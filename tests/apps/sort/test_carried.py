@@ -1,0 +1,270 @@
+"""Rows that travel with their keys: frames of NumPy's dtypes, on workers that differ and leave."""
+
+import asyncio
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import futures_of, wait
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fpmdask
+from fpmdask.apps.sort import carried, delivery, frames, handing, payload, rows, run
+from fpmdask.apps.sort.handing import cut_up
+from fpmdask.apps.sort.payload import Payload, gathered, placed, run_edges, sections
+from fpmdask.apps.sort.plan import Piece
+from fpmdask.apps.sort.words import packed
+from tests.apps.sort.test_sort_values import (
+    FRAME,
+    ROWS,
+    check_sorted,
+    cluster,
+    frame_of,
+    nothing_left,
+)
+
+PLAIN = FRAME[["float", "few", "whole", "flag", "date", "delta"]]
+LABELS = PLAIN[["few", "flag", "float"]].set_axis([0, "a", None], axis=1).set_axis(PLAIN.date)
+KEYS = [
+    *((column, n % 2 == 0) for n, column in enumerate(PLAIN.columns)),
+    (["few", "float"], [True, False]),
+    (["flag", "few", "date"], [False, True, False]),
+    (["few", "id"], False),
+    ("id", False),
+]
+
+
+@pytest.fixture
+def no_other_way(monkeypatch):
+    """Rows that do not travel with their keys fail."""
+
+    async def fetched(*given):
+        raise AssertionError("rows were fetched")
+
+    monkeypatch.setattr(frames, "delivered", fetched)
+
+
+@pytest.fixture
+def short_runs(monkeypatch):
+    monkeypatch.setattr(payload, "RUN_BITS", 6)
+    monkeypatch.setattr(payload, "RUN_ROWS", 1 << 6)
+    monkeypatch.setattr(payload, "BLOCK", 50)
+
+
+@pytest.mark.slow
+@cluster(nthreads=2)
+async def test_plain_rows_sort_as_in_pandas(c, s, *workers, no_other_way, short_runs):
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(PLAIN, 11))
+    for n, (by, ascending) in enumerate(KEYS):
+        na_position = ("last", "first")[n % 2]
+        found = await balancer.sort_values(x, by, ascending, na_position)
+        await check_sorted(c, found, PLAIN, by, ascending, na_position)
+        phases = {"sort", "gather", "exchange", "merge"}
+        assert all(phases <= share["phases"].keys() for share in balancer.report.shares)
+    del found, x
+    await nothing_left(s)
+
+
+@cluster()
+async def test_labels_of_any_kind_and_no_columns(c, s, *workers, no_other_way):
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.sort_values(frame_of(LABELS), 0, ascending=False)
+    await check_sorted(c, found, LABELS, 0, ascending=False)
+    bare = pd.DataFrame(index=pd.Index(np.arange(ROWS)[::-1], name="n"))
+    found = await balancer.sort_values(frame_of(bare), "n", ascending=False)
+    await check_sorted(c, found, bare, "n", ascending=False)
+
+
+@cluster()
+async def test_rows_of_one_prefix_are_put_in_order(c, s, *workers, monkeypatch):
+    """Also where they are in several parts: then rows do not travel."""
+    monkeypatch.setattr(frames, "words_needed", lambda *given: 1)
+    fetched = []
+
+    async def counted(*given):
+        fetched.append(given)
+        return await delivery.delivered(*given)
+
+    monkeypatch.setattr(frames, "delivered", counted)
+    balancer = await fpmdask.Balancer(c)
+    few = PLAIN.assign(whole=PLAIN.whole % 3 + 2.0**62, float=PLAIN.float.fillna(0))
+    found = await balancer.sort_values(frame_of(few), ["whole", "float"], [True, False])
+    await check_sorted(c, found, few, ["whole", "float"], [True, False])
+    assert fetched
+    fetched.clear()
+    apart = np.repeat(np.random.default_rng(3).permutation(ROWS // 3), 3) * 2.0**40
+    pairs = PLAIN.assign(whole=apart + PLAIN.few, far=-(2.0**62))
+    found = await balancer.sort_values(frame_of(pairs), ["far", "whole", "float"])
+    await check_sorted(c, found, pairs, ["far", "whole", "float"])
+
+
+@pytest.mark.parametrize("lost", ["raw", "frames"])
+@cluster()
+async def test_what_is_lost_is_made_again(c, s, *workers, lost, no_other_way, monkeypatch):
+    """Before frames are made of what the run has published, and after that."""
+    left = []
+
+    async def framed(homes, made, *given):
+        if not left and lost == "raw":
+            while not all(s.tasks[key].run_spec for key in made.__dask_keys__()):
+                await asyncio.sleep(0.01)
+            left.append(await workers[1].close(timeout=1))
+        return await original(homes, made, *given)
+
+    original = carried._framed
+    monkeypatch.setattr(carried, "_framed", framed)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(PLAIN, 12))
+    found = await balancer.sort_values(x, ["flag", "whole"], [True, False])
+    await workers[0].close(timeout=1)
+    await check_sorted(c, found, PLAIN, ["flag", "whole"], [True, False])
+    del found, x
+    await nothing_left(s)
+
+
+@pytest.mark.parametrize("step", ["sort", "exchange", "publish"])
+@cluster()
+async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, step):
+    left = []
+
+    def progress(event):
+        if event["event"] == "step" and event["step"] == step and not left:
+            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    x = c.persist(frame_of(PLAIN, 12))
+    await wait(x)
+    found = await asyncio.wait_for(balancer.sort_values(x, "float"), 60)
+    assert left
+    await left[0]
+    await check_sorted(c, found, PLAIN, "float")
+    del found, x
+    await nothing_left(s)
+
+
+@cluster()
+async def test_slow_workers_hand_rows_over(c, s, *workers, no_other_way, monkeypatch):
+    monkeypatch.setattr(frames, "FEW", 0)
+    addresses = [worker.address for worker in workers]
+
+    async def deal(balancer, app, spec, heard=None):
+        value, report = await original(balancer, app, spec, heard)
+        if app == "sort.deal":
+            value["shares"] = dict(zip(addresses, [ROWS // 2, ROWS // 2 - 10, 10], strict=True))
+        return value, report
+
+    original = fpmdask.Balancer._follow
+    monkeypatch.setattr(fpmdask.Balancer, "_follow", deal)
+    handed = []
+
+    async def over(*given):
+        partitions, sizes, received = await handing.handed_over(*given)
+        places = await c.who_has(partitions)
+        held = dict.fromkeys(addresses, 0)
+        for future, size in zip(partitions, sizes, strict=True):
+            (place,) = places[future.key]
+            held[place] += size
+        assert len(received) == 2
+        handed.append(held)
+        return partitions, sizes, received
+
+    monkeypatch.setattr(frames, "handed_over", over)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(PLAIN, 7))
+    await wait(x)
+    before = {key for key, task in s.tasks.items() if task.state == "memory"}
+    found = await balancer.sort_values(x, "whole")
+    held = [handed[0][address] for address in addresses]
+    assert held == pytest.approx([ROWS // 2, ROWS // 2 - 10, 10], rel=0.11)
+    await check_sorted(c, found, PLAIN, "whole")
+    for _ in range(200):
+        after = {key for key, task in s.tasks.items() if task.state == "memory"}
+        if len(after - before) == found.npartitions:
+            break
+        await asyncio.sleep(0.02)
+    assert after - before == {future.key for future in futures_of(found)}
+    del found, x
+    await nothing_left(s)
+
+
+@cluster()
+async def test_workers_are_measured_before_rows_are_handed_over(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(frames, "FEW", 0)
+    monkeypatch.setattr(run, "FEW", 0)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(PLAIN))
+    await balancer.sort_values(x, "float")
+    report = balancer.report
+    assert (report.app, report.reason) == ("sort", "measured")
+    assert report.rounds
+    assert [*report.phases] == ["keys", "prepare", "measure", "sort", "rows"]
+    assert all(seconds > 0 for seconds in report.phases.values())
+    await balancer.sort_values(x, "float")
+    assert (balancer.report.reason, balancer.report.rounds) == ("known", ())
+
+
+def memory(label, size, dtype):
+    return np.empty(size, dtype)
+
+
+@given(st.data())
+def test_rows_are_put_in_the_order_of_their_keys(data):
+    """What workers do: a run's rows are put in order, sent in slices, and put in order again."""
+    seed = data.draw(st.integers(0, 999))
+    random = np.random.default_rng(seed)
+    sizes = tuple(data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=5)))
+    numbers = random.permutation(len(sizes))
+    cut = data.draw(st.integers(0, len(sizes)))
+    bundles = tuple(tuple(map(int, bundle)) for bundle in (numbers[:cut], numbers[cut:]))
+    bundles = tuple(bundle for bundle in bundles if bundle)
+    row_bits = 6 + len(sizes).bit_length()
+    whole = data.draw(st.booleans())
+    frame = [pd.DataFrame({"v": random.integers(0, 5, size).astype("u1")}) for size in sizes]
+    what = Payload(tuple(sizes), sizes, bundles, ("<i8", "|u1"), row_bits, 6, whole, None)
+    keys, columns, pieces = [], ([], []), []
+    for chunk, bundle in enumerate(bundles):
+        own = []
+        for n in bundle:
+            bits = frame[n].v.to_numpy().astype("u8"), 3
+            own.append(packed([bits], np.arange(sizes[n]) + (n << 6), 1, row_bits))
+        made = np.concatenate(own)
+        runs = [np.sort(made[low:high]) for low, high in pairwise(run_edges(made.size))]
+        full = [frame[n] for n in bundle if sizes[n]]
+        if not full:
+            continue
+        in_runs = gathered(what, chunk, payload.columns_of(full), runs, memory)
+        for number, (run_keys, rows_of) in enumerate(zip(runs, in_runs, strict=True)):
+            keys.append(run_keys)
+            pieces.append((chunk, number, run_keys.size))
+            for column, one in zip(columns, rows_of, strict=True):
+                column.append(one)
+    if not keys:
+        return
+    every = np.sort(np.concatenate(keys))
+    part = placed(what, pieces, every, [np.concatenate(column) for column in columns])
+    expected = pd.concat(frame).sort_values("v", kind="stable")
+    (index, values), end = sections(what.dtypes, every.size)
+    np.testing.assert_array_equal(part[index : index + 8 * every.size].view("i8"), expected.index)
+    np.testing.assert_array_equal(part[values : values + every.size], expected.v)
+    same = np.unpackbits(part[end:], count=0 if whole else every.size)
+    if not whole:
+        np.testing.assert_array_equal(same[1:], np.diff(expected.v) == 0)
+
+
+def test_pieces_of_a_chunk_are_in_order():
+    pieces = {"a": [Piece(0, 5, 9, "b"), Piece(1, 0, 0, "a")], "b": [Piece(0, 0, 5, "b")]}
+    assert cut_up(pieces) == {0: [(0, 5, "b"), (5, 9, "a")]}
+
+
+def test_partitions_with_other_columns_do_not_travel():
+    looks = [rows.look_at(frame, frames_order()) for frame in (PLAIN, PLAIN[["float", "few"]])]
+    assert carried.form_of(looks[:1]) == 0
+    assert carried.form_of(looks) is None
+    assert carried.form_of([rows.look_at(FRAME, frames_order())]) is None
+
+
+def frames_order():
+    return rows.Order(("float",), (False,), (True,), "last", (np.dtype("f8"),))
