@@ -231,8 +231,10 @@ class Balancer:
             ``"rows"``: rows of A and C are sliced, all of B goes everywhere. ``"columns"``: the
             rectangles in columns that need the fewest rows of A and columns of B. ``"nrrp"``: a
             worker much faster than others may get a rectangle without a corner, which needs fewer
-            still. ``"auto"``: the one of these that is expected to end first, moving included;
-            `report` says why. A mapping of worker name → sequence of
+            still. ``"inner"``: each worker multiplies a range of K, and these sums are added up,
+            which moves least where K is far longer than M and N; units are columns of A then.
+            ``"auto"``: the one of these that is expected to end first, moving included; `report`
+            says why. A mapping of worker name → sequence of
             `fpmdask.layout.Rectangle` of blocks (a layout's `zones`) is taken as it is, spread over
             C; nothing is measured then.
         epsilon, max_rounds, timing
@@ -282,7 +284,8 @@ class Balancer:
 
         O(workers) tasks. Each worker receives its rows of A and its columns of B once, panel by
         panel, and keeps its part of C and at most two panels of A and B. Who takes lines off
-        another receives what these need, too.
+        another receives what these need, too. With ``"inner"`` it is O(chunks + workers²) tasks; a
+        worker receives what others have of its range, and their sums for its part of C.
 
         Nothing is measured where this coordinator has seen products of that dtype with shares of
         about the same size on all these workers, unless `epsilon`, `max_rounds`, `timing` or
@@ -350,7 +353,11 @@ class Balancer:
     ) -> da.Array:
         from fpmdask.apps.matmul import arrays
 
-        return await arrays.multiply(self.client, a, b, index, request, self._follow)
+        c, sums = await arrays.multiply(self.client, a, b, index, request, self._follow)
+        if sums is not None:
+            assert self.report is not None
+            self.report = self.report.with_sums(sums)
+        return c
 
     async def _persisted(self, x: da.Array) -> da.Array:
         persisted: da.Array = self.client.persist(x)

@@ -64,6 +64,35 @@ def test_n_log_n_by_lambert_is_that_by_inversion(speeds, units):
     np.testing.assert_allclose(times, times[0], rtol=1e-9)
 
 
+# How far the makespans of the naive split and of the theorem's correction are above the exact one,
+# in per cent, for N = 1e3, 1e4, ... 1e12: by bisection on T in another program.
+ERRORS = {
+    (1.0, 2.0): (
+        [3.9174, 2.8244, 2.2067, 1.8102, 1.5342, 1.3311, 1.1754, 1.0523, 0.9525, 0.8700],
+        [0.15443, 0.0829, 0.05159, 0.03517, 0.0255, 0.01933, 0.01516, 0.0122, 0.01003, 0.0084],
+    ),
+    (1.0,) * 48 + (1.5,) * 48: (
+        [7.3240, 3.6186, 2.3962, 1.7898, 1.4279, 1.1876, 1.0164, 0.8884, 0.7889, 0.7095],
+        [3.81825, 1.41937, 0.75282, 0.46887, 0.32075, 0.23348, 0.17766, 0.13976, 0.11285, 0.09304],
+    ),
+}
+
+
+@pytest.mark.parametrize("speeds", ERRORS, ids=len)
+def test_the_table_of_errors_of_the_paper(speeds):
+    def makespan(shares):
+        return float((shares * np.log(shares) / speeds).max())
+
+    for n, (naive, corrected) in enumerate(zip(*ERRORS[speeds], strict=True), 3):
+        units = 10**n
+        least = makespan(by_complexity(units, speeds, "nlogn"))
+        assert makespan(nlogn_lambert(units, speeds)) == pytest.approx(least, rel=1e-9)
+        blind = np.array(speeds) / sum(speeds) * units
+        assert 100 * (makespan(blind) / least - 1) == pytest.approx(naive, abs=6e-5)
+        found = makespan(nlogn_correction(units, speeds))
+        assert 100 * (found / least - 1) == pytest.approx(corrected, abs=6e-6)
+
+
 def test_errors_fall_with_the_size_as_in_the_paper():
     """The naive split's excess falls as 1 / ln N, the correction's faster; the exact has none."""
     speeds = np.array([1.0] * 48 + [1.5] * 48)

@@ -21,8 +21,11 @@ from fpmdask.apps.matmul.blas import gemm_accumulate
 from fpmdask.apps.matmul.inputs import in_memory, read, to_be_loaded, to_be_read
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
+from fpmdask.apps.matmul.summed import multiply as multiply_ranges
+from fpmdask.apps.matmul.tiling import INNER
 from fpmdask.coordinator import proxy
 from fpmdask.coordinator.proxy import Progress
+from fpmdask.coordinator.report import Summed
 from fpmdask.errors import PartitionError
 
 
@@ -117,6 +120,10 @@ def check_distribution(distribution: Any, spec: MatmulSpec, layout: Any) -> dict
 
     Where C has more columns than rows, they may be columns, as a report has them then.
     """
+    if layout == INNER:
+        raise PartitionError(
+            "a distribution is of rows of C; layout 'inner' shares out K: leave one of them out"
+        )
     names = getattr(distribution, "workers", None)
     if names is not None:
         distribution = dict(zip(names, distribution, strict=True))
@@ -167,15 +174,18 @@ async def multiply(
     index: tuple[Any, ...],
     request: dict[str, Any],
     follow: Follow,
-) -> da.Array:
-    """Return C[index] of C = A·B; ``follow`` runs ``request`` as the app "matmul"."""
+) -> tuple[da.Array, Summed | None]:
+    """Return C[index] of C = A·B, and what sums over K took, if they were taken.
+
+    ``follow`` runs ``request`` as the app "matmul".
+    """
     try:
-        _, _, c = await product(client, a, b, request, follow)
+        _, _, c, sums = await product(client, a, b, request, follow)
         if 0 not in index:
-            return c
+            return c, sums
         vector: da.Array = client.persist(c[index])
         await finished(client, vector)
-        return vector
+        return vector, sums
     except BaseException as error:
         # the frames of an exception would hold A and B on the workers for as long as it lives
         traceback.clear_frames(error.__traceback__)
@@ -185,8 +195,8 @@ async def multiply(
 
 async def product(
     client: Client, a: Any, b: Any, request: dict[str, Any], follow: Follow
-) -> tuple[da.Array, da.Array, da.Array]:
-    """Return A and B, which are in the workers' memory then, and C = A·B.
+) -> tuple[da.Array, da.Array, da.Array, Summed | None]:
+    """Return A and B, which are in the workers' memory then, C = A·B, and what sums over K took.
 
     Lazy inputs are read in mid-run, once it is known who needs what.
     """
@@ -221,7 +231,8 @@ async def product(
             if not running.done() or running.exception() is None:
                 a, b = await reading
         value, _ = await running
-        return a, b, collect(client, a, b, value)
+        if "lines" not in value:
+            return a, b, collect(client, a, b, value), None
     except BaseException:
         # where one of them failed, or the caller gave up, the others have no purpose
         for task in tasks:
@@ -230,11 +241,15 @@ async def product(
         if not running.cancelled() and running.exception() is None:
             let_go(client, running.result()[0])  # it was ready just then
         raise
+    a, b = [await in_memory(client, x, request["workers"]) for x in (a, b)]
+    workers, hang = request["workers"], request["measuring"]["hang"]
+    c, sums = await multiply_ranges(client, a, b, check(a, b), value["lines"], workers, hang)
+    return a, b, c, sums
 
 
 def let_go(client: Client, value: Mapping[str, Any]) -> None:
     """Release what a run has published for this client, which has no futures of it."""
-    for i, j in np.ndindex(len(value["rows"]), len(value["columns"])):
+    for i, j in np.ndindex(len(value.get("rows", ())), len(value.get("columns", ()))):
         Future((value["name"], i, j), client).release()
 
 

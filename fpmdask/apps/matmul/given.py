@@ -6,7 +6,7 @@ from typing import Any
 
 from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.apps.matmul.tile import Tile
-from fpmdask.apps.matmul.tiling import LAYOUTS, zone_tile
+from fpmdask.apps.matmul.tiling import INNER, LAYOUTS, zone_tile
 from fpmdask.errors import PartitionError
 from fpmdask.layout import Layout, Rectangle
 from fpmdask.partition import proportional
@@ -22,9 +22,10 @@ def check_layout(layout: Any) -> str | dict[str, list[tuple[int, int, int, int]]
         which a worker has others than one, or two that are one without its lower right corner.
     """
     if not isinstance(layout, Mapping):
-        if not isinstance(layout, str) or layout not in LAYOUTS:
+        known = (*LAYOUTS, INNER)
+        if not isinstance(layout, str) or layout not in known:
             raise PartitionError(
-                f"layout = {layout!r}; give one of {', '.join(map(repr, LAYOUTS))}, or a mapping "
+                f"layout = {layout!r}; give one of {', '.join(map(repr, known))}, or a mapping "
                 "of worker name to its fpmdask.layout.Rectangles"
             )
         return layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
@@ -30,13 +31,15 @@ class Helping:
         The run.
     spec
         The product.
-    work_per_byte
+    work_per_byte, beside
         As for `Tail`.
     """
 
-    def __init__(self, context: RunContext, spec: MatmulSpec, work_per_byte: float) -> None:
+    def __init__(
+        self, context: RunContext, spec: MatmulSpec, work_per_byte: float, beside: Counter[str]
+    ) -> None:
         self.context, self.spec = context, spec
-        self.tail = Tail(spec.dtype.itemsize, work_per_byte)
+        self.tail = Tail(spec.dtype.itemsize, work_per_byte, beside=beside)
         self.panels: dict[int, Panels] = {}
         self.relays: Mapping[Any, str] = {}
         self.done: dict[int, dict[str, Any]] = {}

@@ -1,6 +1,6 @@
 """Who computes which tiles of C, also when workers leave: a state machine without I/O."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -86,6 +86,8 @@ class PartsPlan:
         self._finished: dict[int, Assignment] = {}
         self._events: deque[str] = deque(maxlen=_EVENTS)
         self._next = 0
+        # elements that workers hold for others: chunks that they relay, sums that they help with
+        self.beside: Counter[str] = Counter()
         # why what is stranded does not fit into those that are there
         self.refusal: PartitionError | None = None
         for worker, own in tiles.items():
@@ -164,6 +166,10 @@ class PartsPlan:
 
     def room(self, worker: str) -> float:
         """Return how many elements a worker may get beside those that it has."""
+        return max(0.0, self.room_beside_tiles(worker) - self.beside[worker])
+
+    def room_beside_tiles(self, worker: str) -> float:
+        """Return how many elements a worker may hold more than its tiles, for others too."""
         most = self._limits.get(worker, float("inf"))
         held = (*self._open.values(), *self._finished.values())
         return max(0.0, most - sum(a.tile.area for a in held if a.worker == worker))

@@ -24,7 +24,7 @@ from fpmdask.apps.matmul.plan import (
     panels,
     rows_within,
 )
-from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slow_links
+from fpmdask.apps.matmul.relay import chunk_nbytes, in_order_of_arrival, relays, slow_links
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.apps.matmul.tiling import cuts
 from fpmdask.apps.matmul.whereabouts import Whereabouts
@@ -94,7 +94,7 @@ class Product:
             },
             by_rows=placement.layout == "rows",
         )
-        self.helping = Helping(context, spec, work_per_byte(spec))
+        self.helping = Helping(context, spec, work_per_byte(spec), self.plan.beside)
         self.heard: dict[str, float] = {}  # when, of each worker
         self.waited = 0.0  # until when nobody's silence counts
         self.making: float | None = None  # since when silence is put down to lost chunks
@@ -121,6 +121,8 @@ class Product:
             self.links,
             {a.worker: self.plan.room(a.worker) * itemsize for a in assignments},
         )
+        for key, worker in self.relays.items():
+            self.plan.beside[worker] += chunk_nbytes(self.spec, key) // itemsize
         self.helping.relays = self.relays
         if self.relays:
             self.panels = await offload(
@@ -198,7 +200,7 @@ class Product:
         panels = [(k0, first), (first, k1), *later] if first < k1 else [(k0, k1), *later]
         # what a worker behind a slow link helps with would come too late
         slow = assignment.worker in self.slow
-        room = 0.0 if slow else self.plan.room(assignment.worker)
+        room = 0.0 if slow else self.plan.room_beside_tiles(assignment.worker)
         self.helping.began(assignment, panels, room)
 
     async def _next_event(self) -> None:

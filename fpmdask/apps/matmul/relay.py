@@ -69,7 +69,7 @@ def relays(
     owners = dict.fromkeys(left, 0)
     chosen: dict[Any, str] = {}
     for keys in by_owner.values():
-        nbytes = sum(_nbytes(spec, key) for key in keys)
+        nbytes = sum(chunk_nbytes(spec, key) for key in keys)
         able = [worker for worker, free in left.items() if free >= nbytes]
         if able:
             relay = min(able, key=lambda worker: (owners[worker], -left[worker]))
@@ -118,7 +118,8 @@ def in_order_of_arrival(
     return sorted(panels, key=waiting)
 
 
-def _nbytes(spec: MatmulSpec, key: Any) -> int:
+def chunk_nbytes(spec: MatmulSpec, key: Any) -> int:
+    """Return the bytes of a chunk."""
     rows, columns = spec.chunk_shape(key)
     return rows * columns * spec.dtype.itemsize
 

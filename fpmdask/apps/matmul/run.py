@@ -8,6 +8,7 @@ from typing import Any
 
 from distributed.utils import offload
 
+from fpmdask.apps.matmul import ranges
 from fpmdask.apps.matmul.distribute import check as check
 from fpmdask.apps.matmul.distribute import (
     find_distribution,
@@ -30,7 +31,10 @@ PROBED_NBYTES = 16 << 20
 
 
 async def run(context: RunContext) -> dict[str, Any]:
-    """Multiply; the value names the result's keys and chunks."""
+    """Multiply; the value names the result's keys and chunks, or has the ranges of K."""
+    asked = MatmulSpec.from_json(context.spec["product"])
+    if ranges.wanted(context, asked):
+        return await ranges.share_out(context, asked)
     spec = shared_out(context)
     began = time.perf_counter()
     depth = timed_depth(context, spec)

@@ -159,7 +159,7 @@ async def _multiply_tiles(
                     beyond = min(column + shape[1], column1)
                     columns = b[:, column:beyond]
                     tile = {**request, "product": check(rows, columns).to_json()}
-                    rows, columns, c = await product(client, rows, columns, tile, follow)
+                    rows, columns, c, _ = await product(client, rows, columns, tile, follow)
                     columns = None
                     await _write(client, c, target, row, column)
                     c = None

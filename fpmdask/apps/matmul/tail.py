@@ -14,6 +14,7 @@ giver's part in the end: C's chunks stay as they were laid out, and a helper tha
 more than its own work.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -88,6 +89,8 @@ class Tail:
         Bytes of an element.
     work_per_byte : float
         Multiplications that a worker could do in the time that a received or sent byte costs it.
+    beside : Counter, optional
+        Worker -> elements that it holds for others, sums that it helps with from now on among them.
 
     Notes
     -----
@@ -121,8 +124,8 @@ class Tail:
     _parts: dict[int, _Part] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
     _helps: dict[int, tuple[Help, float]] = field(default_factory=dict)  # until when, expected
+    beside: Counter[str] = field(default_factory=Counter)
     _room: dict[str, float] = field(default_factory=dict)
-    _sums: dict[str, int] = field(default_factory=dict)  # elements, kept until the run is over
     _made: int = 0
     _unable: set[str] = field(default_factory=set)
 
@@ -131,7 +134,8 @@ class Tail:
     ) -> None:
         """Take note of a part that `worker` is to compute, with panels of these depths.
 
-        `room` is how many elements more than its parts the worker may hold.
+        `room` is how many elements more than its parts the worker may hold, those that it holds
+        already for others (`beside`) among them.
         """
         self._parts[part] = _Part(worker, tile, depths)
         self._room[worker] = room
@@ -174,7 +178,7 @@ class Tail:
         for state in self._parts.values():
             for help in state.released:
                 if help.number == number:
-                    self._sums[help.helper] -= help.tile.area
+                    self.beside[help.helper] -= help.tile.area
                     state.released.remove(help)
                     state.settle()
                     return help
@@ -258,7 +262,7 @@ class Tail:
         if saved <= 0:
             return None
         spare = self._rate(state, now) * (latest - level) / saved
-        room = self._room[helper] - self._sums.get(helper, 0)
+        room = self._room[helper] - self.beside[helper]
         count = int(min(can_lines, spare, lines, room / across))
         if count < 1:
             return None
@@ -268,7 +272,7 @@ class Tail:
             return None
         help = Help(self._made, helper, state.worker, part, state.tile.last(count), first)
         self._made += 1
-        self._sums[helper] = self._sums.get(helper, 0) + help.tile.area
+        self.beside[helper] += help.tile.area
         state.released.append(help)
         state.settle()
         self._helps[help.number] = help, now + OVERHEAD_SECONDS + seconds

@@ -11,6 +11,8 @@ from fpmdask.layout import Rectangle, br, nrrp
 from fpmdask.partition.validate import FloatArray
 
 LAYOUTS = ("auto", "rows", "columns", "nrrp")
+# What is no layout of C: each worker multiplies a range of K.
+INNER = "inner"
 # Edges are made one where that changes no side by more than this part of it: less than models err.
 NEARLY = 1 / 128
 

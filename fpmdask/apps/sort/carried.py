@@ -13,9 +13,9 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
+from fpmdask.apps.homes import Homes, token
 from fpmdask.apps.inputs import finished
 from fpmdask.apps.sort import rows
-from fpmdask.apps.sort.homes import Homes, token
 from fpmdask.apps.sort.payload import Payload
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.apps.sort.rows import Form, Look

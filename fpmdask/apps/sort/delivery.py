@@ -13,9 +13,9 @@ import pandas as pd
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
 
+from fpmdask.apps.homes import Homes, token
 from fpmdask.apps.inputs import finished
 from fpmdask.apps.sort import rows
-from fpmdask.apps.sort.homes import Homes, token
 from fpmdask.apps.sort.rows import Holders, Keys, Order
 
 

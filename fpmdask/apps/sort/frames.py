@@ -17,13 +17,13 @@ from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
+from fpmdask.apps.homes import Homes, token
 from fpmdask.apps.inputs import finished, letting_go, rooms
 from fpmdask.apps.sort import arrays, rows
 from fpmdask.apps.sort.carried import carried, carrying, form_of
 from fpmdask.apps.sort.delivery import by_index, delivered, divisions
 from fpmdask.apps.sort.encode import scheme
 from fpmdask.apps.sort.handing import handed_over
-from fpmdask.apps.sort.homes import Homes, token
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.apps.sort.rows import INDEX, Form, Keys, Look, Order
 from fpmdask.apps.sort.words import prefixes, words_needed

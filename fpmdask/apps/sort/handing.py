@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from dask._task_spec import GraphNode, Task, TaskRef
 from distributed import Future
 
+from fpmdask.apps.dealing import Piece, dealt
+from fpmdask.apps.homes import Homes, token
 from fpmdask.apps.inputs import finished
 from fpmdask.apps.sort import rows
-from fpmdask.apps.sort.homes import Homes, token
-from fpmdask.apps.sort.plan import Piece, SortSpec, dealt
 
 
 async def handed_over(
@@ -47,15 +46,15 @@ async def handed_over(
 
     Notes
     -----
-    Who holds no more than `fpmdask.apps.sort.plan.SURPLUS` times its share keeps all of it. Only
+    Who holds no more than `fpmdask.apps.dealing.SURPLUS` times its share keeps all of it. Only
     rows that are wanted elsewhere are sent. O(partitions + workers) tasks.
     """
     await finished(homes.client, persisted)
     places = await homes.places(partitions)
     there = await homes.scheduler.ncores()
     busy = {worker: share for worker, share in shares.items() if worker in there}
-    spec = SortSpec(np.dtype(np.uint64), tuple(sizes), "")
-    cuts = cut_up(dealt(spec, [[place] for place in places], busy)) if any(busy.values()) else {}
+    held = [[place] for place in places]
+    cuts = cut_up(dealt(sizes, held, busy)) if any(busy.values()) else {}
 
     name = token("handed")
     tasks: dict[Any, GraphNode] = {}

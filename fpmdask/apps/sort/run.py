@@ -13,10 +13,11 @@ from uuid import uuid4
 import numpy as np
 from distributed.utils import offload
 
+from fpmdask.apps.dealing import Piece, dealt
 from fpmdask.apps.sort.attempt import Attempt, LostWorker, again
 from fpmdask.apps.sort.kernel import NAME
 from fpmdask.apps.sort.payload import Payload, run_edges, tied
-from fpmdask.apps.sort.plan import Piece, SortSpec, check_fits, dealt, exchange, recipe
+from fpmdask.apps.sort.plan import SortSpec, check_fits, exchange, recipe
 from fpmdask.apps.sort.share import sort_share
 from fpmdask.apps.sort.shares import ROUGH, Speeds
 from fpmdask.apps.sort.splitters import Splitting, place_of, sample_count
@@ -153,7 +154,7 @@ class Sorting(Attempt):
         busy = {worker: share for worker, share in shares.items() if share}
         held = [places[key] for key in spec.keys]
         if spec.payload is None:
-            pieces = await offload(dealt, spec, held, busy)
+            pieces = await offload(dealt, spec.sizes, held, busy)
         else:
             pieces = where_they_are(spec, held, busy)
         for worker, own in pieces.items():

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from fpmdask.apps.dealing import Piece
 from fpmdask.apps.sort import payload
 from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted, check_dtype
 from fpmdask.apps.sort.kernel import slices
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
-from fpmdask.apps.sort.plan import INDEX, Piece, SortSpec
+from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.apps.sort.splitters import place_of, sampled
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk

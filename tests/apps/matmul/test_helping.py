@@ -225,7 +225,7 @@ def scripted(made, losses, monkeypatch):
             part, state = parts[giver]
             tile, first = state.tile.last(10), state.index + 4
             help = tail.Help(len(made), helper, giver, part, tile, first)
-            self._sums[helper] = tile.area
+            self.beside[helper] += tile.area
             state.released.append(help)
             state.settle()
             self._helps[help.number] = help, now + 3

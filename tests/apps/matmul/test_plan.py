@@ -298,6 +298,15 @@ def test_a_worker_that_joins_gets_rows_only_when_the_others_have_no_room():
     assert "do not fit" in str(plan.refusal)
 
 
+def test_what_workers_hold_for_others_leaves_less_room_for_lost_rows():
+    plan = rows_plan(None, [2, 2, 2], ["a", "b", "c"], limits=[4, 4, 4])
+    room = plan.room("a")
+    assert room == plan.room_beside_tiles("a") > 0
+    plan.beside["a"] += int(room)
+    assert (plan.room("a"), plan.room_beside_tiles("a")) == (0.0, room)
+    assert [(a.worker, a.tile.height) for a in plan.left("b")] == [("c", 2)]
+
+
 def test_stale_events_are_refused_with_both_values():
     plan = rows_plan(None, [2, 2], ["a", "b"])
     with pytest.raises(CoordinatorError, match="b reports part 0, which is computed by a"):

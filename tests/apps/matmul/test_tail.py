@@ -190,7 +190,7 @@ def test_sums_that_a_helper_keeps_take_memory():
         tail.reached(1, second // 5, second)
         for help in kept:
             tail.help_ended(help.number)
-    assert sum(help.tile.area for help in kept) == 250
+    assert sum(help.tile.area for help in kept) == tail.beside["a"] == 250
 
 
 def test_helps_of_those_that_leave_are_void():

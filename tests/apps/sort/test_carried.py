@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
+from fpmdask.apps.dealing import Piece
 from fpmdask.apps.sort import carried, delivery, frames, handing, payload, rows, run
 from fpmdask.apps.sort.handing import cut_up
 from fpmdask.apps.sort.payload import Payload, gathered, placed, run_edges, sections
-from fpmdask.apps.sort.plan import Piece
 from fpmdask.apps.sort.words import packed
 from tests.apps.sort.test_sort_values import (
     FRAME,

@@ -12,8 +12,9 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort import frames, homes
-from fpmdask.apps.sort.homes import Homes, Waiting
+from fpmdask.apps import homes
+from fpmdask.apps.homes import Homes, Waiting
+from fpmdask.apps.sort import frames
 from fpmdask.errors import ChunksLostError, CoordinatorError
 from tests.apps.sort.test_sort_values import (
     CONFIG,

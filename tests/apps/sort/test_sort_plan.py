@@ -4,9 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fpmdask.apps.dealing import SURPLUS, dealt
 from fpmdask.apps.sort.kernel import KINDS, LocalSort, fill
 from fpmdask.apps.sort.order import stable_order
-from fpmdask.apps.sort.plan import SURPLUS, SortSpec, dealt, exchange
+from fpmdask.apps.sort.plan import exchange
 from fpmdask.apps.sort.splitters import (
     ENOUGH,
     ROUNDS,
@@ -58,8 +59,7 @@ def clusters(draw):
 @given(clusters())
 def test_every_key_is_sorted_by_somebody_once(cluster):
     sizes, places, shares = cluster
-    spec = SortSpec(np.dtype("f8"), tuple(sizes), "x")
-    made = dealt(spec, places, shares)
+    made = dealt(sizes, places, shares)
     met = [np.zeros(size, int) for size in sizes]
     for pieces in made.values():
         for piece in pieces:
@@ -71,8 +71,7 @@ def test_every_key_is_sorted_by_somebody_once(cluster):
 
 
 def test_balanced_holders_hand_nothing_over():
-    spec = SortSpec(np.dtype("f8"), (100, 104, 96), "x")
-    made = dealt(spec, [["a"], ["b"], ["c"]], {"a": 100, "b": 100, "c": 100})
+    made = dealt((100, 104, 96), [["a"], ["b"], ["c"]], {"a": 100, "b": 100, "c": 100})
     assert {w: [p.chunk for p in pieces] for w, pieces in made.items()} == {
         "a": [0],
         "b": [1],

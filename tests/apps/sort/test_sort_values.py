@@ -16,8 +16,8 @@ from distributed import futures_of, get_worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.apps.homes import Homes
 from fpmdask.apps.sort import encode, frames, rows
-from fpmdask.apps.sort.homes import Homes
 from fpmdask.errors import ChunksLostError, PartitionError
 
 CONFIG = {

@@ -1,0 +1,114 @@
+"""The scheduler's part in products as sums over ranges of K: who should multiply how much of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from fpmdask.apps.matmul.distribute import ROUNDS_BEFORE_HELP, TIMING, least_gain, scout_rows
+from fpmdask.apps.matmul.inner import COPIES, moves_less, worth_handing_over
+from fpmdask.apps.matmul.kernel import panel_depth
+from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.tiling import INNER
+from fpmdask.coordinator.chunks import free_nbytes
+from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.rounds import measure
+from fpmdask.errors import PartitionError
+from fpmdask.partition import proportional
+
+# One of so many lines is multiplied to tell the workers apart.
+SAMPLE = 64
+
+
+def wanted(context: RunContext, spec: MatmulSpec) -> bool:
+    """Tell whether a product is to be computed as sums over ranges of K.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker, or not every named one, is connected.
+    PartitionError
+        If that was asked for, and the sums do not fit into a worker's memory.
+    """
+    asked = context.spec
+    if asked["layout"] not in ("auto", INNER) or asked["distribution"] is not None:
+        return False
+    workers = context.candidates()
+    if asked["layout"] == "auto" and not moves_less(spec, len(workers)):
+        return False
+    needed = COPIES * spec.shape[0] * spec.shape[2] * spec.sums.itemsize
+    free = {context.name(worker): free_nbytes(context, worker) for worker in workers}
+    least = min(free, key=free.__getitem__)
+    if free[least] >= needed:
+        return True
+    if asked["layout"] == INNER:
+        raise PartitionError(
+            f"layout 'inner' needs {needed} bytes on each worker, {COPIES} times C; {least} has "
+            f"room for {free[least]:.0f}; give layout='auto', or add memory"
+        )
+    return False
+
+
+async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
+    """Find out who should multiply how much; the client has it done by Dask's tasks.
+
+    The value has the lines of K per worker, None where all multiply what they hold.
+    """
+    began = prepared = time.perf_counter()
+    workers = context.candidates()
+    lines = None
+    rows, depth, columns = spec.shape
+    if worth_handing_over(spec):
+        deep = min(rows, panel_depth(columns))
+        parameters = {"width": columns, "depth": deep, "dtype": spec.dtype.str}
+        await context.acquire({"name": "matmul.panel", "parameters": parameters})
+        prepared = time.perf_counter()
+        found = await _measured(context, max(len(context.workers), depth // SAMPLE), deep, columns)
+        lines = dict(zip(found, proportional(depth, [*found.values()]).tolist(), strict=True))
+    else:
+        nobody = dict.fromkeys(workers, 0)
+        context.set_result(nobody, dict.fromkeys(workers, 0.0), None, "as held", nobody)
+    sums, inputs = (
+        elements * spec.dtype.itemsize / 1e6
+        for elements in ((len(workers) - 1) * rows * columns, depth * (rows + columns))
+    )
+    why = "asked for"
+    if context.spec["layout"] != INNER:
+        why = f"the workers' sums have {sums:.4g} MB, A and B {inputs:.4g}"
+    context.report["layout"] = {"name": INNER, "why": why, "units": "columns of A"}
+    context.report["phases"] = {
+        "prepare": prepared - began,
+        "measure": time.perf_counter() - prepared,
+    }
+    return {"lines": lines}
+
+
+async def _measured(context: RunContext, units: int, depth: int, width: int) -> dict[str, int]:
+    """Return units per worker by DFPA.
+
+    A line of A and one of B make as many operations of as many bytes as a row of a panel does,
+    whose depth is M.
+    """
+    measuring = context.spec["measuring"]
+    if measuring["policy"] is None:
+        measuring = {**measuring, "policy": TIMING.to_json()}
+    if not context.spec["thorough"]:
+        measuring = {**measuring, "max_rounds": min(ROUNDS_BEFORE_HELP, measuring["max_rounds"])}
+    machine = await measure(
+        context,
+        units,
+        limit_of=lambda address: math.inf,
+        scout=scout_rows(units, len(context.workers)),
+        least_gain=least_gain((units, depth, width), len(context.workers)),
+        **measuring,
+    )
+    result = machine.result
+    assert result is not None
+    seconds = {
+        worker: result.seconds[worker] if model is None else float(model.time(count))
+        for worker, count in result.proposal.items()
+        for model in [machine.members[worker].model]
+    }
+    context.set_result(result.proposal, seconds, result.imbalance, result.reason, result.proposal)
+    return {worker: count for worker, count in result.proposal.items() if count}

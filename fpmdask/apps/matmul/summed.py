@@ -1,0 +1,274 @@
+"""The client's side of products that are sums over K: tasks where the chunks are, then the sums."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask._task_spec import Alias, GraphNode, List, Task, TaskRef
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from distributed import Client, Future, futures_of, get_worker
+
+from fpmdask.apps.dealing import Piece, dealt
+from fpmdask.apps.homes import Homes, token
+from fpmdask.apps.inputs import finished, taking_part
+from fpmdask.apps.matmul.blas import gemm_accumulate
+from fpmdask.apps.matmul.inner import in_chunks, places, segments
+from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.coordinator.blas_threads import blas_threads
+from fpmdask.coordinator.report import Summed
+from fpmdask.coordinator.worker import checked_chunk
+from fpmdask.partition.even import even
+
+# C of more bytes is added up by all workers, a part by each.
+ONE_NBYTES = 4 << 20
+
+Block = tuple[int, int]
+
+
+async def multiply(
+    client: Client,
+    a: da.Array,
+    b: da.Array,
+    spec: MatmulSpec,
+    lines: Mapping[str, int] | None,
+    workers: Sequence[str] | None,
+    hang: float,
+) -> tuple[da.Array, Summed]:
+    """Return C = A·B, and what it took.
+
+    Parameters
+    ----------
+    a, b
+        In the workers' memory.
+    spec
+        The product.
+    lines
+        Worker -> columns of A, and rows of B, that it multiplies; None for what it holds.
+    workers
+        Names or addresses of those that take part; None for all.
+    hang
+        As for `Homes`.
+
+    Raises
+    ------
+    ChunksLostError
+        If a chunk of A or B is lost and cannot be made again.
+    CoordinatorError
+        If a worker stays paused or silent.
+
+    Notes
+    -----
+    Each worker adds up the products of what it holds and is handed; of these sums every worker adds
+    up a part of C. What is lost is made again as Dask makes lost results again.
+    O(chunks + parts · workers) tasks.
+    """
+    began = time.perf_counter()
+    homes = Homes(client, hang)
+    parts, facts, heights = await homes.again(partial(_made, homes, a, b, spec, lines, workers))
+    shares = await client.gather(facts)
+    name = token("inner")
+    graph: dict[Any, GraphNode] = {
+        (name, n, 0): Alias((name, n, 0), part.key) for n, part in enumerate(parts)
+    }
+    layers: dict[str, Any] = {
+        name: MaterializedLayer(graph),
+        f"{name}-given": MaterializedLayer({part.key: part for part in parts}),
+    }
+    needs = {name: {f"{name}-given"}, f"{name}-given": set[str]()}
+    chunks = tuple(heights), (spec.shape[2],)
+    lazy = da.Array(HighLevelGraph(layers, needs), name, chunks=chunks, dtype=spec.dtype)
+    c: da.Array = client.persist(lazy, optimize_graph=False)
+    await finished(client, c)
+    return c, Summed(time.perf_counter() - began, shares)
+
+
+async def _made(
+    homes: Homes,
+    a: da.Array,
+    b: da.Array,
+    spec: MatmulSpec,
+    lines: Mapping[str, int] | None,
+    workers: Sequence[str] | None,
+) -> tuple[list[Future[Any]], list[Future[Any]], list[int]]:
+    """Return the parts of C, what the workers tell of their sums, and the rows of the parts."""
+    futures: dict[Any, Future[Any]] = {}
+    for x in (a, b):
+        await finished(homes.client, x)
+        futures |= {future.key: future for future in futures_of(x)}
+    chunks = [futures[key] for key in spec.keys]
+    where = dict(zip(spec.keys, await homes.places(chunks), strict=True))
+    there = await taking_part(homes.client, workers)
+    held = places(spec, {key: [worker] for key, worker in where.items()})
+    lengths = [high - low for low, high in segments(spec)]
+    shares = Counter(dict(lines or {}))
+    if lines is None:
+        for length, (worker,) in zip(lengths, held, strict=True):
+            shares[worker] += length
+    busy = {worker: count for worker, count in shares.items() if count and worker in there}
+    dealt_out = dealt(lengths, held, busy or {min(there): 1})
+    tasks = _Tasks(spec, where)
+    sums = {
+        worker: tasks.sum_of(worker, n, [piece for piece in own if piece.size])
+        for n, (worker, own) in enumerate(dealt_out.items())
+        if any(piece.size for piece in own)
+    }
+    rows, _, columns = spec.shape
+    many = rows * columns * spec.dtype.itemsize > ONE_NBYTES
+    # all by one worker: the one with most to do has the largest share of the cluster's speed
+    adders = [*sums] if many else [max(sums, key=lambda worker: shares[worker])]
+    heights = [int(n) for n in even(rows, len(adders)) if n]
+    edges = pairwise(accumulate(heights, initial=0))
+    for n, (adder, (low, high)) in enumerate(zip(adders, edges, strict=False)):
+        tasks.part_of(adder, n, low, high, sums)
+    for n, (worker, made) in enumerate(sums.items(), len(heights)):
+        facts = worker, sum(piece.size for piece in dealt_out[worker]), tasks.received[worker]
+        tasks.add((tasks.name, n), worker, told, facts, made)
+    found = await homes.made(tasks.name, tasks.made, tasks.pins, chunks, {})
+    return found[: len(heights)], found[len(heights) :], heights
+
+
+class _Tasks:
+    """Tasks for sums over ranges of K, and for the parts of C that these are added up to."""
+
+    def __init__(self, spec: MatmulSpec, where: Mapping[Any, str]) -> None:
+        self.spec, self.where = spec, where
+        self.name, self.cut = token("sums"), token("sums-cut")
+        self.made: dict[Any, GraphNode] = {}
+        self.pins: dict[Any, str] = {}
+        self.received: Counter[str] = Counter()
+
+    def add(self, key: Any, worker: str, function: Callable[..., Any], *args: Any) -> TaskRef:
+        """Add a task."""
+        self.made[key] = Task(key, function, *args)
+        self.pins[key] = worker
+        return TaskRef(key)
+
+    def sum_of(self, worker: str, number: int, pieces: Sequence[Piece]) -> TaskRef:
+        """Add what a worker multiplies."""
+        spec = self.spec
+        ranges, of_a, of_b = [], [], []
+        for (column, *in_a), (row, *in_b) in in_chunks(spec, pieces):
+            left = [
+                self._given(worker, spec.key(spec.a_name, (i, column)), 1, *in_a)
+                for i in range(len(spec.a_chunks[0]))
+            ]
+            right = [
+                self._given(worker, spec.key(spec.b_name, (row, j)), 0, *in_b)
+                for j in range(len(spec.b_chunks[1]))
+            ]
+            of_a += [ref for ref, _ in left]
+            of_b += [ref for ref, _ in right]
+            ranges.append(([at for _, at in left], [at for _, at in right]))
+        given = spec.to_json(), ranges, List(*of_a), List(*of_b)
+        return self.add((f"{self.name}-of", number), worker, summed, *given)
+
+    def part_of(
+        self, worker: str, number: int, low: int, high: int, sums: Mapping[str, TaskRef]
+    ) -> None:
+        """Add what a worker adds up: rows of all sums."""
+        rows = []
+        for n, (maker, made) in enumerate(sums.items()):
+            rows.append(self.add((f"{self.name}-rows", number, n), maker, rows_of, low, high, made))
+            if maker != worker:
+                nbytes = (high - low) * self.spec.shape[2] * self.spec.sums.itemsize
+                self.received[worker] += nbytes
+        self.add((self.name, number), worker, total, self.spec.dtype.str, *rows)
+
+    def _given(
+        self, worker: str, key: Any, axis: int, low: int, high: int
+    ) -> tuple[TaskRef, tuple[int, int]]:
+        """Return a reference to what a worker needs of a chunk, and where in that it is."""
+        shape = self.spec.chunk_shape(key)
+        if self.where[key] == worker:
+            return TaskRef(key), (low, high)
+        self.received[worker] += (high - low) * shape[1 - axis] * self.spec.dtype.itemsize
+        if high - low == shape[axis]:
+            return TaskRef(key), (low, high)
+        owner = self.where[key]
+        here = self.add((self.cut, *key, low, high), owner, between, axis, low, high, TaskRef(key))
+        return here, (0, high - low)
+
+
+# ---- tasks
+
+
+def between(axis: int, low: int, high: int, chunk: np.ndarray) -> np.ndarray:
+    """Task: some columns (axis 1) or rows (0) of a chunk."""
+    return chunk[:, low:high] if axis else chunk[low:high]
+
+
+def summed(
+    product: Mapping[str, Any],
+    ranges: Sequence[tuple[Sequence[Block], Sequence[Block]]],
+    of_a: Sequence[np.ndarray],
+    of_b: Sequence[np.ndarray],
+) -> tuple[np.ndarray, float]:
+    """Task: the sum over ranges of K, and the seconds that it took.
+
+    Parameters
+    ----------
+    product
+        The `MatmulSpec`.
+    ranges
+        For each range, where it is in the columns of each chunk of A, from top to bottom, and in
+        the rows of each chunk of B, from left to right.
+    of_a, of_b
+        These chunks, those of one range after the other.
+    """
+    began = time.perf_counter()
+    spec = MatmulSpec.from_json(product)
+    rows, _, columns = spec.shape
+    c = np.zeros((rows, columns), dtype=spec.sums)
+    tops, lefts = ([*accumulate(n, initial=0)] for n in (spec.a_chunks[0], spec.b_chunks[1]))
+    lefts_of_a, rights_of_b = iter(of_a), iter(of_b)
+    threads = get_worker().state.nthreads
+    with blas_threads.limited(threads):
+        for at_a, at_b in ranges:
+            left = [_checked(spec, spec.a_name, next(lefts_of_a))[:, i:j] for i, j in at_a]
+            right = [_checked(spec, spec.b_name, next(rights_of_b))[i:j] for i, j in at_b]
+            for (top, bottom), some in zip(pairwise(tops), left, strict=True):
+                for (first, last), more in zip(pairwise(lefts), right, strict=True):
+                    target = c[top:bottom, first:last]
+                    if _mirrored(some, more):
+                        target += some @ more  # NumPy makes half of it and mirrors that
+                    else:
+                        gemm_accumulate(some, more, target, threads=threads)
+    return c, time.perf_counter() - began
+
+
+def _mirrored(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tell whether one matrix is the other's transpose, in the same memory."""
+    same = a.__array_interface__["data"] == b.__array_interface__["data"]
+    return same and a.shape == b.shape[::-1] and a.strides == b.strides[::-1]
+
+
+def _checked(spec: MatmulSpec, name: str, chunk: Any) -> np.ndarray:
+    found = checked_chunk(name, chunk, np.shape(chunk))
+    spec.check_chunk((name,), found.dtype)
+    return found.astype(spec.dtype, copy=False)
+
+
+def rows_of(low: int, high: int, made: tuple[np.ndarray, float]) -> np.ndarray:
+    """Task: some rows of a sum."""
+    return made[0][low:high]
+
+
+def total(dtype: str, *rows: np.ndarray) -> np.ndarray:
+    """Task: a part of C."""
+    found = rows[0].copy()
+    for more in rows[1:]:
+        found += more
+    return found.astype(dtype, copy=False)
+
+
+def told(facts: tuple[str, int, int], made: tuple[np.ndarray, float]) -> dict[str, Any]:
+    """Task: what a worker did."""
+    worker, units, nbytes = facts
+    return {"worker": worker, "units": units, "seconds": made[1], "nbytes_received": nbytes}

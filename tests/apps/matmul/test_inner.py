@@ -1,0 +1,263 @@
+"""Products as sums over ranges of K: shared out by speed, right for any shape, chunks and dtype."""
+
+import asyncio
+from itertools import accumulate, pairwise
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import futures_of, wait
+from distributed.utils_test import gen_cluster
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fpmdask
+from fpmdask.apps.dealing import dealt
+from fpmdask.apps.homes import Homes
+from fpmdask.apps.matmul import ranges, summed
+from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
+from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.errors import ChunksLostError, PartitionError
+from tests.apps.sort.test_sort_values import nothing_left
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+RANDOM = np.random.default_rng(0)
+
+
+def cluster(workers=3, nthreads=1, **options):
+    threads = [("127.0.0.1", nthreads)] * workers
+    return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=60, **options)
+
+
+def chunked(values, rows, columns):
+    return da.from_array(values, chunks=(rows, columns))
+
+
+def spec_of(a, b):
+    return MatmulSpec.build(
+        shape=(a.shape[0], a.shape[1], b.shape[1]),
+        inner=b.shape[0],
+        dtypes=(a.dtype, b.dtype),
+        a_chunks=a.chunks,
+        b_chunks=b.chunks,
+        a_name=a.name,
+        b_name=b.name,
+    )
+
+
+@cluster(nthreads=2)
+async def test_any_dtype_and_chunks(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for dtype in ("f8", "f4", "c16", "i2", "?", "f2"):
+        left, right = (RANDOM.integers(0, 3, shape).astype(dtype) for shape in ((7, 500), (500, 5)))
+        a, b = chunked(left, 3, 64), chunked(right, 77, 2)
+        found = await balancer.matmul(a, b, layout="inner")
+        expected = left @ right
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(await c.compute(found), expected, rtol=1e-2)
+    report = balancer.report
+    assert (report.layout["name"], report.layout["why"]) == ("inner", "asked for")
+    assert sum(report.distribution) == 500 == sum(share["units"] for share in report.shares)
+    assert {"prepare", "measure", "multiply"} == report.phases.keys()
+    assert report.measured_seconds > 0
+    del a, b, found
+    await nothing_left(s)
+
+
+@cluster()
+async def test_parts_of_a_larger_product_are_on_all_workers(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(summed, "ONE_NBYTES", 0)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((3000, 20))
+    tall = c.persist(chunked(x, 250, 20))
+    await wait(tall)
+    found = await balancer.matmul(tall.T, tall, layout="inner")
+    assert found.chunks == ((7, 7, 6), (20,))
+    holders = await c.who_has(futures_of(found))
+    assert sorted(holders.values()) == sorted((worker.address,) for worker in workers)
+    np.testing.assert_allclose(await c.compute(found), x.T @ x)
+    # sums, and what of the input is not where it is multiplied
+    least = 2 * 20 * 20 * 8
+    assert least <= balancer.report.bytes_moved < least + 2 * x.nbytes
+
+
+@cluster()
+async def test_it_is_taken_where_it_moves_less(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    tall = c.persist(da.random.default_rng(1).random((200_000, 20), chunks=(10_000, 20)))
+    await wait(tall)
+    found = await balancer.matmul(tall.T, tall)
+    report = balancer.report
+    assert report.layout["name"] == "inner", report.layout
+    assert report.layout["why"] == "the workers' sums have 0.0064 MB, A and B 64"
+    assert report.bytes_moved == 2 * 20 * 20 * 8  # all multiply what they hold
+    x = await c.compute(tall)
+    np.testing.assert_allclose(await c.compute(found), x.T @ x)
+    square = chunked(RANDOM.random((300, 300)), 100, 100)
+    await balancer.matmul(square, square)
+    assert balancer.report.layout["name"] != "inner"
+
+
+@cluster()
+async def test_vectors_numpy_and_lazy_inputs(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x, y = RANDOM.random(30_000), RANDOM.random(30_000)
+    dot = await balancer.matmul(x, da.from_array(y, chunks=4000), layout="inner")
+    np.testing.assert_allclose(await c.compute(dot), x @ y)
+    lazy = da.random.default_rng(1).random((5, 9000), chunks=(5, 1000))
+    found = await balancer.matmul(lazy, lazy.T, layout="inner")
+    full = await c.compute(lazy)
+    np.testing.assert_allclose(await c.compute(found), full @ full.T)
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+@cluster()
+async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, when, monkeypatch):
+    left = []
+
+    async def made(self, name, *more):
+        if when == "within" and not left:
+            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+            await asyncio.sleep(0)
+        return await original(self, name, *more)
+
+    original = Homes.made
+    monkeypatch.setattr(Homes, "made", made)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.default_rng(1).random((6, 9000), chunks=(6, 500)))
+    await wait(x)
+    if when == "before":
+        monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+    found = await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
+    if when == "after":
+        left.append(await workers[0].close(timeout=1))
+    assert left
+    full = await c.compute(x)
+    np.testing.assert_allclose(await c.compute(found), full @ full.T)
+    del found, x
+    await nothing_left(s)
+
+
+def leaving(worker, left, original):
+    async def finished(client, x):
+        if not left:
+            left.append(await worker.close(timeout=1))
+        await original(client, x)
+
+    return finished
+
+
+@cluster()
+async def test_lost_chunks_are_named(c, s, *workers, monkeypatch):
+    pieces = {("given", 0, n): RANDOM.random((4, 50)) for n in range(6)}
+    futures = await c.scatter(pieces, direct=True, hash=False)
+    x = da.Array(futures, "given", chunks=((4,), (50,) * 6), dtype=float)
+    left = []
+    monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(ChunksLostError, match="given"):
+        await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
+    assert left
+
+
+@cluster()
+async def test_a_product_that_does_not_fit_several_times_is_refused(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    x = chunked(RANDOM.random((30, 3000)), 30, 300)
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: 3 * 30 * 30 * 8 - 1)
+    with pytest.raises(PartitionError, match="needs 21600 bytes on each worker"):
+        await balancer.matmul(x, x.T, layout="inner")
+    await balancer.matmul(x, x.T)
+    assert balancer.report.layout["name"] != "inner"
+
+
+@cluster()
+async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypatch):
+    async def measured(context, units, *given):
+        found = await original(context, units, *given)
+        assert sum(found.values()) == units
+        return dict(zip(sorted(found), (6, 3, 1), strict=True))
+
+    original = ranges._measured
+    monkeypatch.setattr(ranges, "_measured", measured)
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.default_rng(1).random((40, 9000), chunks=(20, 1000)))
+    await wait(x)
+    found = await balancer.matmul(x, x.T)
+    report = balancer.report
+    assert report.layout["name"] == "inner"
+    shares = dict(zip(report.addresses, report, strict=True))
+    by_speed = [shares[address] for address in sorted(shares)]
+    assert by_speed == pytest.approx([5400, 2700, 900], rel=0.11)
+    full = await c.compute(x)
+    np.testing.assert_allclose(await c.compute(found), full @ full.T)
+    with pytest.raises(PartitionError, match="leave one of them out"):
+        await balancer.matmul(x, x.T, layout="inner", distribution={"0": 40})
+
+
+@cluster()
+async def test_named_workers_only(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["0", "2"])
+    x = c.persist(da.random.default_rng(1).random((4, 9000), chunks=(4, 500)))
+    await wait(x)
+    found = await balancer.matmul(x, x.T)
+    assert set(balancer.report.workers) == {"0", "2"}
+    assert sum(balancer.report) == 9000
+    full = await c.compute(x)
+    np.testing.assert_allclose(await c.compute(found), full @ full.T)
+
+
+@st.composite
+def cuts(draw, total):
+    inner = draw(st.lists(st.integers(1, total - 1), max_size=5, unique=True))
+    edges = [0, *sorted(inner), total]
+    return tuple(b - a for a, b in pairwise(edges))
+
+
+@given(cuts(60), cuts(60), cuts(9), cuts(7), st.data())
+def test_every_line_is_multiplied_once(of_a, of_b, rows, columns, data):
+    a = da.zeros((9, 60), chunks=(rows, of_a))
+    b = da.zeros((60, 7), chunks=(of_b, columns))
+    spec = spec_of(a, b)
+    workers = ["u", "v", "w"]
+    holders = {key: [data.draw(st.sampled_from(workers))] for key in spec.keys}
+    shares = {worker: data.draw(st.integers(0, 60)) for worker in workers}
+    shares["u"] += 1
+    pieces = dealt([high - low for low, high in segments(spec)], places(spec, holders), shares)
+    met = np.zeros((2, 60), int)
+    starts = [[0, *accumulate(of)] for of in (of_a, of_b)]
+    for own in pieces.values():
+        for (column, a0, a1), (row, b0, b1) in in_chunks(spec, own):
+            assert 0 <= a0 <= a1 <= of_a[column]
+            assert 0 <= b0 <= b1 <= of_b[row]
+            assert starts[0][column] + a0 == starts[1][row] + b0
+            met[0, starts[0][column] + a0 : starts[0][column] + a1] += 1
+            met[1, starts[1][row] + b0 : starts[1][row] + b1] += 1
+    assert (met == 1).all()
+
+
+def test_a_matrix_by_its_own_transpose_is_recognized():
+    x, y = RANDOM.random((20, 5)), RANDOM.random((20, 5))
+    assert summed._mirrored(x.T, x)
+    assert summed._mirrored(x[3:9].T, x[3:9])
+    assert not any(summed._mirrored(a.T, b) for a, b in ((x, y), (x, x[1:]), (x, x[:, :4])))
+
+
+def test_a_segment_is_where_most_of_it_is():
+    a = da.zeros((10, 100), chunks=((8, 2), (50, 50)))
+    b = da.zeros((100, 5), chunks=(25, 5))
+    spec = spec_of(a, b)
+    holders = {(a.name, 0, 0): ["x"], (a.name, 1, 0): ["y"], (b.name, 1, 0): ["y"]}
+    assert segments(spec) == [(0, 25), (25, 50), (50, 75), (75, 100)]
+    assert places(spec, holders) == [["x"], ["x"], [], []]
+    holders[a.name, 1, 0] = ["y", "x"]
+    holders[b.name, 1, 0] = ["y", "z"]
+    assert places(spec, holders) == [["x"], ["x"], [], []]
+
+
+def test_lines_are_handed_over_where_multiplying_them_takes_longer():
+    thin, wide = (da.zeros((n, 100_000), chunks=10_000) for n in (32, 1000))
+    assert not worth_handing_over(spec_of(thin, thin.T))
+    assert worth_handing_over(spec_of(wide, wide.T))
+    assert moves_less(spec_of(thin, thin.T), 100)
