@@ -42,7 +42,7 @@ class Moved:
 
     ``received`` are (worker's address, bytes) of parts: rows that came, row numbers that went;
     ``nbytes`` those of the frame; ``dealing`` is the run that found out who should have how many of
-    them, None where they are few.
+    them, None where they are few; ``way`` says how rows moved, and why.
     """
 
     keys_seconds: float
@@ -50,6 +50,7 @@ class Moved:
     received: Sequence[tuple[str, int]]
     nbytes: int
     dealing: Report | None
+    way: str
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class Report:
             for share in self.shares
         ]
         phases = {"keys": moved.keys_seconds, **self.phases, "rows": moved.rows_seconds}
-        whole = replace(self, phases=phases, shares=tuple(shares))
+        whole = replace(self, phases=phases, shares=tuple(shares), layout={"rows": moved.way})
         if (dealing := moved.dealing) is None:
             return whole
         for phase, seconds in dealing.phases.items():

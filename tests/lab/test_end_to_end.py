@@ -159,7 +159,7 @@ def test_a_worker_behind_a_slow_link_gets_less(lab, tmp_path):
 def teach(speeds, dask_scheduler):
     """Task on the scheduler: have sorts of float64 know speeds, in place of this hour's noise."""
     coordinator = dask_scheduler.plugins["fpmdask"]
-    parameters = canonical({"dtype": "<f8", "index": False})
+    parameters = canonical({"dtype": "<f8", "index": False, "payload": False})
     kernel = KernelId(LEARNED, f"numpy {np.__version__}", parameters)
     for worker in coordinator.identities.values():
         model = PiecewiseLinearModel.from_points([1000], [1000 / speeds[worker.name]])

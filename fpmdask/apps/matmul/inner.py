@@ -50,11 +50,53 @@ def segments(spec: MatmulSpec) -> list[tuple[int, int]]:
     return [*pairwise(sorted(edges))]
 
 
+def moved_bytes(
+    spec: MatmulSpec, holders: Mapping[Any, Sequence[str]], workers: int, *, lazy: bool
+) -> float:
+    """Return the bytes that sums over ranges of K move, what balances the ranges among them.
+
+    Parameters
+    ----------
+    spec
+        The product.
+    holders
+        Key of a chunk -> workers that hold it.
+    workers
+        How many take part.
+    lazy
+        Whether an input is in nobody's memory yet: each chunk may be read where it is multiplied.
+
+    Notes
+    -----
+    A segment is multiplied where most of it is, unless its worker would have more than twice an
+    even part of K. O(chunks).
+    """
+    rows, depth, columns = spec.shape
+    held: Counter[str] = Counter()
+    away = 0
+    for (low, high), own in zip(segments(spec), _held(spec, holders), strict=True):
+        if own:
+            worker = _most(own)
+            held[worker] += high - low
+            away += (high - low) * (rows + columns - own[worker])
+    longest = max((high - low for low, high in segments(spec)), default=0)
+    over = sum(max(0.0, lines - 2 * depth / workers) for lines in held.values())
+    if lazy:
+        over = max(0.0, longest - 2 * depth / workers)
+    elements = away + over * (rows + columns) + (workers - 1) * rows * columns
+    return float(elements * spec.dtype.itemsize)
+
+
 def places(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> list[list[str]]:
     """Return, for each segment, the worker that holds most of it; none where nobody does.
 
     O(chunks).
     """
+    return [[_most(held)] if held else [] for held in _held(spec, holders)]
+
+
+def _held(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> list[Counter[str]]:
+    """Return, for each segment, worker -> the elements of one of its lines that it holds."""
     found = []
     for column, row in positions(spec):
         held: Counter[str] = Counter()
@@ -64,9 +106,13 @@ def places(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> list[list[
         for j, width in enumerate(spec.b_chunks[1]):
             for worker in holders.get(spec.key(spec.b_name, (row, j)), ()):
                 held[worker] += width
-        # the least address where several hold as much, as in every other run
-        found.append([min(held, key=lambda worker: (-held[worker], worker))] if held else [])
+        found.append(held)
     return found
+
+
+def _most(held: Counter[str]) -> str:
+    """Return who holds most; the least address of several, as in every other run."""
+    return min(held, key=lambda worker: (-held[worker], worker))
 
 
 def positions(spec: MatmulSpec) -> list[tuple[int, int]]:

@@ -6,23 +6,37 @@ import math
 import time
 from typing import Any
 
-from fpmdask.apps.matmul.distribute import ROUNDS_BEFORE_HELP, TIMING, least_gain, scout_rows
-from fpmdask.apps.matmul.inner import COPIES, moves_less, worth_handing_over
+from distributed.utils import offload
+
+from fpmdask.apps.matmul.distribute import (
+    ROUNDS_BEFORE_HELP,
+    TIMING,
+    least_gain,
+    scout_rows,
+    shared_out,
+)
+from fpmdask.apps.matmul.inner import COPIES, FEWER, moved_bytes, moves_less, worth_handing_over
 from fpmdask.apps.matmul.kernel import panel_depth
+from fpmdask.apps.matmul.place import placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.tiling import INNER
-from fpmdask.coordinator.chunks import free_nbytes
+from fpmdask.coordinator.chunks import free_nbytes, wait_for_chunks
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.rounds import measure
 from fpmdask.errors import PartitionError
 from fpmdask.partition import proportional
+from fpmdask.partition.even import even
 
+# Of smaller inputs it does not matter what moves.
+LEAST_NBYTES = 16 << 20
 # One of so many lines is multiplied to tell the workers apart.
 SAMPLE = 64
 
 
-def wanted(context: RunContext, spec: MatmulSpec) -> bool:
+async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
     """Tell whether a product is to be computed as sums over ranges of K.
+
+    That is where they move a quarter of what a layout of C would, at most.
 
     Raises
     ------
@@ -35,8 +49,19 @@ def wanted(context: RunContext, spec: MatmulSpec) -> bool:
     if asked["layout"] not in ("auto", INNER) or asked["distribution"] is not None:
         return False
     workers = context.candidates()
-    if asked["layout"] == "auto" and not moves_less(spec, len(workers)):
-        return False
+    if asked["layout"] == "auto":
+        if spec.nbytes < LEAST_NBYTES or not moves_less(spec, len(workers)):
+            return False
+        lazy = asked["lazy"]
+        present = [key for key in spec.keys if key[0] not in lazy]
+        held = await wait_for_chunks(context.scheduler, present, asked["recovery"])
+        shared = shared_out(context)
+        rows = even(shared.shape[0], len(workers)).tolist()
+        shares = dict(zip(workers, rows, strict=True))
+        of_c = await offload(placed, shared, "auto", shares, holders=held, lazy=lazy)
+        ranges = await offload(moved_bytes, spec, held, len(workers), lazy=bool(lazy))
+        if FEWER * ranges > of_c.nbytes:
+            return False
     needed = COPIES * spec.shape[0] * spec.shape[2] * spec.sums.itemsize
     free = {context.name(worker): free_nbytes(context, worker) for worker in workers}
     least = min(free, key=free.__getitem__)

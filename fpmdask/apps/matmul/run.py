@@ -33,7 +33,7 @@ PROBED_NBYTES = 16 << 20
 async def run(context: RunContext) -> dict[str, Any]:
     """Multiply; the value names the result's keys and chunks, or has the ranges of K."""
     asked = MatmulSpec.from_json(context.spec["product"])
-    if ranges.wanted(context, asked):
+    if await ranges.wanted(context, asked):
         return await ranges.share_out(context, asked)
     spec = shared_out(context)
     began = time.perf_counter()

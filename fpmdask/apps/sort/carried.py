@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -23,12 +24,15 @@ from fpmdask.apps.sort.rows import Form, Look
 # Beside a key and its row, while they are put in order: where that was, where it comes from, and a
 # column of it.
 BESIDE = 24
+# A lost part is looked for in so many groups of partitions, so that none of the tasks has all.
+MOST_GROUPS = 16
 
 
 def form_of(looks: Sequence[Look]) -> int | None:
     """Return a partition that has the columns of all, None where rows cannot travel with keys."""
     full = [n for n, look in enumerate(looks) if look.rows]
-    return full[0] if len({looks[n].form for n in full} | {""}) == 2 else None
+    forms = {looks[n].form for n in full}
+    return full[0] if len(forms) == 1 and "" not in forms else None
 
 
 def carrying(
@@ -77,7 +81,7 @@ async def carried(
     Notes
     -----
     A task per part makes a frame of that memory, without a copy. What is lost later is made again
-    by O(parts · chunks) tasks, which run only then.
+    by O(parts) tasks, which run only then.
     """
     made = _remade(homes.client, value, bundles, partitions, form)
     return await homes.again(partial(_framed, homes, made, value["sizes"], form))
@@ -93,13 +97,14 @@ def _remade(
     """Return what a run has published, each part with tasks that make it from all partitions."""
     name, common, run = value["name"], token("form"), uuid4().hex
     shared = TaskRef(common)
+    groups = [[*chain(*bundles[n::MOST_GROUPS])] for n in range(min(MOST_GROUPS, len(bundles)))]
     tasks: dict[Any, GraphNode] = {}
     for n, ends in enumerate(value["ends"]):
         pieces = []
-        for b, bundle in enumerate(bundles):
-            key = f"chosen-{run}", n, b
-            frames = [TaskRef(partitions[number].key) for number in bundle]
-            tasks[key] = Task(key, rows.chosen, shared, ends, tuple(bundle), *frames)
+        for g, group in enumerate(groups):
+            key = f"chosen-{run}", n, g
+            frames = [TaskRef(partitions[number].key) for number in group]
+            tasks[key] = Task(key, rows.chosen, shared, ends, tuple(group), *frames)
             pieces.append(TaskRef(key))
         tasks[name, n] = Task((name, n), rows.again, shared, *pieces)
     layers: dict[str, Any] = {

@@ -14,7 +14,7 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
 
 from fpmdask.apps.homes import Homes, token
-from fpmdask.apps.inputs import finished
+from fpmdask.apps.inputs import finished, ready
 from fpmdask.apps.sort import rows
 from fpmdask.apps.sort.rows import Holders, Keys, Order
 
@@ -57,7 +57,7 @@ async def delivered(
     holds, those of a partition in the order of the part; the part's worker writes each row of the
     pieces to its place. O(parts · workers) tasks.
     """
-    await finished(homes.client, persisted)
+    await ready(homes.client, persisted, partitions)
     await finished(homes.client, found)
     futures = {future.key: future for future in futures_of(found)}
     parts = [futures[key] for key in found.__dask_keys__()]

@@ -18,7 +18,7 @@ from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
 from fpmdask.apps.homes import Homes, token
-from fpmdask.apps.inputs import finished, letting_go, rooms
+from fpmdask.apps.inputs import finished, letting_go, ready, rooms
 from fpmdask.apps.sort import arrays, rows
 from fpmdask.apps.sort.carried import carried, carrying, form_of
 from fpmdask.apps.sort.delivery import by_index, delivered, divisions
@@ -42,6 +42,11 @@ KEY = np.dtype(np.uint64)
 
 # Beside a frame, rows on the way to their place: cut out, received, and where they belong.
 COPIES = 3
+# Frames that are handed over, and what is left of partitions, which Dask counts twice.
+HANDED = 2
+# Bytes of a row beside its columns where these travel with the keys: keys before and after they are
+# sorted, where they were, where they come from, one column.
+BESIDE_KEYS = 48
 
 
 @letting_go
@@ -99,12 +104,13 @@ async def _sort_persisted(
     nbytes, spare = await _check_fits(client, partitions, request["workers"])
     extra = -(-COPIES * nbytes // sum(sizes))
     union = await _union(client, partitions, looks)
-    like = None
-    if spare >= nbytes and not by_index(order) and (pattern := form_of(looks)) is not None:
-        like = await client.submit(rows.between, 0, 0, partitions[pattern], pure=False)
+    like, pattern = None, form_of(looks)
+    spare -= BESIDE_KEYS * sum(sizes)
+    if spare >= nbytes and not by_index(order) and pattern is not None:
+        like = await homes.again(partial(_without_rows, homes, persisted, partitions[pattern]))
     dealing: Report | None = None
     handed: list[tuple[str, Future[Any]]] = []
-    if spare >= nbytes and sum(sizes) >= FEW:
+    if spare >= (1 + HANDED) * nbytes and sum(sizes) >= FEW:
         spec = SortSpec(KEY, (sum(sizes),), "", extra=extra).to_json()
         asked = {**request, "sort": spec, "payload": like is not None}
         answer, dealing = await follow("sort.deal", asked)
@@ -112,31 +118,44 @@ async def _sort_persisted(
             dealt = partial(handed_over, homes, persisted, partitions, sizes, answer["shares"])
             partitions, sizes, handed = await homes.again(dealt)
             stage = partial(_each, homes, persisted, partitions)
-    keys = await _with_words(homes, stage, _keys(order, looks, sizes, union), sizes)
+    short = _keys(order, looks, sizes, union)
+    keys = await _with_words(homes, stage, short, sizes, null=like is not None)
     encoded = await homes.again(partial(stage, "keys", rows.encode, keys, homes.made))
     x = _array(encoded, keys, sizes)
     made = time.perf_counter()
     parts: list[Future[Any]] = []
     known: tuple[Any, ...] | None = None
+    why = "there are columns of other dtypes than NumPy's, an index to sort by, or little memory"
     if like is not None and (keys.words == 1 or keys.whole):
         bundles = [numbers for numbers, _ in encoded]
         form = Form(keys, like)
         spec = carrying(x, bundles, partitions, sizes, form, extra)
         value, _ = await follow("sort", {**request, "sort": spec})
         sorted_at = time.perf_counter()
+        why = value.get("left", "a worker left with what was published")
         if "left" not in value:
             with suppress(ChunksLostError):  # what was published, perhaps
                 parts = await carried(homes, value, bundles, partitions, form)
     del encoded
     if not parts:
+        if like is not None:  # rows without a value are no longer told apart by their keys
+            keys = await _with_words(homes, stage, short, sizes, null=False)
+            encoded = await homes.again(partial(stage, "keys", rows.encode, keys, homes.made))
+            x = _array(encoded, keys, sizes)
+            del encoded
+        made = time.perf_counter()
         found = await arrays.sort(
             client, x, request, follow, descending=False, index=False, extra=extra
         )
+        del x
         sorted_at = time.perf_counter()
         moving = partial(delivered, homes, persisted, partitions, found, keys)
         parts, received = await homes.again(moving)
         handed += received
         known = await divisions(client, parts, keys)
+        why = f"fetched after the sort: {why}"
+    else:
+        why = "travelled with their keys"
     moved = await client.gather([number for _, number in handed])
     return _collection(ddf, parts, known), Moved(
         made - began,
@@ -144,20 +163,36 @@ async def _sort_persisted(
         [(worker, count) for (worker, _), count in zip(handed, moved, strict=True)],
         nbytes,
         dealing,
+        why,
     )
 
 
+async def _without_rows(homes: Homes, persisted: dd.DataFrame, partition: Future[Any]) -> Any:
+    """Return a partition's columns without its rows."""
+    await finished(homes.client, persisted)
+    name = token("like")
+    task = Task((name, 0), rows.between, 0, 0, TaskRef(partition.key))
+    [place] = await homes.places([partition])
+    [like] = await homes.asked(name, {(name, 0): task}, {(name, 0): place}, [partition], {})
+    return like
+
+
 async def _with_words(
-    homes: Homes, stage: Callable[..., Awaitable[Any]], keys: Keys, sizes: Sequence[int]
+    homes: Homes,
+    stage: Callable[..., Awaitable[Any]],
+    keys: Keys,
+    sizes: Sequence[int],
+    *,
+    null: bool,
 ) -> Keys:
-    """Return keys of as many words as tell rows apart."""
+    """Return keys of as many words as tell rows apart; with `null` but for those without values."""
     bits = sum(how.bits for how in keys.how)
     if bits + keys.row_bits <= 64:
         return keys
     function = partial(rows.sample, max(LEAST_SAMPLE, SAMPLE // len(sizes)))
     samples = await homes.again(partial(stage, "sample", function, keys, homes.asked))
     sample = np.concatenate([some for _, some in samples])
-    if keys.null is not None:  # ties that need no other word
+    if null and keys.null is not None:  # ties that need no other word
         bit, value = keys.null
         sample = sample[prefixes(sample, 0)[:, 0] >> np.uint64(bit) & np.uint64(1) != value]
     words = words_needed(sample, bits, keys.row_bits, sum(sizes))
@@ -191,7 +226,7 @@ async def _each(
 
     ``run`` is `Homes.asked` or `Homes.made`.
     """
-    await finished(homes.client, persisted)
+    await ready(homes.client, persisted, partitions)
     bundles = await homes.bundles(partitions)
     name, common = token(what), token(f"{what}-plan")
     tasks: dict[Any, GraphNode] = {}

@@ -55,6 +55,11 @@ class Payload:
         return [np.dtype(f"u{np.dtype(dtype).itemsize}") for dtype in self.dtypes]
 
     @property
+    def nbytes_per_row(self) -> int:
+        """Bytes that putting a run in order takes: columns, one of them once more, and places."""
+        return sum(word.itemsize for word in self.words) + 16
+
+    @property
     def first(self) -> np.ndarray:
         """For each partition, the place of its first row in its chunk."""
         found = np.zeros(len(self.sizes), np.int64)

@@ -159,7 +159,7 @@ def recipe(
     }
 
 
-def check_fits(units: Mapping[str, int], bounds: Mapping[str, float]) -> None:
+def check_fits(units: Mapping[str, float], bounds: Mapping[str, float]) -> None:
     """Refuse shares that a worker has no memory for.
 
     Raises
@@ -170,6 +170,6 @@ def check_fits(units: Mapping[str, int], bounds: Mapping[str, float]) -> None:
     for worker, count in units.items():
         if count > bounds[worker]:
             raise PartitionError(
-                f"{count} keys do not fit into the memory of {worker}, which has room for "
+                f"{count:.0f} keys do not fit into the memory of {worker}, which has room for "
                 f"{bounds[worker]:.0f}; add workers or memory"
             )

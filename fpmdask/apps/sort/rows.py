@@ -488,8 +488,8 @@ def framed(form: Form, size: int, part: np.ndarray) -> pd.DataFrame:
     """Task: one partition of the result, of the memory of `fpmdask.apps.sort.payload.placed`."""
     begins, end = sections(form.dtypes, size)
     same = np.unpackbits(part[end:], count=0 if form.keys.whole else size).astype(bool)
-    if same.any() and not part.flags.writeable:
-        part = part.copy()
+    if same.any():
+        part = part.copy()  # others may be reading it
     columns = [
         part[begin : begin + size * dtype.itemsize].view(dtype)
         for begin, dtype in zip(begins, form.dtypes, strict=True)
@@ -517,13 +517,15 @@ def chosen(
 
 def again(form: Form, *pieces: tuple[np.ndarray, pd.DataFrame]) -> np.ndarray:
     """Task: a part of the result as `fpmdask.apps.sort.payload.placed` makes it."""
-    keys = np.concatenate([own for own, _ in pieces])
+    # partitions without rows may have other dtypes
+    some = [piece for piece in pieces if len(piece[1])] or [(pieces[0][0], form.like)]
+    keys = np.concatenate([own for own, _ in some])
     order = np.argsort(keys)
     whole = form.keys.whole
     same = np.zeros(0, bool)
     if not whole:
         same = tied(keys[order], form.keys.row_bits, form.keys.null)
-    columns = columns_of([frame for _, frame in pieces])
+    columns = columns_of([frame for _, frame in some])
     return in_order([np.concatenate(column) for column in columns], order, same)
 
 

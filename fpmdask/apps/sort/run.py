@@ -22,7 +22,7 @@ from fpmdask.apps.sort.share import sort_share
 from fpmdask.apps.sort.shares import ROUGH, Speeds
 from fpmdask.apps.sort.splitters import Splitting, place_of, sample_count
 from fpmdask.coordinator.chunks import free_nbytes, publish, wait_for_chunks
-from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.context import KernelFailed, RunContext
 from fpmdask.errors import PartitionError
 
 # Fewer keys than this per worker are not worth measuring anybody.
@@ -65,7 +65,10 @@ async def run(context: RunContext) -> dict[str, Any]:
     began = time.perf_counter()
     await context.acquire({"name": NAME, "parameters": {"dtype": spec.dtype.str}})
     prepared = time.perf_counter()
-    speeds = _speeds(context, spec, payload=spec.payload is not None)
+    context.report["phases"] = {"prepare": prepared - began, "measure": 0.0, "sort": 0.0}
+    if spec.payload is not None:
+        return await _carry(context, spec)
+    speeds = _speeds(context, spec, payload=False)
     room = partial(_room, context, spec)
     shares = await speeds.shares(spec.units, room)
     measured = time.perf_counter()
@@ -77,8 +80,6 @@ async def run(context: RunContext) -> dict[str, Any]:
             break
         except LostWorker as lost:
             sorting.stop()
-            if spec.payload is not None:
-                return {"left": str(lost)}  # its rows are elsewhere when they are made again
             number += 1
             await again(context, number, lost)
             shares = await speeds.shares(spec.units, room)
@@ -89,6 +90,33 @@ async def run(context: RunContext) -> dict[str, Any]:
     context.report["phases"] = {
         "prepare": prepared - began,
         "measure": measured - prepared,
+        "sort": time.perf_counter() - measured,
+    }
+    return value
+
+
+async def _carry(context: RunContext, spec: SortSpec) -> dict[str, Any]:
+    """Sort keys with which rows travel; there is no other attempt.
+
+    What is made again of a lost worker's rows is elsewhere then than its keys; what does not fit
+    may do so where less is done at once.
+    """
+    began = time.perf_counter()
+    speeds = _speeds(context, spec, payload=True)
+    sorting = Sorting(context, spec, 0, speeds)
+    try:
+        shares = await speeds.shares(spec.units, partial(_room, context, spec))
+        measured = time.perf_counter()
+        value = await sorting.run(shares)
+    except (LostWorker, PartitionError, KernelFailed) as error:
+        sorting.stop()
+        return {"left": str(error)}
+    except BaseException:
+        sorting.stop()
+        raise
+    speeds.learn(_taken(context))
+    context.report["phases"] |= {
+        "measure": measured - began,
         "sort": time.perf_counter() - measured,
     }
     return value
@@ -171,8 +199,10 @@ class Sorting(Attempt):
             raise LostWorker("a worker left before the sort began")
         # without `extra`: what a part needs of it bounds the share, a run needs none
         room = {w: free_nbytes(context, w) / spec.nbytes_per_key for w in busy}
+        # what is put in order with a run's keys takes as much room as so many other keys
+        along = 1 + (spec.payload.nbytes_per_row / spec.nbytes_per_key if spec.payload else 0)
         check_fits(
-            {context.name(worker): sizes[worker] + busy[worker] for worker in busy},
+            {context.name(worker): along * sizes[worker] + busy[worker] for worker in busy},
             {context.name(worker): keys for worker, keys in room.items()},
         )
         least = min(size for _, size in _parts(context, busy))
@@ -195,7 +225,7 @@ class Sorting(Attempt):
         samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]
         taken = {worker: (sizes[worker], told[worker]["seconds"]) for worker in busy}
         beside = spec.nbytes_needed / spec.nbytes_per_key - 1  # what a key needs that is in no run
-        bounds = {worker: (room[worker] - sizes[worker]) / beside for worker in busy}
+        bounds = {worker: (room[worker] - along * sizes[worker]) / beside for worker in busy}
         busy = await self.speeds.revised(busy, taken, bounds)
         parts = _parts(context, busy)
         edges = await self._cut(runs, told_sizes, samples, [size for _, size in parts])
@@ -312,6 +342,8 @@ def where_they_are(
     own: dict[str, list[Piece]] = {worker: [] for worker in shares}
     for chunk, (size, holders) in enumerate(zip(spec.sizes, places, strict=True)):
         here = [worker for worker in holders if worker in shares]
+        if not size:
+            continue
         if not here:
             raise LostWorker("a worker has rows but no share")
         own[here[0]].append(Piece(chunk, 0, size, here[0]))

@@ -23,6 +23,7 @@ from fpmdask.apps.sort.splitters import place_of, sampled
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
 from fpmdask.errors import PartitionError, RunCancelledError
+from fpmdask.timing.scratch import Scratch
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class _Share:
         self.threads = max(1, side.worker.state.nthreads)
         self.positions: list[np.ndarray] = []
         self.columns: list[list[np.ndarray]] = []  # of each run, where keys have a payload
+        # what rows need goes with the run: it is several times as much as their keys
+        self.scratch = space.scratch if self.spec.payload is None else Scratch()
         self.received = 0
         self.seconds: dict[str, float] = {}
         self.cpu = time.process_time()
@@ -127,7 +130,7 @@ class _Share:
         remote = [piece for piece in pieces if piece.owner != own]
         local = sum(piece.size for piece in here)
         total = local + sum(piece.size for piece in remote)
-        keys: np.ndarray = self.space.scratch.take("sort.keys", total, self.spec.dtype)
+        keys: np.ndarray = self.scratch.take("sort.keys", total, self.spec.dtype)
         wanted: dict[str, list[Wanted]] = {}
         at = local
         for piece in remote:
@@ -175,11 +178,6 @@ class _Share:
         self, what: payload.Payload, here: Sequence[Piece], runs: Sequence[np.ndarray]
     ) -> None:
         """Put the rows of each run's chunk into the order of its keys."""
-        scratch = self.space.scratch
-
-        def take(label: str, size: int, dtype: Any) -> np.ndarray:
-            return scratch.take(f"sort.{label}", size, dtype)
-
         left = iter(runs)
         for piece in here:
             own = [*islice(left, len(payload.run_edges(piece.size)) - 1)]
@@ -189,7 +187,7 @@ class _Share:
                 continue
             frames = self._chunks(bundle)
             columns = payload.columns_of([frames[key] for key in bundle])
-            self.columns += payload.gathered(what, piece.chunk, columns, own, take)
+            self.columns += payload.gathered(what, piece.chunk, columns, own, self.scratch.take)
 
     def _along(self, run: int) -> dict[str, np.ndarray]:
         """Return what goes with the keys of one of this worker's runs."""
@@ -210,7 +208,7 @@ class _Share:
     def _positions(self, pieces: Sequence[Piece], runs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return where in the whole array the keys of each run are, before they are sorted."""
         total = sum(piece.size for piece in pieces)
-        positions: np.ndarray = self.space.scratch.take("sort.positions", total, INDEX)
+        positions: np.ndarray = self.scratch.take("sort.positions", total, INDEX)
         offsets = [0, *accumulate(self.spec.sizes)]
         at = 0
         for piece in pieces:
@@ -261,12 +259,8 @@ class _Share:
         size = sum(high - low for *_, low, high, _ in pieces)
         what = self.spec.payload
         if what is not None:
-            take = self.space.scratch.take
-            keys = take(f"sort.part {part}", size, self.spec.dtype)
-            along = {
-                f"column {n}": take(f"sort.part {part} {n}", size, word)
-                for n, word in enumerate(what.words)
-            }
+            keys = np.empty(size, self.spec.dtype)
+            along = {f"column {n}": np.empty(size, word) for n, word in enumerate(what.words)}
             self._take(runs, pieces, keys, along)
             of = self.order["runs"]
             sizes = [(*of[peer][number], high - low) for peer, number, low, high, _ in pieces]

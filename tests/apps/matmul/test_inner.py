@@ -93,6 +93,10 @@ async def test_it_is_taken_where_it_moves_less(c, s, *workers):
     assert report.bytes_moved == 2 * 20 * 20 * 8  # all multiply what they hold
     x = await c.compute(tall)
     np.testing.assert_allclose(await c.compute(found), x.T @ x)
+    v = RANDOM.random(20)
+    rows = await balancer.matmul(tall, v)  # rows stay where they are, though K is 20 times N
+    assert balancer.report.layout["name"] == "rows"
+    np.testing.assert_allclose(await c.compute(rows), x @ v)
     square = chunked(RANDOM.random((300, 300)), 100, 100)
     await balancer.matmul(square, square)
     assert balancer.report.layout["name"] != "inner"
@@ -181,8 +185,9 @@ async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypat
     original = ranges._measured
     monkeypatch.setattr(ranges, "_measured", measured)
     monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    monkeypatch.setattr(ranges, "LEAST_NBYTES", 0)
     balancer = await fpmdask.Balancer(c)
-    x = c.persist(da.random.default_rng(1).random((40, 9000), chunks=(20, 1000)))
+    x = c.persist(da.random.default_rng(1).random((40, 9000), chunks=(40, 500)))
     await wait(x)
     found = await balancer.matmul(x, x.T)
     report = balancer.report
@@ -197,7 +202,8 @@ async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypat
 
 
 @cluster()
-async def test_named_workers_only(c, s, *workers):
+async def test_named_workers_only(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(ranges, "LEAST_NBYTES", 0)
     balancer = await fpmdask.Balancer(c, workers=["0", "2"])
     x = c.persist(da.random.default_rng(1).random((4, 9000), chunks=(4, 500)))
     await wait(x)

@@ -3,6 +3,7 @@
 import asyncio
 from itertools import pairwise
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
+from fpmdask.apps import homes
 from fpmdask.apps.dealing import Piece
 from fpmdask.apps.sort import carried, delivery, frames, handing, payload, rows, run
 from fpmdask.apps.sort.handing import cut_up
@@ -125,6 +127,94 @@ async def test_what_is_lost_is_made_again(c, s, *workers, lost, no_other_way, mo
     await nothing_left(s)
 
 
+@cluster()
+async def test_partitions_of_several_dtypes(c, s, *workers):
+    """One that cannot travel keeps the others; one without rows does not, nor in what is remade."""
+    k = np.random.default_rng(3).permutation(60)
+    pieces = [pd.DataFrame({"k": k[n : n + 20], "v": k[n : n + 20]}) for n in (0, 20, 40)]
+    balancer = await fpmdask.Balancer(c)
+    for dtype, rows_of in (("Float64", 20), ("float64", 0), ("object", 0)):
+        given = [pieces[0], pieces[1].iloc[:rows_of].astype({"v": dtype}), pieces[2]]
+        x = c.persist(dd.from_map(lambda piece: piece, given, meta=pieces[0].iloc[:0]))
+        await wait(x)
+        found = await balancer.sort_values(x, "k")
+        kept = pd.concat([piece for piece in given if len(piece)]).sort_values("k")
+        np.testing.assert_array_equal((await c.compute(found)).v, kept.k)
+        assert ("fetched" in balancer.report.layout["rows"]) == (rows_of > 0)
+        if rows_of == 0 and dtype == "float64":
+            await workers[0].close(timeout=1)
+            np.testing.assert_array_equal((await c.compute(found)).v, kept.k)
+
+
+@cluster(workers=2)
+async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatch):
+    free = "fpmdask.apps.sort.run.free_nbytes"
+    monkeypatch.setattr(free, lambda context, address: 95 * ROWS / 2)
+    balancer = await fpmdask.Balancer(c)
+    pdf = PLAIN[["whole"]]
+    found = await balancer.sort_values(frame_of(pdf), "whole")
+    assert "do not fit" in balancer.report.layout["rows"]
+    await check_sorted(c, found, pdf, "whole")
+
+
+@cluster()
+async def test_rows_without_a_value_are_on_all_workers(c, s, *workers):
+    """Whichever way they go: they have one prefix."""
+    values = np.random.default_rng(1).random(ROWS)
+    pdf = pd.DataFrame({"v": np.where(values < 0.7, np.nan, values), "n": range(ROWS)})
+    balancer = await fpmdask.Balancer(c)
+    for frame in (pdf, pdf.astype({"n": "Int64"})):
+        found = await balancer.sort_values(frame_of(frame), "v")
+        await check_sorted(c, found, frame, "v")
+        sizes = await c.gather(c.map(len, futures_of(found), pure=False))
+        assert max(sizes) < 0.5 * ROWS
+
+
+@cluster()
+async def test_what_was_handed_over_and_lost_is_waited_for(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(frames, "FEW", 0)
+    monkeypatch.setattr(frames, "ready", slowly(frames.ready))
+    monkeypatch.setattr(homes, "MOST_ATTEMPTS", 3)
+    addresses = [worker.address for worker in workers]
+    monkeypatch.setattr(
+        fpmdask.Balancer, "_follow", dealing(fpmdask.Balancer._follow, addresses, [ROWS, 0, 0])
+    )
+    left = []
+
+    async def over(*given):
+        found = await handing.handed_over(*given)
+        if not left:
+            left.append(await workers[0].close(timeout=1))
+        return found
+
+    monkeypatch.setattr(frames, "handed_over", over)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(PLAIN, 7))
+    await wait(x)
+    found = await asyncio.wait_for(balancer.sort_values(x, "whole"), 60)
+    await check_sorted(c, found, PLAIN, "whole")
+
+
+def slowly(original):
+    async def ready(*given):
+        await asyncio.sleep(0.1)
+        await original(*given)
+
+    return ready
+
+
+def dealing(original, addresses, shares):
+    """Have rows dealt out in these shares."""
+
+    async def follow(balancer, app, spec, heard=None):
+        value, report = await original(balancer, app, spec, heard)
+        if app == "sort.deal":
+            value["shares"] = dict(zip(addresses, shares, strict=True))
+        return value, report
+
+    return follow
+
+
 @pytest.mark.parametrize("step", ["sort", "exchange", "publish"])
 @cluster()
 async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, step):
@@ -150,14 +240,9 @@ async def test_slow_workers_hand_rows_over(c, s, *workers, no_other_way, monkeyp
     monkeypatch.setattr(frames, "FEW", 0)
     addresses = [worker.address for worker in workers]
 
-    async def deal(balancer, app, spec, heard=None):
-        value, report = await original(balancer, app, spec, heard)
-        if app == "sort.deal":
-            value["shares"] = dict(zip(addresses, [ROWS // 2, ROWS // 2 - 10, 10], strict=True))
-        return value, report
-
-    original = fpmdask.Balancer._follow
-    monkeypatch.setattr(fpmdask.Balancer, "_follow", deal)
+    shares = [ROWS // 2, ROWS // 2 - 10, 10]
+    follow = dealing(fpmdask.Balancer._follow, addresses, shares)
+    monkeypatch.setattr(fpmdask.Balancer, "_follow", follow)
     handed = []
 
     async def over(*given):
@@ -263,7 +348,12 @@ def test_partitions_with_other_columns_do_not_travel():
     looks = [rows.look_at(frame, frames_order()) for frame in (PLAIN, PLAIN[["float", "few"]])]
     assert carried.form_of(looks[:1]) == 0
     assert carried.form_of(looks) is None
-    assert carried.form_of([rows.look_at(FRAME, frames_order())]) is None
+    other = rows.look_at(FRAME, frames_order())
+    assert carried.form_of([other]) is None
+    assert carried.form_of([looks[0], other]) is None
+    empty = rows.look_at(FRAME.iloc[:0], frames_order())
+    assert carried.form_of([empty, looks[0]]) == 1
+    assert carried.form_of([empty]) is None
 
 
 def frames_order():
