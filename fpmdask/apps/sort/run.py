@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -229,6 +228,8 @@ class Sorting(Attempt):
         busy = await self.speeds.revised(busy, taken, bounds)
         parts = _parts(context, busy)
         edges = await self._cut(runs, told_sizes, samples, [size for _, size in parts])
+        if spec.payload is not None and not spec.payload.whole:
+            await self._set_apart(runs, edges, spec.payload)
         wanted = await offload(exchange, edges, runs, parts)
         for worker in self.workers:
             self.tell(worker, exchange=wanted[worker])
@@ -237,8 +238,6 @@ class Sorting(Attempt):
         found = (edges[:, 1:] - edges[:, :-1]).sum(0).tolist()
         ends = {part: pair for a in answers.values() for part, pair in a.pop("ends").items()}
         self._report(parts, found, answers)
-        if spec.payload is not None and not spec.payload.whole:
-            _check_apart([ends[part] for part in range(len(parts))], spec.payload)
         value = await self._publish(parts, found)
         if spec.payload is not None:
             value["ends"] = [ends[part] for part in range(len(parts))]
@@ -267,6 +266,32 @@ class Sorting(Attempt):
             if between is not None:
                 await offload(splitting.refined, await self._between(runs, *between))
         return splitting.edges
+
+    async def _set_apart(
+        self, runs: Sequence[tuple[str, int]], edges: np.ndarray, payload: Payload
+    ) -> None:
+        """Move cuts between rows of one prefix to where that begins.
+
+        Which of them comes first is to be seen in one part.
+        """
+        inner = edges[:, 1:-1]
+        places: dict[str, list[Any]] = {worker: [] for worker in self.workers}
+        for (worker, _), own in zip(runs, inner.tolist(), strict=True):
+            places[worker].append(own)
+        for worker in self.workers:
+            self.tell(worker, beside=places[worker])
+        told = await self.everyone("beside", "count")
+        before, after = (
+            np.array([np.frombuffer(told[w]["beside"][n][side], np.uint64) for w, n in runs])
+            for side in (0, 1)
+        )
+        last, first = before.max(axis=0), after.min(axis=0)
+        pairs = np.stack([last, first], axis=1)
+        cut = [tied(pair, payload.row_bits, payload.null)[1] for pair in pairs]
+        if any(cut):
+            begins = first[cut] >> np.uint64(payload.row_bits) << np.uint64(payload.row_bits)
+            below, _ = await self._counted(runs, begins)
+            inner[:, cut] = below
 
     async def _between(
         self, runs: Sequence[tuple[str, int]], count: int, low: np.ndarray, high: np.ndarray
@@ -348,20 +373,6 @@ def where_they_are(
             raise LostWorker("a worker has rows but no share")
         own[here[0]].append(Piece(chunk, 0, size, here[0]))
     return own
-
-
-def _check_apart(ends: Sequence[tuple[bytes, bytes] | None], payload: Payload) -> None:
-    """See that no rows of one prefix are in two parts; ``ends`` are the first and last key of each.
-
-    Raises
-    ------
-    LostWorker
-        If there are some, as it is to be seen in one place which of them comes first.
-    """
-    full = [pair for pair in ends if pair is not None]
-    for (_, before), (after, _) in pairwise(full):
-        if tied(np.frombuffer(before + after, np.uint64), payload.row_bits, payload.null)[1]:
-            raise LostWorker("rows of one prefix are in two parts")
 
 
 def _parts(context: RunContext, shares: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -247,6 +247,9 @@ class _Share:
                     for run, places in zip(runs, wanted, strict=True)
                 ]
                 self._say(inner=inner)
+            elif "beside" in note:
+                pairs = zip(runs, note["beside"], strict=True)
+                self._say(beside=[_beside(run, places) for run, places in pairs])
             else:
                 return note["exchange"]
 
@@ -356,6 +359,15 @@ def _counts(runs: Sequence[np.ndarray], tried: np.ndarray) -> list[list[bytes]]:
         [np.searchsorted(run, tried, side).astype(np.int64).tobytes() for run in runs]
         for side in ("left", "right")
     ]
+
+
+def _beside(run: np.ndarray, places: Sequence[int]) -> tuple[bytes, bytes]:
+    """Return, packed, the keys before and after places in a run; 0 and the largest for none."""
+    at = np.array(places, np.intp)
+    before, after = np.zeros(at.size, np.uint64), np.full(at.size, ~np.uint64(0))
+    before[at > 0] = run[at[at > 0] - 1]
+    after[at < run.size] = run[at[at < run.size]]
+    return before.tobytes(), after.tobytes()
 
 
 def reverse(keys: np.ndarray) -> None:

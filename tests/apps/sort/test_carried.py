@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fpmdask
 from fpmdask.apps import homes
 from fpmdask.apps.dealing import Piece
-from fpmdask.apps.sort import carried, delivery, frames, handing, payload, rows, run
+from fpmdask.apps.sort import carried, frames, handing, payload, rows, run
 from fpmdask.apps.sort.handing import cut_up
 from fpmdask.apps.sort.payload import Payload, gathered, placed, run_edges, sections
 from fpmdask.apps.sort.words import packed
@@ -81,26 +81,19 @@ async def test_labels_of_any_kind_and_no_columns(c, s, *workers, no_other_way):
 
 
 @cluster()
-async def test_rows_of_one_prefix_are_put_in_order(c, s, *workers, monkeypatch):
-    """Also where they are in several parts: then rows do not travel."""
+async def test_rows_of_one_prefix_are_put_in_order_in_one_part(
+    c, s, *workers, no_other_way, monkeypatch
+):
     monkeypatch.setattr(frames, "words_needed", lambda *given: 1)
-    fetched = []
-
-    async def counted(*given):
-        fetched.append(given)
-        return await delivery.delivered(*given)
-
-    monkeypatch.setattr(frames, "delivered", counted)
     balancer = await fpmdask.Balancer(c)
     few = PLAIN.assign(whole=PLAIN.whole % 3 + 2.0**62, float=PLAIN.float.fillna(0))
     found = await balancer.sort_values(frame_of(few), ["whole", "float"], [True, False])
     await check_sorted(c, found, few, ["whole", "float"], [True, False])
-    assert fetched
-    fetched.clear()
     apart = np.repeat(np.random.default_rng(3).permutation(ROWS // 3), 3) * 2.0**40
-    pairs = PLAIN.assign(whole=apart + PLAIN.few, far=-(2.0**62))
-    found = await balancer.sort_values(frame_of(pairs), ["far", "whole", "float"])
-    await check_sorted(c, found, pairs, ["far", "whole", "float"])
+    triples = PLAIN.assign(whole=apart + PLAIN.few, far=-(2.0**62))
+    found = await balancer.sort_values(frame_of(triples), ["far", "whole", "float"])
+    await check_sorted(c, found, triples, ["far", "whole", "float"])
+    assert min(await c.gather(c.map(len, futures_of(found), pure=False))) > ROWS / 4
 
 
 @pytest.mark.parametrize("lost", ["raw", "frames"])
