@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.learned import known_rows
@@ -179,17 +179,42 @@ async def find_distribution(
             bounds[address] = rows_within(spec, free, deepest, context.spec["lazy"])
         return bounds[address]
 
+    briefly = context.spec["rebalance"]
+    return await measured_shares(context, spec.shape, limit_of, len(bounds), briefly=briefly)
+
+
+async def measured_shares(
+    context: RunContext,
+    shape: tuple[int, int, int],
+    limit_of: Callable[[str], float],
+    workers: int,
+    *,
+    briefly: bool,
+) -> dict[str, int]:
+    """Return units per worker by DFPA, noted as the run's distribution.
+
+    Parameters
+    ----------
+    shape
+        Units, and the other two sides of the product that they are of.
+    limit_of
+        Address -> the most units that a worker has memory for.
+    workers
+        How many there are at first.
+    briefly
+        Whether what a few rounds leave unbalanced does not matter.
+    """
     measuring = context.spec["measuring"]
     if measuring["policy"] is None:
         measuring = {**measuring, "policy": TIMING.to_json()}
-    if context.spec["rebalance"] and not context.spec["thorough"]:
+    if briefly and not context.spec["thorough"]:
         measuring = {**measuring, "max_rounds": min(ROUNDS_BEFORE_HELP, measuring["max_rounds"])}
     machine = await measure(
         context,
-        spec.shape[0],
+        shape[0],
         limit_of=limit_of,
-        scout=scout_rows(spec.shape[0], len(bounds)),
-        least_gain=least_gain(spec.shape, len(bounds)),
+        scout=scout_rows(shape[0], workers),
+        least_gain=least_gain(shape, workers),
         **measuring,
     )
     result = machine.result

@@ -13,8 +13,6 @@ from fpmdask.apps.matmul.plan import MatmulSpec
 
 # A worker holds its sum, a part of C, and what of it another one adds up, at the same time.
 COPIES = 3
-
-
 # The workers' sums are so many times smaller than A and B where ranges of K are taken.
 FEWER = 4
 

@@ -8,13 +8,7 @@ from typing import Any
 
 from distributed.utils import offload
 
-from fpmdask.apps.matmul.distribute import (
-    ROUNDS_BEFORE_HELP,
-    TIMING,
-    least_gain,
-    scout_rows,
-    shared_out,
-)
+from fpmdask.apps.matmul.distribute import measured_shares, shared_out
 from fpmdask.apps.matmul.inner import COPIES, FEWER, moved_bytes, moves_less, worth_handing_over
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.place import placed
@@ -22,7 +16,6 @@ from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.tiling import INNER
 from fpmdask.coordinator.chunks import free_nbytes, wait_for_chunks
 from fpmdask.coordinator.context import RunContext
-from fpmdask.coordinator.rounds import measure
 from fpmdask.errors import PartitionError
 from fpmdask.partition import proportional
 from fpmdask.partition.even import even
@@ -115,25 +108,6 @@ async def _measured(context: RunContext, units: int, depth: int, width: int) -> 
     A line of A and one of B make as many operations of as many bytes as a row of a panel does,
     whose depth is M.
     """
-    measuring = context.spec["measuring"]
-    if measuring["policy"] is None:
-        measuring = {**measuring, "policy": TIMING.to_json()}
-    if not context.spec["thorough"]:
-        measuring = {**measuring, "max_rounds": min(ROUNDS_BEFORE_HELP, measuring["max_rounds"])}
-    machine = await measure(
-        context,
-        units,
-        limit_of=lambda address: math.inf,
-        scout=scout_rows(units, len(context.workers)),
-        least_gain=least_gain((units, depth, width), len(context.workers)),
-        **measuring,
-    )
-    result = machine.result
-    assert result is not None
-    seconds = {
-        worker: result.seconds[worker] if model is None else float(model.time(count))
-        for worker, count in result.proposal.items()
-        for model in [machine.members[worker].model]
-    }
-    context.set_result(result.proposal, seconds, result.imbalance, result.reason, result.proposal)
-    return {worker: count for worker, count in result.proposal.items() if count}
+    shape, workers = (units, depth, width), len(context.workers)
+    found = await measured_shares(context, shape, lambda _: math.inf, workers, briefly=True)
+    return {worker: count for worker, count in found.items() if count}

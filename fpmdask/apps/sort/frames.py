@@ -138,7 +138,8 @@ async def _sort_persisted(
                 parts = await carried(homes, value, bundles, partitions, form)
     del encoded
     if not parts:
-        if like is not None:  # rows without a value are no longer told apart by their keys
+        # rows without a value are not told apart by keys with which they were to travel
+        if like is not None and keys.null is not None and not keys.whole:
             keys = await _with_words(homes, stage, short, sizes, null=False)
             encoded = await homes.again(partial(stage, "keys", rows.encode, keys, homes.made))
             x = _array(encoded, keys, sizes)
