@@ -18,7 +18,7 @@ from distributed import Client, Future, futures_of, get_worker
 from fpmdask.apps.dealing import Piece, dealt
 from fpmdask.apps.homes import Homes, token
 from fpmdask.apps.inputs import finished, taking_part
-from fpmdask.apps.matmul.blas import gemm_accumulate
+from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator.blas_threads import blas_threads
@@ -113,7 +113,7 @@ async def _made(
             shares[worker] += length
     busy = {worker: count for worker, count in shares.items() if count and worker in there}
     dealt_out = dealt(lengths, held, busy or {min(there): 1})
-    tasks = _Tasks(spec, where)
+    tasks = _Tasks(spec, where, transposed(a, b))
     sums = {
         worker: tasks.sum_of(worker, n, [piece for piece in own if piece.size])
         for n, (worker, own) in enumerate(dealt_out.items())
@@ -137,8 +137,8 @@ async def _made(
 class _Tasks:
     """Tasks for sums over ranges of K, and for the parts of C that these are added up to."""
 
-    def __init__(self, spec: MatmulSpec, where: Mapping[Any, str]) -> None:
-        self.spec, self.where = spec, where
+    def __init__(self, spec: MatmulSpec, where: Mapping[Any, str], same: str | None) -> None:
+        self.spec, self.where, self.same = spec, where, same
         self.name, self.cut = token("sums"), token("sums-cut")
         self.made: dict[Any, GraphNode] = {}
         self.pins: dict[Any, str] = {}
@@ -154,15 +154,12 @@ class _Tasks:
         """Add what a worker multiplies."""
         spec = self.spec
         ranges, of_a, of_b = [], [], []
+        # of a matrix and its transpose, only one is needed
+        tops = range(0 if self.same == "a" else len(spec.a_chunks[0]))
+        lefts = range(0 if self.same == "b" else len(spec.b_chunks[1]))
         for (column, *in_a), (row, *in_b) in in_chunks(spec, pieces):
-            left = [
-                self._given(worker, spec.key(spec.a_name, (i, column)), 1, *in_a)
-                for i in range(len(spec.a_chunks[0]))
-            ]
-            right = [
-                self._given(worker, spec.key(spec.b_name, (row, j)), 0, *in_b)
-                for j in range(len(spec.b_chunks[1]))
-            ]
+            left = [self._given(worker, spec.key(spec.a_name, (i, column)), 1, *in_a) for i in tops]
+            right = [self._given(worker, spec.key(spec.b_name, (row, j)), 0, *in_b) for j in lefts]
             of_a += [ref for ref, _ in left]
             of_b += [ref for ref, _ in right]
             ranges.append(([at for _, at in left], [at for _, at in right]))
@@ -196,6 +193,20 @@ class _Tasks:
         return here, (0, high - low)
 
 
+def transposed(a: da.Array, b: da.Array) -> str | None:
+    """Tell which of two arrays, "a" or "b", is made by transposing the other; None for neither.
+
+    Examples
+    --------
+    >>> x = da.ones((9, 2))
+    >>> transposed(x.T, x), transposed(x, x.T), transposed(da.zeros((2, 9)), x)
+    ('a', 'b', None)
+    """
+    if a.name == b.T.name:
+        return "a"
+    return "b" if b.name == a.T.name else None
+
+
 # ---- tasks
 
 
@@ -218,9 +229,14 @@ def summed(
         The `MatmulSpec`.
     ranges
         For each range, where it is in the columns of each chunk of A, from top to bottom, and in
-        the rows of each chunk of B, from left to right.
+        the rows of each chunk of B, from left to right. Without any of one, it is the other's
+        transpose.
     of_a, of_b
         These chunks, those of one range after the other.
+
+    Notes
+    -----
+    Of a matrix by its transpose the half on and above the diagonal is computed, and mirrored.
     """
     began = time.perf_counter()
     spec = MatmulSpec.from_json(product)
@@ -228,18 +244,24 @@ def summed(
     c = np.zeros((rows, columns), dtype=spec.sums)
     tops, lefts = ([*accumulate(n, initial=0)] for n in (spec.a_chunks[0], spec.b_chunks[1]))
     lefts_of_a, rights_of_b = iter(of_a), iter(of_b)
+    half = any(not at_a or not at_b for at_a, at_b in ranges)
     threads = get_worker().state.nthreads
     with blas_threads.limited(threads):
         for at_a, at_b in ranges:
             left = [_checked(spec, spec.a_name, next(lefts_of_a))[:, i:j] for i, j in at_a]
             right = [_checked(spec, spec.b_name, next(rights_of_b))[i:j] for i, j in at_b]
-            for (top, bottom), some in zip(pairwise(tops), left, strict=True):
-                for (first, last), more in zip(pairwise(lefts), right, strict=True):
-                    target = c[top:bottom, first:last]
-                    if _mirrored(some, more):
+            left = left or [x.T for x in right]
+            right = right or [x.T for x in left]
+            for m, some in enumerate(left):
+                for n, more in enumerate(right[m:] if half else right, m if half else 0):
+                    target = c[tops[m] : tops[m + 1], lefts[n] : lefts[n + 1]]
+                    if uses_blas(spec.dtype) and _mirrored(some, more):
                         target += some @ more  # NumPy makes half of it and mirrors that
                     else:
                         gemm_accumulate(some, more, target, threads=threads)
+        if half:
+            for top, bottom in pairwise(tops):
+                c[bottom:, top:bottom] = c[top:bottom, bottom:].T
     return c, time.perf_counter() - began
 
 

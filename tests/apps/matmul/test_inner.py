@@ -114,6 +114,26 @@ async def test_vectors_numpy_and_lazy_inputs(c, s, *workers):
     np.testing.assert_allclose(await c.compute(found), full @ full.T)
 
 
+@cluster(nthreads=2)
+async def test_a_matrix_by_its_transpose_is_received_once(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    balancer = await fpmdask.Balancer(c)
+    for dtype in ("f8", "c8", "i2", "f2"):
+        values = (RANDOM.random((900, 8)) * 9).astype(dtype)
+        tall = c.persist(chunked(values, 900, 3))  # all of a column on one worker
+        await wait(tall)
+        expected = values.T @ values
+        for a, b in ((tall.T, tall), (other := c.persist(tall.T), other.T)):
+            found = await balancer.matmul(a, b, layout="inner")
+            report = balancer.report
+            sums = 2 * expected.size * 8
+            assert report.bytes_moved <= values.nbytes + sums
+            np.testing.assert_allclose(await c.compute(found), expected, rtol=1e-2)
+            assert found.dtype == expected.dtype
+        conjugated = await balancer.matmul(tall.conj().T, tall, layout="inner")
+        np.testing.assert_allclose(await c.compute(conjugated), values.conj().T @ values, rtol=1e-2)
+
+
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 @cluster()
 async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, when, monkeypatch):
