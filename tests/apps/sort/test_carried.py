@@ -150,6 +150,20 @@ async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatc
     await check_sorted(c, found, pdf, "whole")
 
 
+@cluster(workers=2)
+async def test_runs_and_parts_of_rows_have_to_fit_together(c, s, *workers, monkeypatch):
+    """Where one worker holds all rows: neither what these need nor its share is too much alone."""
+    free = "fpmdask.apps.sort.run.free_nbytes"
+    monkeypatch.setattr(free, lambda context, address: 58 * ROWS)
+    balancer = await fpmdask.Balancer(c)
+    pdf = PLAIN[["whole"]]
+    x = c.persist(frame_of(pdf, 2), workers=[workers[0].address])
+    await wait(x)
+    found = await balancer.sort_values(x, "whole")
+    assert "do not fit" in balancer.report.layout["rows"]
+    await check_sorted(c, found, pdf, "whole")
+
+
 @cluster()
 async def test_rows_without_a_value_are_on_all_workers(c, s, *workers):
     """Whichever way they go: they have one prefix."""
