@@ -222,7 +222,10 @@ class Sorting(Attempt):
         }
         self.dispatch(sort_share, orders)
 
+        # rows that travel are put in order where they are, however many that is
+        self.work = sizes if spec.payload is not None else {}
         told = await self.everyone("samples", "sort")
+        self.work = {}
         runs = [(w, n) for w in self.workers for n in range(len(told[w]["sizes"]))]
         told_sizes = {worker: list(told[worker]["sizes"]) for worker in self.workers}
         samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]

@@ -1,8 +1,10 @@
 """Rows that travel with their keys: frames of NumPy's dtypes, on workers that differ and leave."""
 
 import asyncio
+import time
 from itertools import pairwise
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -240,6 +242,25 @@ async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, step)
     await check_sorted(c, found, PLAIN, "float")
     del found, x
     await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_who_holds_all_rows_is_not_taken_for_hanging(
+    c, s, *workers, no_other_way, monkeypatch
+):
+    def slowly(*given):
+        time.sleep(2.5)
+        return gathered(*given)
+
+    monkeypatch.setattr(payload, "gathered", slowly)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(PLAIN), workers=[workers[0].address])
+    await wait(x)
+    with dask.config.set({"fpmdask.hang": "1s"}):
+        found = await balancer.sort_values(x, "float")
+    assert not balancer.report.left_out
+    await check_sorted(c, found, PLAIN, "float")
 
 
 @cluster()
