@@ -141,6 +141,16 @@ async def test_partitions_of_several_dtypes(c, s, *workers):
             np.testing.assert_array_equal((await c.compute(found)).v, kept.k)
 
 
+@cluster()
+async def test_the_report_says_that_keys_do_not_hold_all(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(frames, "words_needed", lambda *given: 2)
+    balancer = await fpmdask.Balancer(c)
+    by = ["float", "whole", "date"]
+    found = await balancer.sort_values(frame_of(PLAIN), by)
+    await check_sorted(c, found, PLAIN, by)
+    assert "keys of 2 words do not hold all" in balancer.report.layout["rows"]
+
+
 @cluster(workers=2)
 async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatch):
     free = "fpmdask.apps.sort.run.free_nbytes"
