@@ -40,6 +40,20 @@ KEYS = [
 ]
 
 
+def of_all_widths():
+    random = np.random.default_rng(4)
+    columns = {}
+    for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"):
+        ends = np.iinfo(kind)
+        columns[kind] = random.integers(ends.min, ends.max, ROWS, kind, endpoint=True)
+    floats = random.choice([-0.0, 0.0, -np.inf, np.inf, np.nan, 1.5, -2.0], ROWS)
+    for kind in ("f2", "f4", "f8", "c8"):
+        columns[kind] = floats.astype(kind)
+    for kind in ("M8[s]", "M8[ms]", "m8[s]"):
+        columns[kind] = random.integers(-9, 9, ROWS).view(kind)
+    return pd.DataFrame(columns, PLAIN.index)
+
+
 @pytest.fixture
 def no_other_way(monkeypatch):
     """Rows that do not travel with their keys fail."""
@@ -72,6 +86,17 @@ async def test_plain_rows_sort_as_in_pandas(c, s, *workers, no_other_way, short_
     await nothing_left(s)
 
 
+@pytest.mark.slow
+@cluster()
+async def test_columns_of_all_widths_sort_as_in_pandas(c, s, *workers, no_other_way):
+    balancer = await fpmdask.Balancer(c)
+    pdf = of_all_widths()
+    x = c.persist(frame_of(pdf))
+    for n, by in enumerate(pdf.columns.drop("c8")):  # complex numbers travel, but have no order
+        found = await balancer.sort_values(x, by, n % 2 == 0)
+        await check_sorted(c, found, pdf, by, n % 2 == 0)
+
+
 @cluster()
 async def test_labels_of_any_kind_and_no_columns(c, s, *workers, no_other_way):
     balancer = await fpmdask.Balancer(c)
@@ -98,10 +123,11 @@ async def test_rows_of_one_prefix_are_put_in_order_in_one_part(
     assert min(await c.gather(c.map(len, futures_of(found), pure=False))) > ROWS / 4
 
 
-@pytest.mark.parametrize("lost", ["raw", "frames"])
+@pytest.mark.parametrize(("lost", "words"), [("raw", 1), ("frames", 1), ("frames", 2)])
 @cluster()
-async def test_what_is_lost_is_made_again(c, s, *workers, lost, no_other_way, monkeypatch):
+async def test_what_is_lost_is_made_again(c, s, *workers, lost, words, no_other_way, monkeypatch):
     """Before frames are made of what the run has published, and after that."""
+    monkeypatch.setattr(frames, "words_needed", lambda *given: words)
     left = []
 
     async def framed(homes, made, *given):
