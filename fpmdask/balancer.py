@@ -479,9 +479,10 @@ class Balancer:
         -----
         Workers that hold more rows than they have a share of hand some over first. Rows become keys
         of 64 bits where that suffices (up to 512 otherwise) that end in the row's number, which are
-        sorted as by `sort`. Columns of NumPy's dtypes travel with the keys; of other frames, and
-        where a worker is lost or memory is short, each row moves once afterwards, to where its key
-        is. The step that needs a lost worker starts over.
+        sorted as by `sort`. Columns of NumPy's dtypes travel with the keys. Of other frames each
+        row moves once afterwards, to where its key is; also where the index alone is sorted by,
+        ascending, where keys of more than 64 bits do not hold all columns of `by`, and where a
+        worker is lost or memory is short. The step that needs a lost worker starts over.
 
         Rows whose keys are equal in what of them fits are sorted where they end up, which is one
         partition for all of them: partitions are uneven where very many rows agree in the first

@@ -102,7 +102,8 @@ class Report:
         the name of the part's worker.
     layout : dict
         ``name`` of the layout of a product and ``why`` it was taken; ``transposed`` where it is one
-        of the transpose of C, whose units are columns; empty for others.
+        of the transpose of C, whose units are columns. Of a sort of a frame ``rows``: how these
+        moved, and why. Empty for others.
     links : dict
         Worker name → seconds per byte that it receives and sends, where that was measured.
     predicted_seconds : float or None

@@ -136,6 +136,8 @@ async def _sort_persisted(
         if "left" not in value:
             with suppress(ChunksLostError):  # what was published, perhaps
                 parts = await carried(homes, value, bundles, partitions, form)
+    elif like is not None:
+        why = f"keys of {keys.words} words do not hold all that rows are sorted by"
     del encoded
     if not parts:
         # rows without a value are not told apart by keys with which they were to travel

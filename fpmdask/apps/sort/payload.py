@@ -60,6 +60,11 @@ class Payload:
         return sum(word.itemsize for word in self.words) + 16
 
     @property
+    def nbytes_in_part(self) -> int:
+        """Bytes that a row of a part takes: columns as they came and in order, and its place."""
+        return 2 * sum(word.itemsize for word in self.words) + 8
+
+    @property
     def first(self) -> np.ndarray:
         """For each partition, the place of its first row in its chunk."""
         found = np.zeros(len(self.sizes), np.int64)

@@ -198,10 +198,14 @@ class Sorting(Attempt):
             raise LostWorker("a worker left before the sort began")
         # without `extra`: what a part needs of it bounds the share, a run needs none
         room = {w: free_nbytes(context, w) / spec.nbytes_per_key for w in busy}
-        # what is put in order with a run's keys takes as much room as so many other keys
-        along = 1 + (spec.payload.nbytes_per_row / spec.nbytes_per_key if spec.payload else 0)
+        along = in_part = 1.0
+        if spec.payload is not None:
+            # what goes with a run's keys takes as much room as so many other keys; what goes with
+            # those of a part, too, and runs are kept until all parts are made
+            along += spec.payload.nbytes_per_row / spec.nbytes_per_key
+            in_part += spec.payload.nbytes_in_part / spec.nbytes_per_key
         check_fits(
-            {context.name(worker): along * sizes[worker] + busy[worker] for worker in busy},
+            {context.name(w): along * sizes[w] + in_part * busy[w] for w in busy},
             {context.name(worker): keys for worker, keys in room.items()},
         )
         least = min(size for _, size in _parts(context, busy))
@@ -218,7 +222,10 @@ class Sorting(Attempt):
         }
         self.dispatch(sort_share, orders)
 
+        # rows that travel are put in order where they are, however many that is
+        self.work = sizes if spec.payload is not None else {}
         told = await self.everyone("samples", "sort")
+        self.work = {}
         runs = [(w, n) for w in self.workers for n in range(len(told[w]["sizes"]))]
         told_sizes = {worker: list(told[worker]["sizes"]) for worker in self.workers}
         samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]

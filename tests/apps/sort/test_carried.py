@@ -1,8 +1,10 @@
 """Rows that travel with their keys: frames of NumPy's dtypes, on workers that differ and leave."""
 
 import asyncio
+import time
 from itertools import pairwise
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -38,6 +40,20 @@ KEYS = [
 ]
 
 
+def of_all_widths():
+    random = np.random.default_rng(4)
+    columns = {}
+    for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"):
+        ends = np.iinfo(kind)
+        columns[kind] = random.integers(ends.min, ends.max, ROWS, kind, endpoint=True)
+    floats = random.choice([-0.0, 0.0, -np.inf, np.inf, np.nan, 1.5, -2.0], ROWS)
+    for kind in ("f2", "f4", "f8", "c8"):
+        columns[kind] = floats.astype(kind)
+    for kind in ("M8[s]", "M8[ms]", "m8[s]"):
+        columns[kind] = random.integers(-9, 9, ROWS).view(kind)
+    return pd.DataFrame(columns, PLAIN.index)
+
+
 @pytest.fixture
 def no_other_way(monkeypatch):
     """Rows that do not travel with their keys fail."""
@@ -70,6 +86,17 @@ async def test_plain_rows_sort_as_in_pandas(c, s, *workers, no_other_way, short_
     await nothing_left(s)
 
 
+@pytest.mark.slow
+@cluster()
+async def test_columns_of_all_widths_sort_as_in_pandas(c, s, *workers, no_other_way):
+    balancer = await fpmdask.Balancer(c)
+    pdf = of_all_widths()
+    x = c.persist(frame_of(pdf))
+    for n, by in enumerate(pdf.columns.drop("c8")):  # complex numbers travel, but have no order
+        found = await balancer.sort_values(x, by, n % 2 == 0)
+        await check_sorted(c, found, pdf, by, n % 2 == 0)
+
+
 @cluster()
 async def test_labels_of_any_kind_and_no_columns(c, s, *workers, no_other_way):
     balancer = await fpmdask.Balancer(c)
@@ -96,10 +123,11 @@ async def test_rows_of_one_prefix_are_put_in_order_in_one_part(
     assert min(await c.gather(c.map(len, futures_of(found), pure=False))) > ROWS / 4
 
 
-@pytest.mark.parametrize("lost", ["raw", "frames"])
+@pytest.mark.parametrize(("lost", "words"), [("raw", 1), ("frames", 1), ("frames", 2)])
 @cluster()
-async def test_what_is_lost_is_made_again(c, s, *workers, lost, no_other_way, monkeypatch):
+async def test_what_is_lost_is_made_again(c, s, *workers, lost, words, no_other_way, monkeypatch):
     """Before frames are made of what the run has published, and after that."""
+    monkeypatch.setattr(frames, "words_needed", lambda *given: words)
     left = []
 
     async def framed(homes, made, *given):
@@ -139,6 +167,16 @@ async def test_partitions_of_several_dtypes(c, s, *workers):
             np.testing.assert_array_equal((await c.compute(found)).v, kept.k)
 
 
+@cluster()
+async def test_the_report_says_that_keys_do_not_hold_all(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(frames, "words_needed", lambda *given: 2)
+    balancer = await fpmdask.Balancer(c)
+    by = ["float", "whole", "date"]
+    found = await balancer.sort_values(frame_of(PLAIN), by)
+    await check_sorted(c, found, PLAIN, by)
+    assert "keys of 2 words do not hold all" in balancer.report.layout["rows"]
+
+
 @cluster(workers=2)
 async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatch):
     free = "fpmdask.apps.sort.run.free_nbytes"
@@ -146,6 +184,20 @@ async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatc
     balancer = await fpmdask.Balancer(c)
     pdf = PLAIN[["whole"]]
     found = await balancer.sort_values(frame_of(pdf), "whole")
+    assert "do not fit" in balancer.report.layout["rows"]
+    await check_sorted(c, found, pdf, "whole")
+
+
+@cluster(workers=2)
+async def test_runs_and_parts_of_rows_have_to_fit_together(c, s, *workers, monkeypatch):
+    """Where one worker holds all rows: neither what these need nor its share is too much alone."""
+    free = "fpmdask.apps.sort.run.free_nbytes"
+    monkeypatch.setattr(free, lambda context, address: 58 * ROWS)
+    balancer = await fpmdask.Balancer(c)
+    pdf = PLAIN[["whole"]]
+    x = c.persist(frame_of(pdf, 2), workers=[workers[0].address])
+    await wait(x)
+    found = await balancer.sort_values(x, "whole")
     assert "do not fit" in balancer.report.layout["rows"]
     await check_sorted(c, found, pdf, "whole")
 
@@ -226,6 +278,25 @@ async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, step)
     await check_sorted(c, found, PLAIN, "float")
     del found, x
     await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_who_holds_all_rows_is_not_taken_for_hanging(
+    c, s, *workers, no_other_way, monkeypatch
+):
+    def slowly(*given):
+        time.sleep(2.5)
+        return gathered(*given)
+
+    monkeypatch.setattr(payload, "gathered", slowly)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(frame_of(PLAIN), workers=[workers[0].address])
+    await wait(x)
+    with dask.config.set({"fpmdask.hang": "1s"}):
+        found = await balancer.sort_values(x, "float")
+    assert not balancer.report.left_out
+    await check_sorted(c, found, PLAIN, "float")
 
 
 @cluster()
