@@ -192,7 +192,8 @@ class _Tasks:
         if high - low == shape[axis]:
             return TaskRef(key), (low, high)
         owner = self.where[key]
-        here = self.add((self.cut, *key, low, high), owner, between, axis, low, high, TaskRef(key))
+        cut = self.cut, axis, *key, low, high  # of A by itself a chunk may be cut both ways
+        here = self.add(cut, owner, between, axis, low, high, TaskRef(key))
         return here, (0, high - low)
 
 

@@ -202,6 +202,25 @@ async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypat
 
 
 @cluster()
+async def test_a_matrix_by_itself(c, s, *workers, monkeypatch):
+    """The same chunk is cut by columns for A and by rows for B."""
+
+    async def measured(context, units, *given):
+        await original(context, units, *given)
+        return dict(zip(sorted(context.workers), (6, 3, 1), strict=True))
+
+    original = ranges._measured
+    monkeypatch.setattr(ranges, "_measured", measured)
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random((90, 90))
+    x = c.persist(chunked(values, 30, 30))
+    await wait(x)
+    found = await balancer.matmul(x, x, layout="inner")
+    np.testing.assert_allclose(await c.compute(found), values @ values)
+
+
+@cluster()
 async def test_named_workers_only(c, s, *workers, monkeypatch):
     monkeypatch.setattr(ranges, "LEAST_NBYTES", 0)
     balancer = await fpmdask.Balancer(c, workers=["0", "2"])
