@@ -18,7 +18,7 @@ from distributed import Client, Future, futures_of, get_worker
 from fpmdask.apps.dealing import Piece, dealt
 from fpmdask.apps.homes import Homes, token
 from fpmdask.apps.inputs import finished, taking_part
-from fpmdask.apps.matmul.blas import gemm_accumulate
+from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator.blas_threads import blas_threads
@@ -237,7 +237,7 @@ def summed(
             for (top, bottom), some in zip(pairwise(tops), left, strict=True):
                 for (first, last), more in zip(pairwise(lefts), right, strict=True):
                     target = c[top:bottom, first:last]
-                    if _mirrored(some, more):
+                    if uses_blas(spec.dtype) and _mirrored(some, more):
                         target += some @ more  # NumPy makes half of it and mirrors that
                     else:
                         gemm_accumulate(some, more, target, threads=threads)

@@ -65,6 +65,16 @@ async def test_any_dtype_and_chunks(c, s, *workers):
 
 
 @cluster()
+async def test_halves_are_rounded_once(c, s, *workers):
+    """Also those of a matrix by its own transpose, a chunk of which sums up to what is no half."""
+    balancer = await fpmdask.Balancer(c)
+    tall = c.persist(da.ones((5 * 2049, 2), chunks=(2049, 2), dtype="f2"))
+    await wait(tall)
+    found = await balancer.matmul(tall.T, tall, layout="inner")
+    np.testing.assert_array_equal(await c.compute(found), np.full((2, 2), 5 * 2049, "f2"))
+
+
+@cluster()
 async def test_parts_of_a_larger_product_are_on_all_workers(c, s, *workers, monkeypatch):
     monkeypatch.setattr(summed, "ONE_NBYTES", 0)
     balancer = await fpmdask.Balancer(c)
