@@ -241,7 +241,9 @@ async def product(
         if not running.cancelled() and running.exception() is None:
             let_go(client, running.result()[0])  # it was ready just then
         raise
-    a, b = [await in_memory(client, x, request["workers"]) for x in (a, b)]
+    a, b = client.persist([a, b])  # together: what both are made of is read once
+    for x in (a, b):
+        await finished(client, x)
     workers, hang = request["workers"], request["measuring"]["hang"]
     c, sums = await multiply_ranges(client, a, b, check(a, b), value["lines"], workers, hang)
     return a, b, c, sums

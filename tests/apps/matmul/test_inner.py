@@ -124,6 +124,26 @@ async def test_vectors_numpy_and_lazy_inputs(c, s, *workers):
     np.testing.assert_allclose(await c.compute(found), full @ full.T)
 
 
+READ: list[tuple[int, int]] = []
+
+
+def read(block_id):
+    READ.append(block_id)
+    return np.full((10, 500), 1.0 + block_id[1])
+
+
+@cluster()
+async def test_what_both_inputs_are_made_of_is_read_once(c, s, *workers):
+    READ.clear()
+    chunks, meta = ((10,), (500,) * 6), np.empty((0, 0))
+    lazy = da.map_blocks(read, chunks=chunks, dtype=float, meta=meta)
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.matmul(lazy, lazy.T, layout="inner")
+    expected = 500.0 * sum(n * n for n in range(1, 7))
+    np.testing.assert_allclose(await c.compute(found), np.full((10, 10), expected))
+    assert sorted(READ) == [(0, n) for n in range(6)]
+
+
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 @cluster()
 async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, when, monkeypatch):
