@@ -29,7 +29,8 @@ from fpmdask.partition.even import even
 # C of more bytes is added up by all workers, a part by each.
 ONE_NBYTES = 4 << 20
 
-Block = tuple[int, int]
+# From … to, in something so long.
+Range = tuple[int, int, int]
 
 
 async def multiply(
@@ -183,31 +184,35 @@ class _Tasks:
 
     def _given(
         self, worker: str, key: Any, axis: int, low: int, high: int
-    ) -> tuple[TaskRef, tuple[int, int]]:
+    ) -> tuple[TaskRef, Range]:
         """Return a reference to what a worker needs of a chunk, and where in that it is."""
         shape = self.spec.chunk_shape(key)
+        length = shape[axis]
         if self.where[key] == worker:
-            return TaskRef(key), (low, high)
+            return TaskRef(key), (low, high, length)
         self.received[worker] += (high - low) * shape[1 - axis] * self.spec.dtype.itemsize
-        if high - low == shape[axis]:
-            return TaskRef(key), (low, high)
+        if high - low == length:
+            return TaskRef(key), (low, high, length)
         owner = self.where[key]
         cut = self.cut, axis, *key, low, high  # of A by itself a chunk may be cut both ways
-        here = self.add(cut, owner, between, axis, low, high, TaskRef(key))
-        return here, (0, high - low)
+        here = self.add(cut, owner, between, key[0], shape, axis, low, high, TaskRef(key))
+        return here, (0, high - low, high - low)
 
 
 # ---- tasks
 
 
-def between(axis: int, low: int, high: int, chunk: np.ndarray) -> np.ndarray:
+def between(
+    name: str, shape: tuple[int, int], axis: int, low: int, high: int, chunk: np.ndarray
+) -> np.ndarray:
     """Task: some columns (axis 1) or rows (0) of a chunk."""
-    return chunk[:, low:high] if axis else chunk[low:high]
+    found = checked_chunk(name, chunk, shape)
+    return found[:, low:high] if axis else found[low:high]
 
 
 def summed(
     product: Mapping[str, Any],
-    ranges: Sequence[tuple[Sequence[Block], Sequence[Block]]],
+    ranges: Sequence[tuple[Sequence[Range], Sequence[Range]]],
     of_a: Sequence[np.ndarray],
     of_b: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, float]:
@@ -219,7 +224,7 @@ def summed(
         The `MatmulSpec`.
     ranges
         For each range, where it is in the columns of each chunk of A, from top to bottom, and in
-        the rows of each chunk of B, from left to right.
+        the rows of each chunk of B, from left to right, and how many of them that has.
     of_a, of_b
         These chunks, those of one range after the other.
     """
@@ -232,8 +237,14 @@ def summed(
     threads = get_worker().state.nthreads
     with blas_threads.limited(threads):
         for at_a, at_b in ranges:
-            left = [_checked(spec, spec.a_name, next(lefts_of_a))[:, i:j] for i, j in at_a]
-            right = [_checked(spec, spec.b_name, next(rights_of_b))[i:j] for i, j in at_b]
+            left = [
+                _checked(spec, spec.a_name, next(lefts_of_a), (height, length))[:, low:high]
+                for height, (low, high, length) in zip(spec.a_chunks[0], at_a, strict=True)
+            ]
+            right = [
+                _checked(spec, spec.b_name, next(rights_of_b), (length, width))[low:high]
+                for width, (low, high, length) in zip(spec.b_chunks[1], at_b, strict=True)
+            ]
             for (top, bottom), some in zip(pairwise(tops), left, strict=True):
                 for (first, last), more in zip(pairwise(lefts), right, strict=True):
                     target = c[top:bottom, first:last]
@@ -250,8 +261,8 @@ def _mirrored(a: np.ndarray, b: np.ndarray) -> bool:
     return same and a.shape == b.shape[::-1] and a.strides == b.strides[::-1]
 
 
-def _checked(spec: MatmulSpec, name: str, chunk: Any) -> np.ndarray:
-    found = checked_chunk(name, chunk, np.shape(chunk))
+def _checked(spec: MatmulSpec, name: str, chunk: Any, shape: tuple[int, int]) -> np.ndarray:
+    found = checked_chunk(name, chunk, shape)
     spec.check_chunk((name,), found.dtype)
     return found.astype(spec.dtype, copy=False)
 

@@ -194,6 +194,21 @@ async def test_lost_chunks_are_named(c, s, *workers, monkeypatch):
     assert left
 
 
+def longer(chunk):
+    return np.pad(chunk, ((0, 1), (0, 0)))
+
+
+@cluster()
+async def test_chunks_that_are_longer_than_said_are_refused(c, s, *workers):
+    """As by other layouts: their last rows would be left out."""
+    balancer = await fpmdask.Balancer(c)
+    x = da.ones((100, 4), chunks=(50, 4)).map_blocks(longer, dtype=float, meta=np.empty((0, 0)))
+    x = c.persist(x)
+    await wait(x)
+    with pytest.raises(PartitionError, match=r"has the shape \(4, 51\), .* says \(4, 50\)"):
+        await balancer.matmul(x.T, x, layout="inner")
+
+
 @cluster()
 async def test_a_product_that_does_not_fit_several_times_is_refused(c, s, *workers, monkeypatch):
     balancer = await fpmdask.Balancer(c)
