@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -16,7 +16,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of, get_worker
 
 from fpmdask.apps.dealing import Piece, dealt
-from fpmdask.apps.homes import Homes, token
+from fpmdask.apps.homes import HomeLeft, Homes, token
 from fpmdask.apps.inputs import finished, taking_part
 from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
@@ -105,7 +105,11 @@ async def _made(
         futures |= {future.key: future for future in futures_of(x)}
     chunks = [futures[key] for key in spec.keys]
     where = dict(zip(spec.keys, await homes.places(chunks), strict=True))
-    there = await taking_part(homes.client, workers)
+    # on others there is no fpmdask of this version: what they hold is fetched as it lies
+    able = _with_fpmdask(await taking_part(homes.client, None))
+    there = able & (await taking_part(homes.client, workers)).keys()
+    if not there:
+        raise HomeLeft(f"no worker of {workers or 'the cluster'} with fpmdask is connected")
     held = places(spec, {key: [worker] for key, worker in where.items()})
     lengths = [high - low for low, high in segments(spec)]
     shares = Counter(dict(lines or {}))
@@ -114,7 +118,7 @@ async def _made(
             shares[worker] += length
     busy = {worker: count for worker, count in shares.items() if count and worker in there}
     dealt_out = dealt(lengths, held, busy or {min(there): 1})
-    tasks = _Tasks(spec, where)
+    tasks = _Tasks(spec, where, able)
     sums = {
         worker: tasks.sum_of(worker, n, [piece for piece in own if piece.size])
         for n, (worker, own) in enumerate(dealt_out.items())
@@ -135,11 +139,16 @@ async def _made(
     return found[: len(heights)], found[len(heights) :], heights
 
 
+def _with_fpmdask(workers: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the workers that fpmdask has given its resource."""
+    return {address for address, worker in workers.items() if "fpm" in worker["resources"]}
+
+
 class _Tasks:
     """Tasks for sums over ranges of K, and for the parts of C that these are added up to."""
 
-    def __init__(self, spec: MatmulSpec, where: Mapping[Any, str]) -> None:
-        self.spec, self.where = spec, where
+    def __init__(self, spec: MatmulSpec, where: Mapping[Any, str], able: Collection[str]) -> None:
+        self.spec, self.where, self.able = spec, where, able
         self.name, self.cut = token("sums"), token("sums-cut")
         self.made: dict[Any, GraphNode] = {}
         self.pins: dict[Any, str] = {}
@@ -188,12 +197,14 @@ class _Tasks:
         """Return a reference to what a worker needs of a chunk, and where in that it is."""
         shape = self.spec.chunk_shape(key)
         length = shape[axis]
-        if self.where[key] == worker:
-            return TaskRef(key), (low, high, length)
-        self.received[worker] += (high - low) * shape[1 - axis] * self.spec.dtype.itemsize
-        if high - low == length:
-            return TaskRef(key), (low, high, length)
         owner = self.where[key]
+        if worker == owner:
+            return TaskRef(key), (low, high, length)
+        whole = high - low == length or owner not in self.able
+        moved = length if whole else high - low
+        self.received[worker] += moved * shape[1 - axis] * self.spec.dtype.itemsize
+        if whole:
+            return TaskRef(key), (low, high, length)
         cut = self.cut, axis, *key, low, high  # of A by itself a chunk may be cut both ways
         here = self.add(cut, owner, between, key[0], shape, axis, low, high, TaskRef(key))
         return here, (0, high - low, high - low)

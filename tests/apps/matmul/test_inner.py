@@ -6,18 +6,19 @@ from itertools import accumulate, pairwise
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import futures_of, wait
+from distributed import Worker, futures_of, wait
 from distributed.utils_test import gen_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
+from fpmdask.apps import homes
 from fpmdask.apps.dealing import dealt
 from fpmdask.apps.homes import Homes
 from fpmdask.apps.matmul import ranges, summed
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 from tests.apps.sort.test_sort_values import nothing_left
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -276,6 +277,35 @@ async def test_named_workers_only(c, s, *workers, monkeypatch):
     assert sum(balancer.report) == 9000
     full = await c.compute(x)
     np.testing.assert_allclose(await c.compute(found), full @ full.T)
+
+
+@cluster()
+async def test_a_worker_without_fpmdask_only_gives_its_chunks(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    with monkeypatch.context() as patch:
+        patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
+        bare = await Worker(s.address, name="bare", nthreads=1)
+    async with bare:
+        values = RANDOM.random((6, 900))
+        x = chunked(values, 6, 100)
+        x = c.persist(x, workers=[bare.address, workers[0].address])
+        await wait(x)
+        assert any(key[0] == x.name for key in bare.data)
+        found = await balancer.matmul(x, x.T, layout="inner")
+        assert "bare" not in balancer.report.workers
+        assert sum(balancer.report) == 900
+        np.testing.assert_allclose(await c.compute(found), values @ values.T)
+
+
+@cluster()
+async def test_named_workers_that_are_gone_are_named(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(homes, "AGAIN_SECONDS", 0)
+    balancer = await fpmdask.Balancer(c, workers=["1"])
+    x = c.persist(da.random.default_rng(1).random((4, 900), chunks=(4, 100)))
+    await wait(x)
+    monkeypatch.setattr(summed, "finished", leaving(workers[1], [], summed.finished))
+    with pytest.raises(CoordinatorError, match=r"no worker of \['1'\] .*is connected"):
+        await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
 
 
 @st.composite
