@@ -14,6 +14,7 @@ import numpy as np
 from dask._task_spec import Alias, GraphNode, List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of, get_worker
+from distributed.client import FutureCancelledError
 
 from fpmdask.apps.dealing import Piece, dealt
 from fpmdask.apps.homes import HomeLeft, Homes, token
@@ -24,6 +25,7 @@ from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator.blas_threads import blas_threads
 from fpmdask.coordinator.report import Summed
 from fpmdask.coordinator.worker import checked_chunk
+from fpmdask.errors import ChunksLostError
 from fpmdask.partition.even import even
 
 # C of more bytes is added up by all workers, a part by each.
@@ -135,7 +137,14 @@ async def _made(
     for n, (worker, made) in enumerate(sums.items(), len(heights)):
         facts = worker, sum(piece.size for piece in dealt_out[worker]), tasks.received[worker]
         tasks.add((tasks.name, n), worker, told, facts, made)
-    found = await homes.made(tasks.name, tasks.made, tasks.pins, chunks, {})
+    try:
+        found = await homes.made(tasks.name, tasks.made, tasks.pins, chunks, {})
+    except (ChunksLostError, FutureCancelledError):
+        # what is made of lost chunks is lost with them, but the caller knows only these
+        for x in (a, b):
+            if any(future.cancelled() for future in futures_of(x)):
+                await finished(homes.client, x)
+        raise
     return found[: len(heights)], found[len(heights) :], heights
 
 

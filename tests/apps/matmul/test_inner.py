@@ -182,15 +182,26 @@ def leaving(worker, left, original):
     return finished
 
 
+@pytest.mark.parametrize("when", ["before", "within"])
 @cluster()
-async def test_lost_chunks_are_named(c, s, *workers, monkeypatch):
+async def test_lost_chunks_are_named(c, s, *workers, when, monkeypatch):
+    async def made(self, *given):
+        if not left:
+            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+            await asyncio.sleep(0)
+        return await original(self, *given)
+
+    original = Homes.made
     pieces = {("given", 0, n): RANDOM.random((4, 50)) for n in range(6)}
     futures = await c.scatter(pieces, direct=True, hash=False)
     x = da.Array(futures, "given", chunks=((4,), (50,) * 6), dtype=float)
     left = []
-    monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+    if when == "before":
+        monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+    else:
+        monkeypatch.setattr(Homes, "made", made)
     balancer = await fpmdask.Balancer(c)
-    with pytest.raises(ChunksLostError, match="given"):
+    with pytest.raises(ChunksLostError, match=r"\('given', 0, "):
         await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
     assert left
 
