@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 
 import dask.array as da
 import numpy as np
@@ -256,6 +257,40 @@ async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypat
     np.testing.assert_allclose(await c.compute(found), full @ full.T)
     with pytest.raises(PartitionError, match="leave one of them out"):
         await balancer.matmul(x, x.T, layout="inner", distribution={"0": 40})
+
+
+@cluster()
+async def test_no_worker_is_handed_more_than_it_has_memory_for(c, s, *workers, monkeypatch):
+    async def measured(context, units, *given):
+        await original(context, units, *given)
+        return dict(zip(sorted(context.workers), (8, 1, 1), strict=True))
+
+    original = ranges._measured
+    monkeypatch.setattr(ranges, "_measured", measured)
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    free = 3 * 40 * 40 * 8 + 1000 * 80 * 8  # the sums, and 1000 lines more
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: free)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.default_rng(1).random((40, 9000), chunks=(40, 500)))
+    await wait(x)
+    held = [500 * sum(key[0] == x.name for key in worker.data) for worker in workers]
+    held = dict(zip((worker.address for worker in workers), held, strict=True))
+    found = await balancer.matmul(x, x.T, layout="inner")
+    shares = dict(zip(balancer.report.addresses, balancer.report, strict=True))
+    assert held[min(held)] < shares[min(held)] <= held[min(held)] + 1000
+    full = await c.compute(x)
+    np.testing.assert_allclose(await c.compute(found), full @ full.T)
+
+
+def test_spilled_and_lazy_inputs_need_memory(monkeypatch):
+    thin = da.zeros((32, 100_000), chunks=10_000)
+    spec = spec_of(thin, thin.T)
+    state = SimpleNamespace(memory=SimpleNamespace(spilled=300))
+    scheduler = SimpleNamespace(workers={"u": state})
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: 1e9)
+    for lazy, left in (([], 1e9 - 300), ([thin.name], 1e9 - 300 - 32 * 100_000 * 8 / 4)):
+        context = SimpleNamespace(spec={"lazy": lazy}, scheduler=scheduler)
+        assert ranges._room(context, spec, "u", 4) == left
 
 
 @cluster()
