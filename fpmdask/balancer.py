@@ -14,7 +14,7 @@ from distributed import Client
 from fpmdask.coordinator import arguments, config, proxy
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
-from fpmdask.coordinator.report import Report, build
+from fpmdask.coordinator.report import Report, Summed, build
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
@@ -345,15 +345,13 @@ class Balancer:
             out = target.check_out(out, spec.shape[::2], index, spec.dtype)
             target.check_apart(out, a, b)
             into = stored.multiply_into
-            return self._sync(into, self.client, a, b, index, out, request, self._follow)
-        return self._sync(self._matmul, a, b, index, request)
+            return self._sync(self._matmul, into, a, b, index, out, request)
+        return self._sync(self._matmul, arrays.multiply, a, b, index, request)
 
     async def _matmul(
-        self, a: Any, b: Any, index: tuple[Any, ...], request: dict[str, Any]
+        self, multiply: Callable[..., Awaitable[tuple[da.Array, Summed | None]]], *given: Any
     ) -> da.Array:
-        from fpmdask.apps.matmul import arrays
-
-        c, sums = await arrays.multiply(self.client, a, b, index, request, self._follow)
+        c, sums = await multiply(self.client, *given, self._follow)
         if sums is not None:
             assert self.report is not None
             self.report = self.report.with_sums(sums)
