@@ -244,8 +244,16 @@ async def product(
     a, b = client.persist([a, b])  # together: what both are made of is read once
     for x in (a, b):
         await finished(client, x)
-    workers, hang = request["workers"], request["measuring"]["hang"]
-    c, sums = await multiply_ranges(client, a, b, check(a, b), value["lines"], workers, hang)
+    c, sums = await multiply_ranges(
+        client,
+        a,
+        b,
+        check(a, b),
+        value["lines"],
+        request["workers"],
+        request["measuring"]["hang"],
+        request["recovery"],
+    )
     return a, b, c, sums
 
 

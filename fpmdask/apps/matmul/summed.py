@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,6 +24,7 @@ from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator.blas_threads import blas_threads
+from fpmdask.coordinator.chunks import named
 from fpmdask.coordinator.report import Summed
 from fpmdask.coordinator.worker import checked_chunk
 from fpmdask.errors import ChunksLostError
@@ -43,6 +45,7 @@ async def multiply(
     lines: Mapping[str, int] | None,
     workers: Sequence[str] | None,
     hang: float,
+    recovery: float,
 ) -> tuple[da.Array, Summed]:
     """Return C = A·B, and what it took.
 
@@ -58,6 +61,8 @@ async def multiply(
         Names or addresses of those that take part; None for all.
     hang
         As for `Homes`.
+    recovery
+        Seconds for which lost chunks of A and B are waited for.
 
     Raises
     ------
@@ -74,7 +79,8 @@ async def multiply(
     """
     began = time.perf_counter()
     homes = Homes(client, hang)
-    parts, facts, heights = await homes.again(partial(_made, homes, a, b, spec, lines, workers))
+    stage = partial(_made, homes, a, b, spec, lines, workers, recovery)
+    parts, facts, heights = await homes.again(stage)
     shares = await client.gather(facts)
     name = token("inner")
     graph: dict[Any, GraphNode] = {
@@ -99,11 +105,12 @@ async def _made(
     spec: MatmulSpec,
     lines: Mapping[str, int] | None,
     workers: Sequence[str] | None,
+    recovery: float,
 ) -> tuple[list[Future[Any]], list[Future[Any]], list[int]]:
     """Return the parts of C, what the workers tell of their sums, and the rows of the parts."""
     futures: dict[Any, Future[Any]] = {}
     for x in (a, b):
-        await finished(homes.client, x)
+        await _again(homes.client, x, recovery)
         futures |= {future.key: future for future in futures_of(x)}
     chunks = [futures[key] for key in spec.keys]
     where = dict(zip(spec.keys, await homes.places(chunks), strict=True))
@@ -143,9 +150,27 @@ async def _made(
         # what is made of lost chunks is lost with them, but the caller knows only these
         for x in (a, b):
             if any(future.cancelled() for future in futures_of(x)):
-                await finished(homes.client, x)
+                await _again(homes.client, x, recovery)
         raise
     return found[: len(heights)], found[len(heights) :], heights
+
+
+async def _again(client: Client, x: da.Array, recovery: float) -> None:
+    """Wait for chunks that were in memory, which may have to be made again.
+
+    Raises
+    ------
+    ChunksLostError
+        If a chunk cannot be made again, or is not within these seconds.
+    """
+    try:
+        await asyncio.wait_for(finished(client, x), recovery)
+    except TimeoutError:
+        missing = [future.key for future in futures_of(x) if not future.done()]
+        raise ChunksLostError(
+            f"{len(missing)} input chunks were not made again within {recovery:g} s: "
+            f"{named(missing)}"
+        ) from None
 
 
 def _with_fpmdask(workers: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -28,7 +28,8 @@ RANDOM = np.random.default_rng(0)
 
 def cluster(workers=3, nthreads=1, **options):
     threads = [("127.0.0.1", nthreads)] * workers
-    return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=60, **options)
+    settings = {"client": True, "nthreads": threads, "config": CONFIG, "timeout": 60}
+    return gen_cluster(**{**settings, **options})
 
 
 def chunked(values, rows, columns):
@@ -205,6 +206,25 @@ async def test_lost_chunks_are_named(c, s, *workers, when, monkeypatch):
     with pytest.raises(ChunksLostError, match=r"\('given', 0, "):
         await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
     assert left
+
+
+@cluster(config={**CONFIG, "fpmdask.recovery": "0.2s"})
+async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *workers, monkeypatch):
+    async def made(self, *given):
+        left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+        await asyncio.sleep(0)
+        return await original(self, *given)
+
+    left = []
+    original = Homes.made
+    monkeypatch.setattr(Homes, "made", made)
+    balancer = await fpmdask.Balancer(c)
+    x = da.random.default_rng(1).random((4, 900), chunks=(4, 100))
+    x = c.persist(x, workers=[workers[1].address])
+    await wait(x)
+    with pytest.raises(ChunksLostError, match=r"not made again within 0.2 s: "):
+        await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
+    assert len(left) == 1
 
 
 def longer(chunk):
