@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 import dask.array as da
@@ -17,7 +18,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of, get_worker
 from distributed.client import FutureCancelledError
 
-from fpmdask.apps.dealing import Piece, dealt
+from fpmdask.apps.dealing import dealt
 from fpmdask.apps.homes import HomeLeft, Homes, token
 from fpmdask.apps.inputs import finished, taking_part
 from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
@@ -33,7 +34,9 @@ from fpmdask.partition.even import even
 # C of more bytes is added up by all workers, a part by each.
 ONE_NBYTES = 4 << 20
 
-# From … to, in something so long.
+# The number of a chunk along K, and from … to in it.
+InChunk = tuple[int, int, int]
+# From … to, in what is so long.
 Range = tuple[int, int, int]
 
 
@@ -126,12 +129,17 @@ async def _made(
         for length, (worker,) in zip(lengths, held, strict=True):
             shares[worker] += length
     busy = {worker: count for worker, count in shares.items() if count and worker in there}
-    dealt_out = dealt(lengths, held, busy or {min(there): 1})
+    dealt_out = {
+        worker: [piece for piece in own if piece.size]
+        for worker, own in dealt(lengths, held, busy or {min(there): 1}).items()
+    }
     tasks = _Tasks(spec, where, able)
+    # of all pieces at once, as it goes through all chunks
+    at = iter(in_chunks(spec, [*chain.from_iterable(dealt_out.values())]))
     sums = {
-        worker: tasks.sum_of(worker, n, [piece for piece in own if piece.size])
+        worker: tasks.sum_of(worker, n, [*islice(at, len(own))])
         for n, (worker, own) in enumerate(dealt_out.items())
-        if any(piece.size for piece in own)
+        if own
     }
     rows, _, columns = spec.shape
     many = rows * columns * spec.dtype.itemsize > ONE_NBYTES
@@ -183,6 +191,10 @@ class _Tasks:
 
     def __init__(self, spec: MatmulSpec, where: Mapping[Any, str], able: Collection[str]) -> None:
         self.spec, self.where, self.able = spec, where, able
+        # how K is cut matters to no task, and would be most of it
+        depth = (spec.shape[1],)
+        a_chunks, b_chunks = (spec.a_chunks[0], depth), (depth, spec.b_chunks[1])
+        self.product = replace(spec, a_chunks=a_chunks, b_chunks=b_chunks).to_json()
         self.name, self.cut = token("sums"), token("sums-cut")
         self.made: dict[Any, GraphNode] = {}
         self.pins: dict[Any, str] = {}
@@ -194,11 +206,11 @@ class _Tasks:
         self.pins[key] = worker
         return TaskRef(key)
 
-    def sum_of(self, worker: str, number: int, pieces: Sequence[Piece]) -> TaskRef:
-        """Add what a worker multiplies."""
+    def sum_of(self, worker: str, number: int, own: Sequence[tuple[InChunk, InChunk]]) -> TaskRef:
+        """Add what a worker multiplies: ranges of K in chunks of A and of B."""
         spec = self.spec
         ranges, of_a, of_b = [], [], []
-        for (column, *in_a), (row, *in_b) in in_chunks(spec, pieces):
+        for (column, *in_a), (row, *in_b) in own:
             left = [
                 self._given(worker, spec.key(spec.a_name, (i, column)), 1, *in_a)
                 for i in range(len(spec.a_chunks[0]))
@@ -210,7 +222,7 @@ class _Tasks:
             of_a += [ref for ref, _ in left]
             of_b += [ref for ref, _ in right]
             ranges.append(([at for _, at in left], [at for _, at in right]))
-        given = spec.to_json(), ranges, List(*of_a), List(*of_b)
+        given = self.product, ranges, List(*of_a), List(*of_b)
         return self.add((f"{self.name}-of", number), worker, summed, *given)
 
     def part_of(
@@ -266,7 +278,7 @@ def summed(
     Parameters
     ----------
     product
-        The `MatmulSpec`.
+        The `MatmulSpec`; how it cuts K does not matter.
     ranges
         For each range, where it is in the columns of each chunk of A, from top to bottom, and in
         the rows of each chunk of B, from left to right, and how many of them that has.
