@@ -285,7 +285,9 @@ class Balancer:
         O(workers) tasks. Each worker receives its rows of A and its columns of B once, panel by
         panel, and keeps its part of C and at most two panels of A and B. Who takes lines off
         another receives what these need, too. With ``"inner"`` it is O(chunks + workers²) tasks; a
-        worker receives what others have of its range, and their sums for its part of C.
+        worker receives what others have of its range, and their sums for its part of C. It has its
+        range and three times C in memory at once; lazy inputs are read where Dask has it done, and
+        nobody helps whoever is last.
 
         Nothing is measured where this coordinator has seen products of that dtype with shares of
         about the same size on all these workers, unless `epsilon`, `max_rounds`, `timing` or
