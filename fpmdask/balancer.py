@@ -353,10 +353,18 @@ class Balancer:
     async def _matmul(
         self, multiply: Callable[..., Awaitable[tuple[da.Array, Summed | None]]], *given: Any
     ) -> da.Array:
-        c, sums = await multiply(self.client, *given, self._follow)
-        if sums is not None:
-            assert self.report is not None
-            self.report = self.report.with_sums(sums)
+        reports: list[Report] = []
+
+        async def follow(
+            app: str, spec: dict[str, Any], heard: proxy.Progress | None = None
+        ) -> tuple[Any, Report]:
+            value, report = await self._follow(app, spec, heard)
+            reports.append(report)
+            return value, report
+
+        c, sums = await multiply(self.client, *given, follow)
+        if sums is not None:  # other runs may have ended meanwhile
+            self.report = reports[-1].with_sums(sums)
         return c
 
     async def _persisted(self, x: da.Array) -> da.Array:

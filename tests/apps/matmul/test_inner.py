@@ -16,7 +16,7 @@ import fpmdask
 from fpmdask.apps import homes
 from fpmdask.apps.dealing import dealt
 from fpmdask.apps.homes import Homes
-from fpmdask.apps.matmul import ranges, summed
+from fpmdask.apps.matmul import arrays, ranges, summed
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
@@ -225,6 +225,22 @@ async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *worke
     with pytest.raises(ChunksLostError, match=r"not made again within 0.2 s: "):
         await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
     assert len(left) == 1
+
+
+@cluster()
+async def test_a_run_that_ends_meanwhile_has_its_own_report(c, s, *workers, monkeypatch):
+    async def multiply(*given):
+        made = await original(*given)
+        await balancer.sort(np.arange(99.0))
+        return made
+
+    original = arrays.multiply_ranges
+    monkeypatch.setattr(arrays, "multiply_ranges", multiply)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((4, 900))
+    await balancer.matmul(x, x.T, layout="inner")
+    assert balancer.report.app == "matmul"
+    assert sum(balancer.report) == 900
 
 
 def longer(chunk):
