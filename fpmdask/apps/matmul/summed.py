@@ -128,10 +128,14 @@ async def _made(
     if lines is None:
         for length, (worker,) in zip(lengths, held, strict=True):
             shares[worker] += length
-    busy = {worker: count for worker, count in shares.items() if count and worker in there}
+    busy = {worker: shares[worker] for worker in sorted(there) if shares[worker]}
+    if missing := spec.shape[1] - sum(busy.values()):  # the shares of those that take no part
+        takers = sorted(there) if lines is None or not busy else [*busy]
+        for taker, more in zip(takers, even(missing, len(takers)).tolist(), strict=True):
+            busy[taker] = busy.get(taker, 0) + more
     dealt_out = {
         worker: [piece for piece in own if piece.size]
-        for worker, own in dealt(lengths, held, busy or {min(there): 1}).items()
+        for worker, own in dealt(lengths, held, busy).items()
     }
     tasks = _Tasks(spec, where, able)
     # of all pieces at once, as it goes through all chunks
@@ -144,7 +148,7 @@ async def _made(
     rows, _, columns = spec.shape
     many = rows * columns * spec.dtype.itemsize > ONE_NBYTES
     # all by one worker: the one with most to do has the largest share of the cluster's speed
-    adders = [*sums] if many else [max(sums, key=lambda worker: shares[worker])]
+    adders = [*sums] if many else [max(sums, key=lambda worker: busy[worker])]
     heights = [int(n) for n in even(rows, len(adders)) if n]
     edges = pairwise(accumulate(heights, initial=0))
     for n, (adder, (low, high)) in enumerate(zip(adders, edges, strict=False)):

@@ -362,6 +362,18 @@ async def test_named_workers_only(c, s, *workers, monkeypatch):
 
 
 @cluster()
+async def test_what_others_hold_is_shared_out(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["0", "2"])
+    values = RANDOM.random((4, 9000))
+    x = c.persist(chunked(values, 4, 500), workers=[workers[1].address])
+    await wait(x)
+    found = await balancer.matmul(x, x.T, layout="inner")
+    assert set(balancer.report.workers) == {"0", "2"}
+    assert min(balancer.report) > 3000
+    np.testing.assert_allclose(await c.compute(found), values @ values.T)
+
+
+@cluster()
 async def test_a_worker_without_fpmdask_only_gives_its_chunks(c, s, *workers, monkeypatch):
     balancer = await fpmdask.Balancer(c)
     with monkeypatch.context() as patch:
