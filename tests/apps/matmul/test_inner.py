@@ -189,8 +189,7 @@ def leaving(worker, left, original):
 async def test_lost_chunks_are_named(c, s, *workers, when, monkeypatch):
     async def made(self, *given):
         if not left:
-            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
-            await asyncio.sleep(0)
+            left.append(await workers[1].close(timeout=1))
         return await original(self, *given)
 
     original = Homes.made
@@ -211,8 +210,7 @@ async def test_lost_chunks_are_named(c, s, *workers, when, monkeypatch):
 @cluster(config={**CONFIG, "fpmdask.recovery": "0.2s"})
 async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *workers, monkeypatch):
     async def made(self, *given):
-        left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
-        await asyncio.sleep(0)
+        left.append(await workers[1].close(timeout=1))
         return await original(self, *given)
 
     left = []
