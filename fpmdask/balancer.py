@@ -14,7 +14,7 @@ from distributed import Client
 from fpmdask.coordinator import arguments, config, proxy
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
-from fpmdask.coordinator.report import Report, build
+from fpmdask.coordinator.report import Report, Summed, build
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
@@ -285,7 +285,9 @@ class Balancer:
         O(workers) tasks. Each worker receives its rows of A and its columns of B once, panel by
         panel, and keeps its part of C and at most two panels of A and B. Who takes lines off
         another receives what these need, too. With ``"inner"`` it is O(chunks + workers²) tasks; a
-        worker receives what others have of its range, and their sums for its part of C.
+        worker receives what others have of its range, and their sums for its part of C. It has its
+        range and three times C in memory at once; lazy inputs are read where Dask has it done, and
+        nobody helps whoever is last.
 
         Nothing is measured where this coordinator has seen products of that dtype with shares of
         about the same size on all these workers, unless `epsilon`, `max_rounds`, `timing` or
@@ -345,18 +347,24 @@ class Balancer:
             out = target.check_out(out, spec.shape[::2], index, spec.dtype)
             target.check_apart(out, a, b)
             into = stored.multiply_into
-            return self._sync(into, self.client, a, b, index, out, request, self._follow)
-        return self._sync(self._matmul, a, b, index, request)
+            return self._sync(self._matmul, into, a, b, index, out, request)
+        return self._sync(self._matmul, arrays.multiply, a, b, index, request)
 
     async def _matmul(
-        self, a: Any, b: Any, index: tuple[Any, ...], request: dict[str, Any]
+        self, multiply: Callable[..., Awaitable[tuple[da.Array, Summed | None]]], *given: Any
     ) -> da.Array:
-        from fpmdask.apps.matmul import arrays
+        reports: list[Report] = []
 
-        c, sums = await arrays.multiply(self.client, a, b, index, request, self._follow)
-        if sums is not None:
-            assert self.report is not None
-            self.report = self.report.with_sums(sums)
+        async def follow(
+            app: str, spec: dict[str, Any], heard: proxy.Progress | None = None
+        ) -> tuple[Any, Report]:
+            value, report = await self._follow(app, spec, heard)
+            reports.append(report)
+            return value, report
+
+        c, sums = await multiply(self.client, *given, follow)
+        if sums is not None:  # other runs may have ended meanwhile
+            self.report = reports[-1].with_sums(sums)
         return c
 
     async def _persisted(self, x: da.Array) -> da.Array:

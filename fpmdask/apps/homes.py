@@ -87,7 +87,7 @@ def token(what: str) -> str:
 
 
 class Homes:
-    """Where the tasks of one sort run: on workers that stay.
+    """Where the tasks of one sort or product run: on workers that stay.
 
     Parameters
     ----------

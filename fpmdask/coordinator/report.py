@@ -80,6 +80,7 @@ class Report:
     distribution : numpy.ndarray
         Units per worker, int64: for `Balancer.partition` those of DFPA's best round, for
         `Balancer.matmul` the shares of the product in rows of C, or columns where it has few rows,
+        or columns of A where these are shared out (layout "inner"),
         which are `proposal` unless they were given.
     proposal : numpy.ndarray
         Units per worker by all measurements together, see `fpmdask.partition.Outcome`.

@@ -241,9 +241,19 @@ async def product(
         if not running.cancelled() and running.exception() is None:
             let_go(client, running.result()[0])  # it was ready just then
         raise
-    a, b = [await in_memory(client, x, request["workers"]) for x in (a, b)]
-    workers, hang = request["workers"], request["measuring"]["hang"]
-    c, sums = await multiply_ranges(client, a, b, check(a, b), value["lines"], workers, hang)
+    a, b = client.persist([a, b])  # together: what both are made of is read once
+    for x in (a, b):
+        await finished(client, x)
+    c, sums = await multiply_ranges(
+        client,
+        a,
+        b,
+        check(a, b),
+        value["lines"],
+        request["workers"],
+        request["measuring"]["hang"],
+        request["recovery"],
+    )
     return a, b, c, sums
 
 

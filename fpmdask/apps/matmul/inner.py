@@ -93,6 +93,20 @@ def places(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> list[list[
     return [[_most(held)] if held else [] for held in _held(spec, holders)]
 
 
+def held_lines(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> Counter[str]:
+    """Return worker -> the lines of K of which it holds most; arguments as for `places`."""
+    found: Counter[str] = Counter()
+    for (low, high), own in zip(segments(spec), places(spec, holders), strict=True):
+        for worker in own:
+            found[worker] += high - low
+    return found
+
+
+def needed(spec: MatmulSpec) -> int:
+    """Return the bytes that a worker needs beside what it multiplies."""
+    return COPIES * spec.shape[0] * spec.shape[2] * spec.sums.itemsize
+
+
 def _held(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> list[Counter[str]]:
     """Return, for each segment, worker -> the elements of one of its lines that it holds."""
     found = []

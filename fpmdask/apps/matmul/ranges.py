@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from distributed.utils import offload
 
 from fpmdask.apps.matmul.distribute import measured_shares, shared_out
-from fpmdask.apps.matmul.inner import COPIES, FEWER, moved_bytes, moves_less, worth_handing_over
+from fpmdask.apps.matmul.inner import (
+    COPIES,
+    FEWER,
+    held_lines,
+    moved_bytes,
+    moves_less,
+    needed,
+    worth_handing_over,
+)
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.place import placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.tiling import INNER
-from fpmdask.coordinator.chunks import free_nbytes, wait_for_chunks
+from fpmdask.coordinator.chunks import free_nbytes, holders, wait_for_chunks
 from fpmdask.coordinator.context import RunContext
 from fpmdask.errors import PartitionError
 from fpmdask.partition import proportional
@@ -36,7 +45,7 @@ async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
     CoordinatorError
         If no worker, or not every named one, is connected.
     PartitionError
-        If that was asked for, and the sums do not fit into a worker's memory.
+        If that was asked for, and a worker's memory cannot hold the sums beside its range.
     """
     asked = context.spec
     if asked["layout"] not in ("auto", INNER) or asked["distribution"] is not None:
@@ -55,15 +64,18 @@ async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
         ranges = await offload(moved_bytes, spec, held, len(workers), lazy=bool(lazy))
         if FEWER * ranges > of_c.nbytes:
             return False
-    needed = COPIES * spec.shape[0] * spec.shape[2] * spec.sums.itemsize
-    free = {context.name(worker): free_nbytes(context, worker) for worker in workers}
+        workers = context.candidates()  # some may have left meanwhile
+    least_nbytes = needed(spec)
+    count = len(workers)
+    free = {context.name(worker): _room(context, spec, worker, count) for worker in workers}
     least = min(free, key=free.__getitem__)
-    if free[least] >= needed:
+    if free[least] >= least_nbytes:
         return True
     if asked["layout"] == INNER:
         raise PartitionError(
-            f"layout 'inner' needs {needed} bytes on each worker, {COPIES} times C; {least} has "
-            f"room for {free[least]:.0f}; give layout='auto', or add memory"
+            f"layout 'inner' needs {least_nbytes} bytes on each worker, {COPIES} times C, beside "
+            f"its range of A and B; {least} has room for {free[least]:.0f}; give layout='auto', "
+            "or add memory"
         )
     return False
 
@@ -71,7 +83,8 @@ async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
 async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
     """Find out who should multiply how much; the client has it done by Dask's tasks.
 
-    The value has the lines of K per worker, None where all multiply what they hold.
+    The value has the lines of K per worker, None where all multiply what they hold: what takes less
+    time than moving it, or what there is no memory to hand over.
     """
     began = prepared = time.perf_counter()
     workers = context.candidates()
@@ -83,7 +96,7 @@ async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
         await context.acquire({"name": "matmul.panel", "parameters": parameters})
         prepared = time.perf_counter()
         found = await _measured(context, max(len(context.workers), depth // SAMPLE), deep, columns)
-        lines = dict(zip(found, proportional(depth, [*found.values()]).tolist(), strict=True))
+        lines = await _within_memory(context, spec, found)
     else:
         nobody = dict.fromkeys(workers, 0)
         context.set_result(nobody, dict.fromkeys(workers, 0.0), None, "as held", nobody)
@@ -100,6 +113,45 @@ async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
         "measure": time.perf_counter() - prepared,
     }
     return {"lines": lines}
+
+
+def _room(context: RunContext, spec: MatmulSpec, worker: str, workers: int) -> float:
+    """Return the bytes that a worker has left beside what it multiplies.
+
+    A task has that in memory all at once: also what was spilled, and what is yet to be read, of
+    which every worker is expected to get as much.
+    """
+    rows, depth, columns = spec.shape
+    lazy = context.spec["lazy"]
+    sides = rows * (spec.a_name in lazy) + columns * (spec.b_name in lazy)
+    nbytes = depth * sides * spec.dtype.itemsize / workers
+    nbytes += context.scheduler.workers[worker].memory.spilled
+    return max(0.0, free_nbytes(context, worker) - nbytes)
+
+
+async def _within_memory(
+    context: RunContext, spec: MatmulSpec, speeds: Mapping[str, int]
+) -> dict[str, int] | None:
+    """Return lines per worker by their speeds, no more than there is memory for.
+
+    None where the workers have too little for what others hold.
+    """
+    rows, depth, columns = spec.shape
+    lazy, workers = context.spec["lazy"], len(speeds)
+    places = holders(context.scheduler, [key for key in spec.keys if key[0] not in lazy])
+    held = await offload(held_lines, spec, places)
+    line = (rows + columns) * spec.dtype.itemsize
+    most = []
+    for worker in speeds:
+        if worker not in context.scheduler.workers:
+            return None
+        # lines for which there is memory already: what it holds, and its part of what is read
+        own = [float(held[worker])] * (len(lazy) < 2) + [depth / workers] * bool(lazy)
+        room = _room(context, spec, worker, workers) - needed(spec)
+        most.append(min(own) + max(0.0, room) / line)
+    if sum(most) - workers < depth:  # rounded down
+        return None
+    return dict(zip(speeds, proportional(depth, [*speeds.values()], most).tolist(), strict=True))
 
 
 async def _measured(context: RunContext, units: int, depth: int, width: int) -> dict[str, int]:

@@ -20,6 +20,7 @@ from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.apps.matmul.target import Target, check_reached, step
 from fpmdask.apps.matmul.written import Written
 from fpmdask.coordinator import config, proxy
+from fpmdask.coordinator.report import Summed
 from fpmdask.errors import CoordinatorError, PartitionError
 
 # Of the workers' free memory, what the inputs, their panels and twice the tile of C may fill.
@@ -115,8 +116,10 @@ async def multiply_into(
     out: Any,
     request: dict[str, Any],
     follow: Follow,
-) -> da.Array:
+) -> tuple[da.Array, Summed | None]:
     """Write C[index] of C = A·B into `out`, tile by tile; return it as a lazy dask array.
+
+    And what sums over K took, if the last tile was made by these.
 
     A tile is a balanced product of its own. What is written is not computed again when the same
     call is made after a failure, also where tiles are smaller or larger by then.
@@ -132,9 +135,9 @@ async def multiply_into(
     with Written(out, target.run) as written:
         await check_reached(client, target, _names(workers))
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
-        await _multiply_tiles(client, a, b, target, written, shape, request, follow)
+        sums = await _multiply_tiles(client, a, b, target, written, shape, request, follow)
     stored: da.Array = da.from_zarr(out)
-    return stored
+    return stored, sums
 
 
 async def _multiply_tiles(
@@ -146,9 +149,10 @@ async def _multiply_tiles(
     shape: tuple[int, int],
     request: dict[str, Any],
     follow: Follow,
-) -> None:
-    """Compute and write what is missing in tiles of at most this shape."""
+) -> Summed | None:
+    """Compute and write what is missing in tiles of at most this shape; return the last sums."""
     rows, columns, c = None, None, None
+    sums: Summed | None = None
     try:
         for row0, row1, column0, column1 in written.missing(a.shape[0], b.shape[1]):
             for row in range(row0, row1, shape[0]):
@@ -159,7 +163,7 @@ async def _multiply_tiles(
                     beyond = min(column + shape[1], column1)
                     columns = b[:, column:beyond]
                     tile = {**request, "product": check(rows, columns).to_json()}
-                    rows, columns, c, _ = await product(client, rows, columns, tile, follow)
+                    rows, columns, c, sums = await product(client, rows, columns, tile, follow)
                     columns = None
                     await _write(client, c, target, row, column)
                     c = None
@@ -170,6 +174,7 @@ async def _multiply_tiles(
         raise
     finally:
         del rows, columns, c  # this frame is not cleared
+    return sums
 
 
 async def fill(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 import dask.array as da
@@ -14,22 +16,28 @@ import numpy as np
 from dask._task_spec import Alias, GraphNode, List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of, get_worker
+from distributed.client import FutureCancelledError
 
-from fpmdask.apps.dealing import Piece, dealt
-from fpmdask.apps.homes import Homes, token
+from fpmdask.apps.dealing import dealt
+from fpmdask.apps.homes import HomeLeft, Homes, token
 from fpmdask.apps.inputs import finished, taking_part
 from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator.blas_threads import blas_threads
+from fpmdask.coordinator.chunks import named
 from fpmdask.coordinator.report import Summed
 from fpmdask.coordinator.worker import checked_chunk
+from fpmdask.errors import ChunksLostError
 from fpmdask.partition.even import even
 
 # C of more bytes is added up by all workers, a part by each.
 ONE_NBYTES = 4 << 20
 
-Block = tuple[int, int]
+# The number of a chunk along K, and from … to in it.
+InChunk = tuple[int, int, int]
+# From … to, in what is so long.
+Range = tuple[int, int, int]
 
 
 async def multiply(
@@ -40,6 +48,7 @@ async def multiply(
     lines: Mapping[str, int] | None,
     workers: Sequence[str] | None,
     hang: float,
+    recovery: float,
 ) -> tuple[da.Array, Summed]:
     """Return C = A·B, and what it took.
 
@@ -55,6 +64,8 @@ async def multiply(
         Names or addresses of those that take part; None for all.
     hang
         As for `Homes`.
+    recovery
+        Seconds for which lost chunks of A and B are waited for.
 
     Raises
     ------
@@ -71,7 +82,8 @@ async def multiply(
     """
     began = time.perf_counter()
     homes = Homes(client, hang)
-    parts, facts, heights = await homes.again(partial(_made, homes, a, b, spec, lines, workers))
+    stage = partial(_made, homes, a, b, spec, lines, workers, recovery)
+    parts, facts, heights = await homes.again(stage)
     shares = await client.gather(facts)
     name = token("inner")
     graph: dict[Any, GraphNode] = {
@@ -96,33 +108,47 @@ async def _made(
     spec: MatmulSpec,
     lines: Mapping[str, int] | None,
     workers: Sequence[str] | None,
+    recovery: float,
 ) -> tuple[list[Future[Any]], list[Future[Any]], list[int]]:
     """Return the parts of C, what the workers tell of their sums, and the rows of the parts."""
     futures: dict[Any, Future[Any]] = {}
     for x in (a, b):
-        await finished(homes.client, x)
+        await _again(homes.client, x, recovery)
         futures |= {future.key: future for future in futures_of(x)}
     chunks = [futures[key] for key in spec.keys]
     where = dict(zip(spec.keys, await homes.places(chunks), strict=True))
-    there = await taking_part(homes.client, workers)
+    # on others there is no fpmdask of this version: what they hold is fetched as it lies
+    able = _with_fpmdask(await taking_part(homes.client, None))
+    there = able & (await taking_part(homes.client, workers)).keys()
+    if not there:
+        raise HomeLeft(f"no worker of {workers or 'the cluster'} with fpmdask is connected")
     held = places(spec, {key: [worker] for key, worker in where.items()})
     lengths = [high - low for low, high in segments(spec)]
     shares = Counter(dict(lines or {}))
     if lines is None:
         for length, (worker,) in zip(lengths, held, strict=True):
             shares[worker] += length
-    busy = {worker: count for worker, count in shares.items() if count and worker in there}
-    dealt_out = dealt(lengths, held, busy or {min(there): 1})
-    tasks = _Tasks(spec, where, transposed(a, b))
+    busy = {worker: shares[worker] for worker in sorted(there) if shares[worker]}
+    if missing := spec.shape[1] - sum(busy.values()):  # the shares of those that take no part
+        takers = sorted(there) if lines is None or not busy else [*busy]
+        for taker, more in zip(takers, even(missing, len(takers)).tolist(), strict=True):
+            busy[taker] = busy.get(taker, 0) + more
+    dealt_out = {
+        worker: [piece for piece in own if piece.size]
+        for worker, own in dealt(lengths, held, busy).items()
+    }
+    tasks = _Tasks(spec, where, able, transposed(a, b))
+    # of all pieces at once, as it goes through all chunks
+    at = iter(in_chunks(spec, [*chain.from_iterable(dealt_out.values())]))
     sums = {
-        worker: tasks.sum_of(worker, n, [piece for piece in own if piece.size])
+        worker: tasks.sum_of(worker, n, [*islice(at, len(own))])
         for n, (worker, own) in enumerate(dealt_out.items())
-        if any(piece.size for piece in own)
+        if own
     }
     rows, _, columns = spec.shape
     many = rows * columns * spec.dtype.itemsize > ONE_NBYTES
     # all by one worker: the one with most to do has the largest share of the cluster's speed
-    adders = [*sums] if many else [max(sums, key=lambda worker: shares[worker])]
+    adders = [*sums] if many else [max(sums, key=lambda worker: busy[worker])]
     heights = [int(n) for n in even(rows, len(adders)) if n]
     edges = pairwise(accumulate(heights, initial=0))
     for n, (adder, (low, high)) in enumerate(zip(adders, edges, strict=False)):
@@ -130,15 +156,55 @@ async def _made(
     for n, (worker, made) in enumerate(sums.items(), len(heights)):
         facts = worker, sum(piece.size for piece in dealt_out[worker]), tasks.received[worker]
         tasks.add((tasks.name, n), worker, told, facts, made)
-    found = await homes.made(tasks.name, tasks.made, tasks.pins, chunks, {})
+    try:
+        found = await homes.made(tasks.name, tasks.made, tasks.pins, chunks, {})
+    except (ChunksLostError, FutureCancelledError):
+        # what is made of lost chunks is lost with them, but the caller knows only these
+        for x in (a, b):
+            if any(future.cancelled() for future in futures_of(x)):
+                await _again(homes.client, x, recovery)
+        raise
     return found[: len(heights)], found[len(heights) :], heights
+
+
+async def _again(client: Client, x: da.Array, recovery: float) -> None:
+    """Wait for chunks that were in memory, which may have to be made again.
+
+    Raises
+    ------
+    ChunksLostError
+        If a chunk cannot be made again, or is not within these seconds.
+    """
+    try:
+        await asyncio.wait_for(finished(client, x), recovery)
+    except TimeoutError:
+        missing = [future.key for future in futures_of(x) if not future.done()]
+        raise ChunksLostError(
+            f"{len(missing)} input chunks were not made again within {recovery:g} s: "
+            f"{named(missing)}"
+        ) from None
+
+
+def _with_fpmdask(workers: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the workers that fpmdask has given its resource."""
+    return {address for address, worker in workers.items() if "fpm" in worker["resources"]}
 
 
 class _Tasks:
     """Tasks for sums over ranges of K, and for the parts of C that these are added up to."""
 
-    def __init__(self, spec: MatmulSpec, where: Mapping[Any, str], same: str | None) -> None:
-        self.spec, self.where, self.same = spec, where, same
+    def __init__(
+        self,
+        spec: MatmulSpec,
+        where: Mapping[Any, str],
+        able: Collection[str],
+        same: str | None,
+    ) -> None:
+        self.spec, self.where, self.able, self.same = spec, where, able, same
+        # how K is cut matters to no task, and would be most of it
+        depth = (spec.shape[1],)
+        a_chunks, b_chunks = (spec.a_chunks[0], depth), (depth, spec.b_chunks[1])
+        self.product = replace(spec, a_chunks=a_chunks, b_chunks=b_chunks).to_json()
         self.name, self.cut = token("sums"), token("sums-cut")
         self.made: dict[Any, GraphNode] = {}
         self.pins: dict[Any, str] = {}
@@ -150,20 +216,20 @@ class _Tasks:
         self.pins[key] = worker
         return TaskRef(key)
 
-    def sum_of(self, worker: str, number: int, pieces: Sequence[Piece]) -> TaskRef:
-        """Add what a worker multiplies."""
+    def sum_of(self, worker: str, number: int, own: Sequence[tuple[InChunk, InChunk]]) -> TaskRef:
+        """Add what a worker multiplies: ranges of K in chunks of A and of B."""
         spec = self.spec
         ranges, of_a, of_b = [], [], []
         # of a matrix and its transpose, only one is needed
         tops = range(0 if self.same == "a" else len(spec.a_chunks[0]))
         lefts = range(0 if self.same == "b" else len(spec.b_chunks[1]))
-        for (column, *in_a), (row, *in_b) in in_chunks(spec, pieces):
+        for (column, *in_a), (row, *in_b) in own:
             left = [self._given(worker, spec.key(spec.a_name, (i, column)), 1, *in_a) for i in tops]
             right = [self._given(worker, spec.key(spec.b_name, (row, j)), 0, *in_b) for j in lefts]
             of_a += [ref for ref, _ in left]
             of_b += [ref for ref, _ in right]
             ranges.append(([at for _, at in left], [at for _, at in right]))
-        given = spec.to_json(), ranges, List(*of_a), List(*of_b)
+        given = self.product, ranges, List(*of_a), List(*of_b)
         return self.add((f"{self.name}-of", number), worker, summed, *given)
 
     def part_of(
@@ -180,17 +246,21 @@ class _Tasks:
 
     def _given(
         self, worker: str, key: Any, axis: int, low: int, high: int
-    ) -> tuple[TaskRef, tuple[int, int]]:
+    ) -> tuple[TaskRef, Range]:
         """Return a reference to what a worker needs of a chunk, and where in that it is."""
         shape = self.spec.chunk_shape(key)
-        if self.where[key] == worker:
-            return TaskRef(key), (low, high)
-        self.received[worker] += (high - low) * shape[1 - axis] * self.spec.dtype.itemsize
-        if high - low == shape[axis]:
-            return TaskRef(key), (low, high)
+        length = shape[axis]
         owner = self.where[key]
-        here = self.add((self.cut, *key, low, high), owner, between, axis, low, high, TaskRef(key))
-        return here, (0, high - low)
+        if worker == owner:
+            return TaskRef(key), (low, high, length)
+        whole = high - low == length or owner not in self.able
+        moved = length if whole else high - low
+        self.received[worker] += moved * shape[1 - axis] * self.spec.dtype.itemsize
+        if whole:
+            return TaskRef(key), (low, high, length)
+        cut = self.cut, axis, *key, low, high  # of A by itself a chunk may be cut both ways
+        here = self.add(cut, owner, between, key[0], shape, axis, low, high, TaskRef(key))
+        return here, (0, high - low, high - low)
 
 
 def transposed(a: da.Array, b: da.Array) -> str | None:
@@ -210,14 +280,17 @@ def transposed(a: da.Array, b: da.Array) -> str | None:
 # ---- tasks
 
 
-def between(axis: int, low: int, high: int, chunk: np.ndarray) -> np.ndarray:
+def between(
+    name: str, shape: tuple[int, int], axis: int, low: int, high: int, chunk: np.ndarray
+) -> np.ndarray:
     """Task: some columns (axis 1) or rows (0) of a chunk."""
-    return chunk[:, low:high] if axis else chunk[low:high]
+    found = checked_chunk(name, chunk, shape)
+    return found[:, low:high] if axis else found[low:high]
 
 
 def summed(
     product: Mapping[str, Any],
-    ranges: Sequence[tuple[Sequence[Block], Sequence[Block]]],
+    ranges: Sequence[tuple[Sequence[Range], Sequence[Range]]],
     of_a: Sequence[np.ndarray],
     of_b: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, float]:
@@ -226,11 +299,11 @@ def summed(
     Parameters
     ----------
     product
-        The `MatmulSpec`.
+        The `MatmulSpec`; how it cuts K does not matter.
     ranges
         For each range, where it is in the columns of each chunk of A, from top to bottom, and in
-        the rows of each chunk of B, from left to right. Without any of one, it is the other's
-        transpose.
+        the rows of each chunk of B, from left to right, and how many of them that has. Without any
+        of one, it is the other's transpose.
     of_a, of_b
         These chunks, those of one range after the other.
 
@@ -248,8 +321,14 @@ def summed(
     threads = get_worker().state.nthreads
     with blas_threads.limited(threads):
         for at_a, at_b in ranges:
-            left = [_checked(spec, spec.a_name, next(lefts_of_a))[:, i:j] for i, j in at_a]
-            right = [_checked(spec, spec.b_name, next(rights_of_b))[i:j] for i, j in at_b]
+            left = [
+                _checked(spec, spec.a_name, next(lefts_of_a), (height, length))[:, low:high]
+                for height, (low, high, length) in zip(spec.a_chunks[0], at_a, strict=bool(at_a))
+            ]
+            right = [
+                _checked(spec, spec.b_name, next(rights_of_b), (length, width))[low:high]
+                for width, (low, high, length) in zip(spec.b_chunks[1], at_b, strict=bool(at_b))
+            ]
             left = left or [x.T for x in right]
             right = right or [x.T for x in left]
             for m, some in enumerate(left):
@@ -271,8 +350,8 @@ def _mirrored(a: np.ndarray, b: np.ndarray) -> bool:
     return same and a.shape == b.shape[::-1] and a.strides == b.strides[::-1]
 
 
-def _checked(spec: MatmulSpec, name: str, chunk: Any) -> np.ndarray:
-    found = checked_chunk(name, chunk, np.shape(chunk))
+def _checked(spec: MatmulSpec, name: str, chunk: Any, shape: tuple[int, int]) -> np.ndarray:
+    found = checked_chunk(name, chunk, shape)
     spec.check_chunk((name,), found.dtype)
     return found.astype(spec.dtype, copy=False)
 

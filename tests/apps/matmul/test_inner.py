@@ -2,22 +2,24 @@
 
 import asyncio
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import futures_of, wait
+from distributed import Worker, futures_of, wait
 from distributed.utils_test import gen_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
+from fpmdask.apps import homes
 from fpmdask.apps.dealing import dealt
 from fpmdask.apps.homes import Homes
-from fpmdask.apps.matmul import ranges, summed
+from fpmdask.apps.matmul import arrays, ranges, summed
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 from tests.apps.sort.test_sort_values import nothing_left
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -26,7 +28,8 @@ RANDOM = np.random.default_rng(0)
 
 def cluster(workers=3, nthreads=1, **options):
     threads = [("127.0.0.1", nthreads)] * workers
-    return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=60, **options)
+    settings = {"client": True, "nthreads": threads, "config": CONFIG, "timeout": 60}
+    return gen_cluster(**{**settings, **options})
 
 
 def chunked(values, rows, columns):
@@ -62,6 +65,16 @@ async def test_any_dtype_and_chunks(c, s, *workers):
     assert report.measured_seconds > 0
     del a, b, found
     await nothing_left(s)
+
+
+@cluster()
+async def test_halves_are_rounded_once(c, s, *workers):
+    """Also those of a matrix by its own transpose, a chunk of which sums up to what is no half."""
+    balancer = await fpmdask.Balancer(c)
+    tall = c.persist(da.ones((5 * 2049, 2), chunks=(2049, 2), dtype="f2"))
+    await wait(tall)
+    found = await balancer.matmul(tall.T, tall, layout="inner")
+    np.testing.assert_array_equal(await c.compute(found), np.full((2, 2), 5 * 2049, "f2"))
 
 
 @cluster()
@@ -134,6 +147,26 @@ async def test_a_matrix_by_its_transpose_is_received_once(c, s, *workers, monkey
         np.testing.assert_allclose(await c.compute(conjugated), values.conj().T @ values, rtol=1e-2)
 
 
+READ: list[tuple[int, int]] = []
+
+
+def read(block_id):
+    READ.append(block_id)
+    return np.full((10, 500), 1.0 + block_id[1])
+
+
+@cluster()
+async def test_what_both_inputs_are_made_of_is_read_once(c, s, *workers):
+    READ.clear()
+    chunks, meta = ((10,), (500,) * 6), np.empty((0, 0))
+    lazy = da.map_blocks(read, chunks=chunks, dtype=float, meta=meta)
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.matmul(lazy, lazy.T, layout="inner")
+    expected = 500.0 * sum(n * n for n in range(1, 7))
+    np.testing.assert_allclose(await c.compute(found), np.full((10, 10), expected))
+    assert sorted(READ) == [(0, n) for n in range(6)]
+
+
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 @cluster()
 async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, when, monkeypatch):
@@ -171,17 +204,76 @@ def leaving(worker, left, original):
     return finished
 
 
+@pytest.mark.parametrize("when", ["before", "within"])
 @cluster()
-async def test_lost_chunks_are_named(c, s, *workers, monkeypatch):
+async def test_lost_chunks_are_named(c, s, *workers, when, monkeypatch):
+    async def made(self, *given):
+        if not left:
+            left.append(await workers[1].close(timeout=1))
+        return await original(self, *given)
+
+    original = Homes.made
     pieces = {("given", 0, n): RANDOM.random((4, 50)) for n in range(6)}
     futures = await c.scatter(pieces, direct=True, hash=False)
     x = da.Array(futures, "given", chunks=((4,), (50,) * 6), dtype=float)
     left = []
-    monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+    if when == "before":
+        monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+    else:
+        monkeypatch.setattr(Homes, "made", made)
     balancer = await fpmdask.Balancer(c)
-    with pytest.raises(ChunksLostError, match="given"):
+    with pytest.raises(ChunksLostError, match=r"\('given', 0, "):
         await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
     assert left
+
+
+@cluster(config={**CONFIG, "fpmdask.recovery": "0.2s"})
+async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *workers, monkeypatch):
+    async def made(self, *given):
+        left.append(await workers[1].close(timeout=1))
+        return await original(self, *given)
+
+    left = []
+    original = Homes.made
+    monkeypatch.setattr(Homes, "made", made)
+    balancer = await fpmdask.Balancer(c)
+    x = da.random.default_rng(1).random((4, 900), chunks=(4, 100))
+    x = c.persist(x, workers=[workers[1].address])
+    await wait(x)
+    with pytest.raises(ChunksLostError, match=r"not made again within 0.2 s: "):
+        await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
+    assert len(left) == 1
+
+
+@cluster()
+async def test_a_run_that_ends_meanwhile_has_its_own_report(c, s, *workers, monkeypatch):
+    async def multiply(*given):
+        made = await original(*given)
+        await balancer.sort(np.arange(99.0))
+        return made
+
+    original = arrays.multiply_ranges
+    monkeypatch.setattr(arrays, "multiply_ranges", multiply)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((4, 900))
+    await balancer.matmul(x, x.T, layout="inner")
+    assert balancer.report.app == "matmul"
+    assert sum(balancer.report) == 900
+
+
+def longer(chunk):
+    return np.pad(chunk, ((0, 1), (0, 0)))
+
+
+@cluster()
+async def test_chunks_that_are_longer_than_said_are_refused(c, s, *workers):
+    """As by other layouts: their last rows would be left out."""
+    balancer = await fpmdask.Balancer(c)
+    x = da.ones((100, 4), chunks=(50, 4)).map_blocks(longer, dtype=float, meta=np.empty((0, 0)))
+    x = c.persist(x)
+    await wait(x)
+    with pytest.raises(PartitionError, match=r"has the shape \(51, 4\), .* says \(50, 4\)"):
+        await balancer.matmul(x.T, x, layout="inner")
 
 
 @cluster()
@@ -222,6 +314,59 @@ async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypat
 
 
 @cluster()
+async def test_no_worker_is_handed_more_than_it_has_memory_for(c, s, *workers, monkeypatch):
+    async def measured(context, units, *given):
+        await original(context, units, *given)
+        return dict(zip(sorted(context.workers), (8, 1, 1), strict=True))
+
+    original = ranges._measured
+    monkeypatch.setattr(ranges, "_measured", measured)
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    free = 3 * 40 * 40 * 8 + 1000 * 80 * 8  # the sums, and 1000 lines more
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: free)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.default_rng(1).random((40, 9000), chunks=(40, 500)))
+    await wait(x)
+    held = [500 * sum(key[0] == x.name for key in worker.data) for worker in workers]
+    held = dict(zip((worker.address for worker in workers), held, strict=True))
+    found = await balancer.matmul(x, x.T, layout="inner")
+    shares = dict(zip(balancer.report.addresses, balancer.report, strict=True))
+    assert held[min(held)] < shares[min(held)] <= held[min(held)] + 1000
+    full = await c.compute(x)
+    np.testing.assert_allclose(await c.compute(found), full @ full.T)
+
+
+def test_spilled_and_lazy_inputs_need_memory(monkeypatch):
+    thin = da.zeros((32, 100_000), chunks=10_000)
+    spec = spec_of(thin, thin.T)
+    state = SimpleNamespace(memory=SimpleNamespace(spilled=300))
+    scheduler = SimpleNamespace(workers={"u": state})
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: 1e9)
+    for lazy, left in (([], 1e9 - 300), ([thin.name], 1e9 - 300 - 32 * 100_000 * 8 / 4)):
+        context = SimpleNamespace(spec={"lazy": lazy}, scheduler=scheduler)
+        assert ranges._room(context, spec, "u", 4) == left
+
+
+@cluster()
+async def test_a_matrix_by_itself(c, s, *workers, monkeypatch):
+    """The same chunk is cut by columns for A and by rows for B."""
+
+    async def measured(context, units, *given):
+        await original(context, units, *given)
+        return dict(zip(sorted(context.workers), (6, 3, 1), strict=True))
+
+    original = ranges._measured
+    monkeypatch.setattr(ranges, "_measured", measured)
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random((90, 90))
+    x = c.persist(chunked(values, 30, 30))
+    await wait(x)
+    found = await balancer.matmul(x, x, layout="inner")
+    np.testing.assert_allclose(await c.compute(found), values @ values)
+
+
+@cluster()
 async def test_named_workers_only(c, s, *workers, monkeypatch):
     monkeypatch.setattr(ranges, "LEAST_NBYTES", 0)
     balancer = await fpmdask.Balancer(c, workers=["0", "2"])
@@ -232,6 +377,47 @@ async def test_named_workers_only(c, s, *workers, monkeypatch):
     assert sum(balancer.report) == 9000
     full = await c.compute(x)
     np.testing.assert_allclose(await c.compute(found), full @ full.T)
+
+
+@cluster()
+async def test_what_others_hold_is_shared_out(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["0", "2"])
+    values = RANDOM.random((4, 9000))
+    x = c.persist(chunked(values, 4, 500), workers=[workers[1].address])
+    await wait(x)
+    found = await balancer.matmul(x, x.T, layout="inner")
+    assert set(balancer.report.workers) == {"0", "2"}
+    assert min(balancer.report) > 3000
+    np.testing.assert_allclose(await c.compute(found), values @ values.T)
+
+
+@cluster()
+async def test_a_worker_without_fpmdask_only_gives_its_chunks(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    with monkeypatch.context() as patch:
+        patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
+        bare = await Worker(s.address, name="bare", nthreads=1)
+    async with bare:
+        values = RANDOM.random((6, 900))
+        x = chunked(values, 6, 100)
+        x = c.persist(x, workers=[bare.address, workers[0].address])
+        await wait(x)
+        assert any(key[0] == x.name for key in bare.data)
+        found = await balancer.matmul(x, x.T, layout="inner")
+        assert "bare" not in balancer.report.workers
+        assert sum(balancer.report) == 900
+        np.testing.assert_allclose(await c.compute(found), values @ values.T)
+
+
+@cluster()
+async def test_named_workers_that_are_gone_are_named(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(homes, "AGAIN_SECONDS", 0)
+    balancer = await fpmdask.Balancer(c, workers=["1"])
+    x = c.persist(da.random.default_rng(1).random((4, 900), chunks=(4, 100)))
+    await wait(x)
+    monkeypatch.setattr(summed, "finished", leaving(workers[1], [], summed.finished))
+    with pytest.raises(CoordinatorError, match=r"no worker of \['1'\] .*is connected"):
+        await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
 
 
 @st.composite

@@ -85,6 +85,18 @@ async def test_the_stored_product_equals_numpy(c, s, *workers, tmp_path, small_m
 
 
 @cluster()
+async def test_the_report_of_sums_over_k_says_who_made_them(c, s, *workers, tmp_path):
+    a, b, expected = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(16, 16), dtype="f8")
+    balancer = await fpmdask.Balancer(c)
+    await balancer.matmul(a, b, out=out, layout="inner")
+    np.testing.assert_array_equal(out[:], expected)
+    report = balancer.report
+    assert report.layout["name"] == "inner"
+    assert sum(report) == 30 == sum(share["units"] for share in report.shares)
+
+
+@cluster()
 async def test_named_workers_that_start_again_write_on(
     c, s, *workers, tmp_path, small_memory, monkeypatch
 ):
