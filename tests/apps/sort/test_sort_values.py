@@ -102,7 +102,7 @@ async def check_sorted(c, found, pdf, by, ascending=True, na_position="last"):
 
 
 @pytest.mark.slow
-@cluster()
+@cluster(workers=2)
 async def test_rows_sort_as_in_pandas(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     x = c.persist(frame_of(FRAME, 4))
@@ -118,7 +118,7 @@ async def test_rows_sort_as_in_pandas(c, s, *workers):
 
 
 @pytest.mark.slow
-@cluster(nthreads=2)
+@cluster(workers=2, nthreads=2)
 async def test_cut_keys_sort_as_whole_ones(c, s, *workers, monkeypatch):
     """Also where nothing of them tells rows apart."""
     balancer = await fpmdask.Balancer(c)
