@@ -43,7 +43,7 @@ def test_alike_workers_get_rectangles():
 
 @pytest.mark.slow
 def test_it_is_near_the_lower_bound_and_beats_rectangles_where_speeds_differ():
-    """1,000 speed sets of 2 to 16 workers, ratios up to 100, 2000 × 2000 blocks."""
+    """400 speed sets of 2 to 16 workers, ratios up to 100, 2000 × 2000 blocks."""
     random = np.random.default_rng(5)
     ratios, against = [], []
     for _ in range(400):

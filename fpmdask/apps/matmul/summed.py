@@ -31,8 +31,8 @@ from fpmdask.coordinator.worker import checked_chunk
 from fpmdask.errors import ChunksLostError
 from fpmdask.partition.even import even
 
-# C of more bytes is added up by all workers, a part by each.
-ONE_NBYTES = 4 << 20
+# Sums of more bytes, all workers' together, are added up by all of them, a part of C by each.
+ONE_NBYTES = 16 << 20
 
 # The number of a chunk along K, and from … to in it.
 InChunk = tuple[int, int, int]
@@ -146,7 +146,7 @@ async def _made(
         if own
     }
     rows, _, columns = spec.shape
-    many = rows * columns * spec.dtype.itemsize > ONE_NBYTES
+    many = len(sums) * rows * columns * spec.sums.itemsize > ONE_NBYTES
     # all by one worker: the one with most to do has the largest share of the cluster's speed
     adders = [*sums] if many else [max(sums, key=lambda worker: busy[worker])]
     heights = [int(n) for n in even(rows, len(adders)) if n]
