@@ -19,7 +19,7 @@ from distributed import Client, Future, futures_of, get_worker
 from distributed.client import FutureCancelledError
 
 from fpmdask.apps.dealing import dealt
-from fpmdask.apps.homes import HomeLeft, Homes, token
+from fpmdask.apps.homes import LEAST_PATIENCE, HomeLeft, Homes, token
 from fpmdask.apps.inputs import finished, taking_part
 from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
@@ -175,10 +175,16 @@ async def _again(client: Client, x: da.Array, recovery: float) -> None:
     ChunksLostError
         If a chunk cannot be made again, or is not within these seconds.
     """
+    patience = recovery
+    if all(future.done() for future in futures_of(x)):
+        patience = max(recovery, LEAST_PATIENCE)  # to find that out takes some time, too
     try:
-        await asyncio.wait_for(finished(client, x), recovery)
+        await asyncio.wait_for(finished(client, x), patience)
     except TimeoutError:
         missing = [future.key for future in futures_of(x) if not future.done()]
+        if not missing:  # they came just then, or that is what a chunk's task has raised
+            await finished(client, x)
+            return
         raise ChunksLostError(
             f"{len(missing)} input chunks were not made again within {recovery:g} s: "
             f"{named(missing)}"

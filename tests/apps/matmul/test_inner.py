@@ -245,6 +245,14 @@ async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *worke
     assert len(left) == 1
 
 
+@cluster(config={**CONFIG, "fpmdask.recovery": "0s"})
+async def test_chunks_that_are_there_need_no_time_to_be_made_again(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((4, 900))
+    found = await balancer.matmul(x, x.T, layout="inner")
+    np.testing.assert_allclose(await c.compute(found), x @ x.T)
+
+
 @cluster()
 async def test_a_run_that_ends_meanwhile_has_its_own_report(c, s, *workers, monkeypatch):
     async def multiply(*given):
