@@ -118,14 +118,19 @@ async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
 def _room(context: RunContext, spec: MatmulSpec, worker: str, workers: int) -> float:
     """Return the bytes that a worker has left beside what it multiplies.
 
-    A task has that in memory all at once: also what was spilled, and what is yet to be read, of
-    which every worker is expected to get as much.
+    A task has that in memory all at once: also what of it was spilled, and what is yet to be read,
+    of which every worker is expected to get as much.
     """
     rows, depth, columns = spec.shape
     lazy = context.spec["lazy"]
     sides = rows * (spec.a_name in lazy) + columns * (spec.b_name in lazy)
     nbytes = depth * sides * spec.dtype.itemsize / workers
-    nbytes += context.scheduler.workers[worker].memory.spilled
+    state = context.scheduler.workers[worker]
+    if spilled := state.memory.spilled:
+        # the scheduler does not know which of the data that is
+        chunks = [task for task in state.has_what if isinstance(task.key, tuple)]
+        inputs = {spec.a_name, spec.b_name}
+        nbytes += min(spilled, sum(task.nbytes for task in chunks if task.key[0] in inputs))
     return max(0.0, free_nbytes(context, worker) - nbytes)
 
 

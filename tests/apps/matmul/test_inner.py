@@ -347,12 +347,18 @@ async def test_no_worker_is_handed_more_than_it_has_memory_for(c, s, *workers, m
 def test_spilled_and_lazy_inputs_need_memory(monkeypatch):
     thin = da.zeros((32, 100_000), chunks=10_000)
     spec = spec_of(thin, thin.T)
-    state = SimpleNamespace(memory=SimpleNamespace(spilled=300))
+    held = [SimpleNamespace(key=(thin.name, 0, n), nbytes=200) for n in range(2)]
+    others = [SimpleNamespace(key=key, nbytes=999) for key in ("other", ("other", 0))]
+    memory = SimpleNamespace(spilled=300)
+    state = SimpleNamespace(memory=memory, has_what=[*held, *others])
     scheduler = SimpleNamespace(workers={"u": state})
     monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: 1e9)
     for lazy, left in (([], 1e9 - 300), ([thin.name], 1e9 - 300 - 32 * 100_000 * 8 / 4)):
         context = SimpleNamespace(spec={"lazy": lazy}, scheduler=scheduler)
         assert ranges._room(context, spec, "u", 4) == left
+    memory.spilled = 5000  # mostly of what is not multiplied
+    context = SimpleNamespace(spec={"lazy": []}, scheduler=scheduler)
+    assert ranges._room(context, spec, "u", 4) == 1e9 - 400
 
 
 @cluster()
