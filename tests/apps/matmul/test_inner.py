@@ -406,6 +406,22 @@ async def test_what_others_hold_is_shared_out(c, s, *workers):
 
 
 @cluster()
+async def test_what_others_hold_has_to_fit(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c, workers=["0", "2"])
+    values = RANDOM.random((4, 9000))
+    x = chunked(values, 4, 500)
+    x, turned = c.persist([x, x.T], workers=[workers[1].address])
+    await wait([x, turned])
+    sums, lines = 3 * 4 * 4 * 8, 4500 * (4 + 4) * 8
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + lines - 1)
+    with pytest.raises(PartitionError, match=f"needs {sums} bytes .* has room for {sums - 1};"):
+        await balancer.matmul(x, turned, layout="inner")
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + lines)
+    found = await balancer.matmul(x, turned, layout="inner")
+    np.testing.assert_allclose(await c.compute(found), values @ values.T)
+
+
+@cluster()
 async def test_a_worker_without_fpmdask_only_gives_its_chunks(c, s, *workers, monkeypatch):
     balancer = await fpmdask.Balancer(c)
     with monkeypatch.context() as patch:
