@@ -245,6 +245,24 @@ async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *worke
     assert len(left) == 1
 
 
+@cluster()
+async def test_an_error_holds_none_of_the_chunks_that_are_left(c, s, *workers, monkeypatch):
+    async def made(self, *given):
+        left.append(await workers[1].close(timeout=1))
+        return await original(self, *given)
+
+    left = []
+    original = Homes.made
+    monkeypatch.setattr(Homes, "made", made)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((900, 4))
+    with pytest.raises(ChunksLostError) as lost:
+        await asyncio.wait_for(balancer.matmul(x.T, x, layout="inner"), 30)
+    await nothing_left(s)
+    assert len(left) == 1
+    assert lost.value.__traceback__
+
+
 @cluster(config={**CONFIG, "fpmdask.recovery": "0s"})
 async def test_chunks_that_are_there_need_no_time_to_be_made_again(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
