@@ -51,7 +51,8 @@ async def finished(client: Client, persisted: Any) -> None:
     try:
         with client.as_current():  # `wait` takes the default client, which may be another one
             await wait(futures)
-    except FuturesCancelledError:
+    except FuturesCancelledError as cancelled:
+        traceback.clear_frames(cancelled.__traceback__)  # they hold all the futures
         lost = [future.key for future in futures if future.cancelled()]
         raise ChunksLostError(
             f"{len(lost)} input chunks are gone and have no task to make them again: {named(lost)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.place import placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.tiling import INNER
-from fpmdask.coordinator.chunks import free_nbytes, holders, wait_for_chunks
+from fpmdask.coordinator.chunks import free_nbytes, holders, wait_for_chunks, without_fpmdask
 from fpmdask.coordinator.context import RunContext
 from fpmdask.errors import PartitionError
 from fpmdask.partition import proportional
@@ -64,10 +65,8 @@ async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
         ranges = await offload(moved_bytes, spec, held, len(workers), lazy=bool(lazy))
         if FEWER * ranges > of_c.nbytes:
             return False
-        workers = context.candidates()  # some may have left meanwhile
     least_nbytes = needed(spec)
-    count = len(workers)
-    free = {context.name(worker): _room(context, spec, worker, count) for worker in workers}
+    free = await _free(context, spec)
     least = min(free, key=free.__getitem__)
     if free[least] >= least_nbytes:
         return True
@@ -115,17 +114,63 @@ async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
     return {"lines": lines}
 
 
+async def _free(context: RunContext, spec: MatmulSpec) -> dict[str, float]:
+    """Return name -> the bytes that each worker which multiplies has left beside its range.
+
+    To that belongs an even part of what the others hold.
+    """
+    held: Counter[str] = Counter()
+    if len(_multiplying(context)) < len(context.scheduler.workers):
+        held = await _held(context, spec)
+    workers = _multiplying(context)  # some may have left meanwhile
+    rows, _, columns = spec.shape
+    lazy, count = context.spec["lazy"], len(workers)
+    sides = rows * (spec.a_name not in lazy) + columns * (spec.b_name not in lazy)
+    lines = sum(own for worker, own in held.items() if worker not in workers)
+    nbytes = lines * sides * spec.dtype.itemsize / count
+    return {
+        context.name(worker): max(0.0, _room(context, spec, worker, count) - nbytes)
+        for worker in workers
+    }
+
+
+def _multiplying(context: RunContext) -> list[str]:
+    """Return the workers that are to take part, but for those without fpmdask where others have it.
+
+    Raises
+    ------
+    CoordinatorError
+        As `RunContext.candidates`.
+    """
+    workers = context.candidates()
+    bare = without_fpmdask(context.scheduler, {"": workers})
+    return [worker for worker in workers if worker not in bare] or workers
+
+
+async def _held(context: RunContext, spec: MatmulSpec) -> Counter[str]:
+    """Return worker -> the lines of K of which it holds most now, without those that are lazy."""
+    lazy = context.spec["lazy"]
+    places = holders(context.scheduler, [key for key in spec.keys if key[0] not in lazy])
+    held: Counter[str] = await offload(held_lines, spec, places)
+    return held
+
+
 def _room(context: RunContext, spec: MatmulSpec, worker: str, workers: int) -> float:
     """Return the bytes that a worker has left beside what it multiplies.
 
-    A task has that in memory all at once: also what was spilled, and what is yet to be read, of
-    which every worker is expected to get as much.
+    A task has that in memory all at once: also what of it was spilled, and what is yet to be read,
+    of which every worker is expected to get as much.
     """
     rows, depth, columns = spec.shape
     lazy = context.spec["lazy"]
     sides = rows * (spec.a_name in lazy) + columns * (spec.b_name in lazy)
     nbytes = depth * sides * spec.dtype.itemsize / workers
-    nbytes += context.scheduler.workers[worker].memory.spilled
+    state = context.scheduler.workers[worker]
+    if spilled := state.memory.spilled:
+        # the scheduler does not know which of the data that is
+        chunks = [task for task in state.has_what if isinstance(task.key, tuple)]
+        inputs = {spec.a_name, spec.b_name}
+        nbytes += min(spilled, sum(task.nbytes for task in chunks if task.key[0] in inputs))
     return max(0.0, free_nbytes(context, worker) - nbytes)
 
 
@@ -138,8 +183,7 @@ async def _within_memory(
     """
     rows, depth, columns = spec.shape
     lazy, workers = context.spec["lazy"], len(speeds)
-    places = holders(context.scheduler, [key for key in spec.keys if key[0] not in lazy])
-    held = await offload(held_lines, spec, places)
+    held = await _held(context, spec)
     line = (rows + columns) * spec.dtype.itemsize
     most = []
     for worker in speeds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from distributed import Client, Future, futures_of, get_worker
 from distributed.client import FutureCancelledError
 
 from fpmdask.apps.dealing import dealt
-from fpmdask.apps.homes import HomeLeft, Homes, token
+from fpmdask.apps.homes import LEAST_PATIENCE, HomeLeft, Homes, token
 from fpmdask.apps.inputs import finished, taking_part
 from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
@@ -158,7 +159,8 @@ async def _made(
         tasks.add((tasks.name, n), worker, told, facts, made)
     try:
         found = await homes.made(tasks.name, tasks.made, tasks.pins, chunks, {})
-    except (ChunksLostError, FutureCancelledError):
+    except (ChunksLostError, FutureCancelledError) as error:
+        traceback.clear_frames(error.__traceback__)  # another one may replace it
         # what is made of lost chunks is lost with them, but the caller knows only these
         for x in (a, b):
             if any(future.cancelled() for future in futures_of(x)):
@@ -175,14 +177,20 @@ async def _again(client: Client, x: da.Array, recovery: float) -> None:
     ChunksLostError
         If a chunk cannot be made again, or is not within these seconds.
     """
+    if all(future.done() for future in futures_of(x)):
+        recovery = max(recovery, LEAST_PATIENCE)  # to find that out takes some time, too
+    waiting = asyncio.ensure_future(finished(client, x))
     try:
-        await asyncio.wait_for(finished(client, x), recovery)
-    except TimeoutError:
-        missing = [future.key for future in futures_of(x) if not future.done()]
-        raise ChunksLostError(
-            f"{len(missing)} input chunks were not made again within {recovery:g} s: "
-            f"{named(missing)}"
-        ) from None
+        await asyncio.wait([waiting], timeout=recovery)
+        if waiting.done():
+            await waiting
+            return
+    finally:
+        waiting.cancel()
+    missing = [future.key for future in futures_of(x) if not future.done()]
+    raise ChunksLostError(
+        f"{len(missing)} input chunks were not made again within {recovery:g} s: {named(missing)}"
+    )
 
 
 def _with_fpmdask(workers: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -230,7 +230,8 @@ class Sorting(Attempt):
         told_sizes = {worker: list(told[worker]["sizes"]) for worker in self.workers}
         samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]
         taken = {worker: (sizes[worker], told[worker]["seconds"]) for worker in busy}
-        beside = spec.nbytes_needed / spec.nbytes_per_key - 1  # what a key needs that is in no run
+        # what a key needs that is in no run; `extra` may be less, as a frame's index may be a range
+        beside = max(in_part, spec.nbytes_needed / spec.nbytes_per_key - 1)
         bounds = {worker: (room[worker] - along * sizes[worker]) / beside for worker in busy}
         busy = await self.speeds.revised(busy, taken, bounds)
         parts = _parts(context, busy)

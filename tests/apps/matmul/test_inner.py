@@ -246,6 +246,32 @@ async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *worke
 
 
 @cluster()
+async def test_an_error_holds_none_of_the_chunks_that_are_left(c, s, *workers, monkeypatch):
+    async def made(self, *given):
+        left.append(await workers[1].close(timeout=1))
+        return await original(self, *given)
+
+    left = []
+    original = Homes.made
+    monkeypatch.setattr(Homes, "made", made)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((900, 4))
+    with pytest.raises(ChunksLostError) as lost:
+        await asyncio.wait_for(balancer.matmul(x.T, x, layout="inner"), 30)
+    await nothing_left(s)
+    assert len(left) == 1
+    assert lost.value.__traceback__
+
+
+@cluster(config={**CONFIG, "fpmdask.recovery": "0s"})
+async def test_chunks_that_are_there_need_no_time_to_be_made_again(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((4, 900))
+    found = await balancer.matmul(x, x.T, layout="inner")
+    np.testing.assert_allclose(await c.compute(found), x @ x.T)
+
+
+@cluster()
 async def test_a_run_that_ends_meanwhile_has_its_own_report(c, s, *workers, monkeypatch):
     async def multiply(*given):
         made = await original(*given)
@@ -339,12 +365,18 @@ async def test_no_worker_is_handed_more_than_it_has_memory_for(c, s, *workers, m
 def test_spilled_and_lazy_inputs_need_memory(monkeypatch):
     thin = da.zeros((32, 100_000), chunks=10_000)
     spec = spec_of(thin, thin.T)
-    state = SimpleNamespace(memory=SimpleNamespace(spilled=300))
+    held = [SimpleNamespace(key=(thin.name, 0, n), nbytes=200) for n in range(2)]
+    others = [SimpleNamespace(key=key, nbytes=999) for key in ("other", ("other", 0))]
+    memory = SimpleNamespace(spilled=300)
+    state = SimpleNamespace(memory=memory, has_what=[*held, *others])
     scheduler = SimpleNamespace(workers={"u": state})
     monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: 1e9)
     for lazy, left in (([], 1e9 - 300), ([thin.name], 1e9 - 300 - 32 * 100_000 * 8 / 4)):
         context = SimpleNamespace(spec={"lazy": lazy}, scheduler=scheduler)
         assert ranges._room(context, spec, "u", 4) == left
+    memory.spilled = 5000  # mostly of what is not multiplied
+    context = SimpleNamespace(spec={"lazy": []}, scheduler=scheduler)
+    assert ranges._room(context, spec, "u", 4) == 1e9 - 400
 
 
 @cluster()
@@ -388,6 +420,22 @@ async def test_what_others_hold_is_shared_out(c, s, *workers):
     found = await balancer.matmul(x, x.T, layout="inner")
     assert set(balancer.report.workers) == {"0", "2"}
     assert min(balancer.report) > 3000
+    np.testing.assert_allclose(await c.compute(found), values @ values.T)
+
+
+@cluster()
+async def test_what_others_hold_has_to_fit(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c, workers=["0", "2"])
+    values = RANDOM.random((4, 9000))
+    x = chunked(values, 4, 500)
+    x, turned = c.persist([x, x.T], workers=[workers[1].address])
+    await wait([x, turned])
+    sums, lines = 3 * 4 * 4 * 8, 4500 * (4 + 4) * 8
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + lines - 1)
+    with pytest.raises(PartitionError, match=f"needs {sums} bytes .* has room for {sums - 1};"):
+        await balancer.matmul(x, turned, layout="inner")
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + lines)
+    found = await balancer.matmul(x, turned, layout="inner")
     np.testing.assert_allclose(await c.compute(found), values @ values.T)
 
 

@@ -202,6 +202,29 @@ async def test_runs_and_parts_of_rows_have_to_fit_together(c, s, *workers, monke
     await check_sorted(c, found, pdf, "whole")
 
 
+@cluster(workers=2)
+async def test_shares_are_revised_within_the_room_for_runs_and_parts(
+    c, s, *workers, no_other_way, monkeypatch
+):
+    """Of narrow frames without an index of their own: the numbers of rows travel, too."""
+
+    async def revised(self, shares, taken, bounds):
+        seen.append((taken, bounds))
+        return dict(shares)
+
+    seen = []
+    monkeypatch.setattr(run.Speeds, "revised", revised)
+    monkeypatch.setattr(run, "free_nbytes", lambda context, address: 100 * ROWS)
+    balancer = await fpmdask.Balancer(c)
+    pdf = pd.DataFrame({"flag": PLAIN.flag.to_numpy()})
+    found = await balancer.sort_values(frame_of(pdf), "flag")
+    await check_sorted(c, found, pdf, "flag")
+    [(taken, bounds)] = seen
+    for worker, (rows_held, _) in taken.items():
+        in_runs, in_parts = rows_held * (8 + 9 + 16), bounds[worker] * (8 + 2 * 9 + 8)
+        assert 0 < in_runs + in_parts <= 100.01 * ROWS
+
+
 @cluster()
 async def test_rows_without_a_value_are_on_all_workers(c, s, *workers):
     """Whichever way they go: they have one prefix."""
