@@ -359,12 +359,12 @@ class Balancer:
             app: str, spec: dict[str, Any], heard: proxy.Progress | None = None
         ) -> tuple[Any, Report]:
             value, report = await self._follow(app, spec, heard)
-            reports.append(report)
+            reports[:] = [report]
             return value, report
 
         c, sums = await multiply(self.client, *given, follow)
         if sums is not None:  # other runs may have ended meanwhile
-            self.report = reports[-1].with_sums(sums)
+            self.report = reports[0].with_sums(sums)
         return c
 
     async def _persisted(self, x: da.Array) -> da.Array:

@@ -168,9 +168,8 @@ def _room(context: RunContext, spec: MatmulSpec, worker: str, workers: int) -> f
     state = context.scheduler.workers[worker]
     if spilled := state.memory.spilled:
         # the scheduler does not know which of the data that is
-        chunks = [task for task in state.has_what if isinstance(task.key, tuple)]
-        inputs = {spec.a_name, spec.b_name}
-        nbytes += min(spilled, sum(task.nbytes for task in chunks if task.key[0] in inputs))
+        inputs = set(spec.keys)
+        nbytes += min(spilled, sum(task.nbytes for task in state.has_what if task.key in inputs))
     return max(0.0, free_nbytes(context, worker) - nbytes)
 
 

@@ -123,7 +123,9 @@ async def _made(
     there = able & (await taking_part(homes.client, workers)).keys()
     if not there:
         raise HomeLeft(f"no worker of {workers or 'the cluster'} with fpmdask is connected")
-    held = places(spec, {key: [worker] for key, worker in where.items()})
+    same = transposed(a, b)
+    needless = {"a": spec.a_name, "b": spec.b_name}.get(same or "")
+    held = places(spec, {key: [at] for key, at in where.items() if key[0] != needless})
     lengths = [high - low for low, high in segments(spec)]
     shares = Counter(dict(lines or {}))
     if lines is None:
@@ -138,7 +140,7 @@ async def _made(
         worker: [piece for piece in own if piece.size]
         for worker, own in dealt(lengths, held, busy).items()
     }
-    tasks = _Tasks(spec, where, able, transposed(a, b))
+    tasks = _Tasks(spec, where, able, same)
     # of all pieces at once, as it goes through all chunks
     at = iter(in_chunks(spec, [*chain.from_iterable(dealt_out.values())]))
     sums = {
