@@ -40,7 +40,11 @@ KERNELS = {
     "emulated": "fpmdask.timing.emulated:EmulatedKernel",
 }
 # What workers import when they join, for products and sorts, which may take less than a second.
-TASKS = ("fpmdask.apps.matmul.share", "fpmdask.apps.sort.share")
+TASKS = (
+    "fpmdask.apps.matmul.share",
+    "fpmdask.apps.matmul.sum_tasks",
+    "fpmdask.apps.sort.share",
+)
 
 
 class Balancer:

@@ -61,6 +61,7 @@ DASK_SIDE = {
     "inputs",
     "learned",
     "stored",
+    "sum_tasks",
     "summed",
     "product",
     "ranges",

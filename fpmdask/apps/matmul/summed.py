@@ -13,22 +13,19 @@ from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 import dask.array as da
-import numpy as np
 from dask._task_spec import Alias, GraphNode, List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
-from distributed import Client, Future, futures_of, get_worker
+from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
 from fpmdask.apps.dealing import dealt
 from fpmdask.apps.homes import LEAST_PATIENCE, HomeLeft, Homes, token
 from fpmdask.apps.inputs import finished, taking_part
-from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.coordinator.blas_threads import blas_threads
+from fpmdask.apps.matmul.sum_tasks import Range, between, rows_of, summed, told, total
 from fpmdask.coordinator.chunks import named
 from fpmdask.coordinator.report import Summed
-from fpmdask.coordinator.worker import checked_chunk
 from fpmdask.errors import ChunksLostError
 from fpmdask.partition.even import even
 
@@ -37,8 +34,6 @@ ONE_NBYTES = 16 << 20
 
 # The number of a chunk along K, and from … to in it.
 InChunk = tuple[int, int, int]
-# From … to, in what is so long.
-Range = tuple[int, int, int]
 
 
 async def multiply(
@@ -127,15 +122,7 @@ async def _made(
     needless = {"a": spec.a_name, "b": spec.b_name}.get(same or "")
     held = places(spec, {key: [at] for key, at in where.items() if key[0] != needless})
     lengths = [high - low for low, high in segments(spec)]
-    shares = Counter(dict(lines or {}))
-    if lines is None:
-        for length, (worker,) in zip(lengths, held, strict=True):
-            shares[worker] += length
-    busy = {worker: shares[worker] for worker in sorted(there) if shares[worker]}
-    if missing := spec.shape[1] - sum(busy.values()):  # the shares of those that take no part
-        takers = sorted(there) if lines is None or not busy else [*busy]
-        for taker, more in zip(takers, even(missing, len(takers)).tolist(), strict=True):
-            busy[taker] = busy.get(taker, 0) + more
+    busy = _busy(lengths, held, lines, sorted(there))
     dealt_out = {
         worker: [piece for piece in own if piece.size]
         for worker, own in dealt(lengths, held, busy).items()
@@ -169,6 +156,35 @@ async def _made(
                 await _again(homes.client, x, recovery)
         raise
     return found[: len(heights)], found[len(heights) :], heights
+
+
+def _busy(
+    lengths: Sequence[int],
+    held: Sequence[Sequence[str]],
+    lines: Mapping[str, int] | None,
+    workers: Sequence[str],
+) -> dict[str, int]:
+    """Return worker -> lines of K, all of them to those that take part.
+
+    Parameters
+    ----------
+    lengths, held
+        Lines of each segment, and who holds it.
+    lines
+        Worker -> lines that it is to multiply; None for what it holds.
+    workers
+        Those that take part.
+    """
+    shares = Counter(dict(lines or {}))
+    if lines is None:
+        for length, (worker,) in zip(lengths, held, strict=True):
+            shares[worker] += length
+    busy = {worker: shares[worker] for worker in workers if shares[worker]}
+    if missing := sum(lengths) - sum(busy.values()):  # the shares of those that take no part
+        takers = workers if lines is None or not busy else [*busy]
+        for taker, more in zip(takers, even(missing, len(takers)).tolist(), strict=True):
+            busy[taker] = busy.get(taker, 0) + more
+    return busy
 
 
 async def _again(client: Client, x: da.Array, recovery: float) -> None:
@@ -285,101 +301,3 @@ def transposed(a: da.Array, b: da.Array) -> str | None:
     if a.name == b.T.name:
         return "a"
     return "b" if b.name == a.T.name else None
-
-
-# ---- tasks
-
-
-def between(
-    name: str, shape: tuple[int, int], axis: int, low: int, high: int, chunk: np.ndarray
-) -> np.ndarray:
-    """Task: some columns (axis 1) or rows (0) of a chunk."""
-    found = checked_chunk(name, chunk, shape)
-    return found[:, low:high] if axis else found[low:high]
-
-
-def summed(
-    product: Mapping[str, Any],
-    ranges: Sequence[tuple[Sequence[Range], Sequence[Range]]],
-    of_a: Sequence[np.ndarray],
-    of_b: Sequence[np.ndarray],
-) -> tuple[np.ndarray, float]:
-    """Task: the sum over ranges of K, and the seconds that it took.
-
-    Parameters
-    ----------
-    product
-        The `MatmulSpec`; how it cuts K does not matter.
-    ranges
-        For each range, where it is in the columns of each chunk of A, from top to bottom, and in
-        the rows of each chunk of B, from left to right, and how many of them that has. Without any
-        of one, it is the other's transpose.
-    of_a, of_b
-        These chunks, those of one range after the other.
-
-    Notes
-    -----
-    Of a matrix by its transpose the half on and above the diagonal is computed, and mirrored.
-    """
-    began = time.perf_counter()
-    spec = MatmulSpec.from_json(product)
-    rows, _, columns = spec.shape
-    c = np.zeros((rows, columns), dtype=spec.sums)
-    tops, lefts = ([*accumulate(n, initial=0)] for n in (spec.a_chunks[0], spec.b_chunks[1]))
-    lefts_of_a, rights_of_b = iter(of_a), iter(of_b)
-    half = any(not at_a or not at_b for at_a, at_b in ranges)
-    threads = get_worker().state.nthreads
-    with blas_threads.limited(threads):
-        for at_a, at_b in ranges:
-            left = [
-                _checked(spec, spec.a_name, next(lefts_of_a), (height, length))[:, low:high]
-                for height, (low, high, length) in zip(spec.a_chunks[0], at_a, strict=bool(at_a))
-            ]
-            right = [
-                _checked(spec, spec.b_name, next(rights_of_b), (length, width))[low:high]
-                for width, (low, high, length) in zip(spec.b_chunks[1], at_b, strict=bool(at_b))
-            ]
-            left = left or [x.T for x in right]
-            right = right or [x.T for x in left]
-            for m, some in enumerate(left):
-                for n, more in enumerate(right[m:] if half else right, m if half else 0):
-                    target = c[tops[m] : tops[m + 1], lefts[n] : lefts[n + 1]]
-                    if uses_blas(spec.dtype) and _mirrored(some, more):
-                        target += some @ more  # NumPy makes half of it and mirrors that
-                    else:
-                        gemm_accumulate(some, more, target, threads=threads)
-        if half:
-            for top, bottom in pairwise(tops):
-                c[bottom:, top:bottom] = c[top:bottom, bottom:].T
-    return c, time.perf_counter() - began
-
-
-def _mirrored(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether one matrix is the other's transpose, in the same memory."""
-    same = a.__array_interface__["data"] == b.__array_interface__["data"]
-    return same and a.shape == b.shape[::-1] and a.strides == b.strides[::-1]
-
-
-def _checked(spec: MatmulSpec, name: str, chunk: Any, shape: tuple[int, int]) -> np.ndarray:
-    found = checked_chunk(name, chunk, shape)
-    spec.check_chunk((name,), found.dtype)
-    return found.astype(spec.dtype, copy=False)
-
-
-def rows_of(low: int, high: int, made: tuple[np.ndarray, float]) -> np.ndarray:
-    """Task: some rows of a sum."""
-    return made[0][low:high]
-
-
-def total(dtype: str, *rows: np.ndarray) -> np.ndarray:
-    """Task: a part of C."""
-    found = rows[0].copy()
-    for more in rows[1:]:
-        found += more
-    return found.astype(dtype, copy=False)
-
-
-def told(facts: tuple[str, int, int], made: tuple[np.ndarray, float]) -> dict[str, Any]:
-    """Task: what a worker did."""
-    worker, units, nbytes = facts
-    return {"worker": worker, "units": units, "seconds": made[1], "nbytes_received": nbytes}

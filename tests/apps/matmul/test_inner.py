@@ -16,7 +16,7 @@ import fpmdask
 from fpmdask.apps import homes
 from fpmdask.apps.dealing import dealt
 from fpmdask.apps.homes import Homes
-from fpmdask.apps.matmul import arrays, ranges, summed
+from fpmdask.apps.matmul import arrays, ranges, sum_tasks, summed
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
@@ -499,9 +499,9 @@ def test_every_line_is_multiplied_once(of_a, of_b, rows, columns, data):
 
 def test_a_matrix_by_its_own_transpose_is_recognized():
     x, y = RANDOM.random((20, 5)), RANDOM.random((20, 5))
-    assert summed._mirrored(x.T, x)
-    assert summed._mirrored(x[3:9].T, x[3:9])
-    assert not any(summed._mirrored(a.T, b) for a, b in ((x, y), (x, x[1:]), (x, x[:, :4])))
+    assert sum_tasks._mirrored(x.T, x)
+    assert sum_tasks._mirrored(x[3:9].T, x[3:9])
+    assert not any(sum_tasks._mirrored(a.T, b) for a, b in ((x, y), (x, x[1:]), (x, x[:, :4])))
 
 
 def test_a_segment_is_where_most_of_it_is():
