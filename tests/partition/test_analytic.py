@@ -47,7 +47,6 @@ def test_oracles_of_a_power():
     np.testing.assert_allclose(found, case["beta_2"], atol=5e-5)
 
 
-@settings(max_examples=30)
 @given(SPEEDS, st.integers(1, 10**9), st.floats(0.3, 4.0))
 def test_powers_agree_with_the_closed_form(speeds, units, exponent):
     exact = by_complexity(units, speeds, ("power", exponent))

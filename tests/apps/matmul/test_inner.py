@@ -227,15 +227,22 @@ async def test_lost_chunks_are_named(c, s, *workers, when, monkeypatch):
     assert left
 
 
-@cluster(config={**CONFIG, "fpmdask.recovery": "0.2s"})
-async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *workers, monkeypatch):
+def closed_before_sums(worker, monkeypatch):
+    """Close a worker as soon as sums are asked for; return a list with an entry per closing."""
+
     async def made(self, *given):
-        left.append(await workers[1].close(timeout=1))
+        left.append(await worker.close(timeout=1))
         return await original(self, *given)
 
     left = []
     original = Homes.made
     monkeypatch.setattr(Homes, "made", made)
+    return left
+
+
+@cluster(config={**CONFIG, "fpmdask.recovery": "0.2s"})
+async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *workers, monkeypatch):
+    left = closed_before_sums(workers[1], monkeypatch)
     balancer = await fpmdask.Balancer(c)
     x = da.random.default_rng(1).random((4, 900), chunks=(4, 100))
     x = c.persist(x, workers=[workers[1].address])
@@ -247,13 +254,7 @@ async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *worke
 
 @cluster()
 async def test_an_error_holds_none_of_the_chunks_that_are_left(c, s, *workers, monkeypatch):
-    async def made(self, *given):
-        left.append(await workers[1].close(timeout=1))
-        return await original(self, *given)
-
-    left = []
-    original = Homes.made
-    monkeypatch.setattr(Homes, "made", made)
+    left = closed_before_sums(workers[1], monkeypatch)
     balancer = await fpmdask.Balancer(c)
     x = RANDOM.random((900, 4))
     with pytest.raises(ChunksLostError) as lost:

@@ -66,7 +66,7 @@ async def nothing_left(scheduler):
     raise AssertionError(dict(scheduler.tasks))
 
 
-@pytest.mark.parametrize("chunks", [(16, 16), (7, 40), (50, 40), (10, 3)])
+@pytest.mark.parametrize("chunks", [(16, 16), (7, 40), (50, 40), (5, 1)])
 @cluster()
 async def test_the_stored_product_equals_numpy(c, s, *workers, tmp_path, small_memory, chunks):
     a, b, expected = matrices(tmp_path)

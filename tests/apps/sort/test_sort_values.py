@@ -102,10 +102,10 @@ async def check_sorted(c, found, pdf, by, ascending=True, na_position="last"):
 
 
 @pytest.mark.slow
-@cluster(workers=2)
+@cluster()
 async def test_rows_sort_as_in_pandas(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    x = c.persist(frame_of(FRAME, 4))
+    x = c.persist(frame_of(FRAME))
     for n, (by, ascending) in enumerate(KEYS):
         na_position = ("last", "first")[n % 2]
         found = await balancer.sort_values(x, by, ascending, na_position)
@@ -118,11 +118,11 @@ async def test_rows_sort_as_in_pandas(c, s, *workers):
 
 
 @pytest.mark.slow
-@cluster(workers=2, nthreads=2)
+@cluster(nthreads=2)
 async def test_cut_keys_sort_as_whole_ones(c, s, *workers, monkeypatch):
     """Also where nothing of them tells rows apart."""
     balancer = await fpmdask.Balancer(c)
-    x = c.persist(frame_of(FRAME, 4))
+    x = c.persist(frame_of(FRAME))
     monkeypatch.setattr(frames, "words_needed", lambda *given: 1)
     monkeypatch.setattr(encode, "MOST_DISTINCT", 0)
     for by, ascending in KEYS[-9:]:
@@ -350,7 +350,7 @@ async def test_a_result_that_is_lost_is_made_again(c, s, *workers, words, monkey
 @cluster()
 async def test_only_the_result_keeps_memory(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    x = c.persist(frame_of(FRAME, 4))
+    x = c.persist(frame_of(FRAME))
     await wait(x)
     before = {key for key, task in s.tasks.items() if task.state == "memory"}
     found = await balancer.sort_values(x, "float")
