@@ -9,8 +9,7 @@ from scipy.interpolate import Akima1DInterpolator
 from fpmdask.models.arrays import FloatArray, IntArray
 from fpmdask.models.measured import MeasuredModel
 
-# Halvings of a segment after which its position is known to float64 resolution.
-_HALVINGS = 54
+_ROUNDING = float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -35,7 +34,8 @@ class AkimaModel(MeasuredModel):
 
     Notes
     -----
-    `units_within` halves a segment 54 times, for all arguments at once.
+    `units_within` halves segments for all arguments at once, until the units are as exact as
+    float64 holds them.
 
     1. The times at the points are made non-decreasing by pooling adjacent violators, and Akima's
        slopes are limited to three times the smaller neighbouring secant, which keeps each cubic
@@ -96,12 +96,13 @@ class AkimaModel(MeasuredModel):
     def _units_within(self, seconds: FloatArray) -> FloatArray:
         x, t, _ = self.knots
         k = np.clip(np.searchsorted(t, seconds, side="right") - 1, 0, x.size - 2)
+        outside = (seconds < t[1]) | (seconds >= t[-1])
+        step = x[k + 1] - x[k]
         low, high = np.zeros(seconds.shape), np.ones(seconds.shape)
-        for _ in range(_HALVINGS):
+        while (~outside & (high - low > _ROUNDING * (x[k] / step + low))).any():
             middle = (low + high) / 2
             fits = self._cubic(k, middle) <= seconds
             low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-        outside = (seconds < t[1]) | (seconds >= t[-1])
         end = np.where(seconds < t[1], 1, -1)
-        inside: FloatArray = x[k] + low * (x[k + 1] - x[k])
+        inside: FloatArray = x[k] + low * step
         return np.where(outside, seconds / t[end] * x[end], inside)

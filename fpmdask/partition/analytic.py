@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import brentq
 from scipy.special import lambertw
 
 from fpmdask.errors import PartitionError
@@ -50,9 +51,9 @@ def by_complexity(units: float, speeds: ArrayLike, complexity: Complexity) -> Fl
     Notes
     -----
     T is the one unknown of Σ f⁻¹(T·k_i) = N, whose left side increases: it is bracketed by powers
-    of two and halved to the last bit. Where f jumps, or is flat, there may be no such T: then the
-    shares lie between those of the two neighbouring times, and no other ones have a smaller
-    makespan. O(p) per step, some 100 steps.
+    of 16 and found to the last bits by Brent's method. Where f jumps, or is flat, there may be no
+    such T: then the shares lie between those of two times beside the jump, and no other ones have
+    a smaller makespan. O(p) per step, some 20 steps; a callable is inverted in some 65 calls.
 
     References
     ----------
@@ -290,23 +291,27 @@ def levelled(total: int, within: Callable[[float], Any]) -> FloatArray:
     def shares(seconds: float) -> FloatArray:
         return np.asarray(within(seconds), dtype=np.float64)
 
+    def excess(seconds: float) -> float:  # of the units, in parts of them, from -1 to 1
+        return min(float(shares(seconds).sum()) / total, 2.0) - 1.0
+
     free = np.minimum(shares(0.0), total)  # what takes no time
     if free.sum() >= total:
         return np.asarray(free * (total / free.sum()))
     high = 1.0
-    while shares(high).sum() < total:
-        high *= 2.0
+    while excess(high) < 0:
+        high *= 16.0
         if math.isinf(high):
             raise PartitionError(
                 f"{total} units cannot be done in a finite time by this complexity; give fewer"
             )
-    low = high / 2
-    while shares(low).sum() > total:
-        low /= 2
-        if low == 0:
-            break
-    while low < (middle := low + (high - low) / 2) < high:
-        low, high = (middle, high) if shares(middle).sum() < total else (low, middle)
+    low = high / 16.0
+    while excess(low) > 0:
+        low /= 16.0
+    tiny, step = np.finfo(float).tiny, 4 * np.finfo(float).eps
+    level = float(brentq(excess, low, high, xtol=tiny, rtol=step))
+    width = max(level * step, tiny)
+    while excess(low := max(0.0, level - width)) > 0 or excess(high := level + width) < 0:
+        width *= 2.0
     below, above = shares(low), shares(high)
     above = np.minimum(above, total)  # inf where no number of units takes longer
     span = float((above - below).sum())
