@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from distributed import Client
 
+from fpmdask.apps.inputs import letting_go
 from fpmdask.coordinator import arguments, config, proxy
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
@@ -289,9 +290,9 @@ class Balancer:
         O(workers) tasks. Each worker receives its rows of A and its columns of B once, panel by
         panel, and keeps its part of C and at most two panels of A and B. Who takes lines off
         another receives what these need, too. With ``"inner"`` it is O(chunks + workers²) tasks; a
-        worker receives what others have of its range, and their sums for its part of C. It has its
-        range and three times C in memory at once; lazy inputs are read where Dask has it done, and
-        nobody helps whoever is last.
+        worker receives what others have of its range, and some of them what all have added up. It
+        has its range and three times C in memory at once; lazy inputs are read where Dask has it
+        done, and nobody helps whoever is last.
 
         Nothing is measured where this coordinator has seen products of that dtype with shares of
         about the same size on all these workers, unless `epsilon`, `max_rounds`, `timing` or
@@ -659,6 +660,7 @@ class Balancer:
             )
         return self.client.sync(self._installed_run, function, *args)
 
+    @letting_go
     async def _installed_run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         if not self._installed:  # made with an asynchronous client, and not awaited
             await self._install()

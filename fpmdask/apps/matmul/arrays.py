@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from numbers import Integral
@@ -179,18 +178,12 @@ async def multiply(
 
     ``follow`` runs ``request`` as the app "matmul".
     """
-    try:
-        _, _, c, sums = await product(client, a, b, request, follow)
-        if 0 not in index:
-            return c, sums
-        vector: da.Array = client.persist(c[index])
-        await finished(client, vector)
-        return vector, sums
-    except BaseException as error:
-        # the frames of an exception would hold A and B on the workers for as long as it lives
-        traceback.clear_frames(error.__traceback__)
-        del a, b
-        raise
+    _, _, c, sums = await product(client, a, b, request, follow)
+    if 0 not in index:
+        return c, sums
+    vector: da.Array = client.persist(c[index])
+    await finished(client, vector)
+    return vector, sums
 
 
 async def product(

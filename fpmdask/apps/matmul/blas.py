@@ -109,6 +109,20 @@ def uses_blas(dtype: npt.DTypeLike) -> bool:
     return found.char in _ROUTINES and found.isnative
 
 
+def copied(operand: Array, dtype: npt.DTypeLike) -> bool:
+    """Tell whether `gemm_accumulate` needs a copy of an operand, for a ``c`` of this dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.ones((4, 4))
+    >>> [copied(x, "f8") for x in (a, a.T, a[:, 1:3], a[:, ::2], a.astype("f4"))]
+    [False, False, False, True, True]
+    """
+    lies = _leading(operand) is not None or _leading(operand.T) is not None
+    return operand.dtype != dtype or not lies
+
+
 def _check(a: Array, b: Array, c: Array, beta: complex, threads: int) -> None:
     """Refuse what cannot be computed, before anything is written."""
     if not (a.ndim == b.ndim == c.ndim == 2):

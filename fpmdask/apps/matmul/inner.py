@@ -102,6 +102,29 @@ def held_lines(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> Counte
     return found
 
 
+def received(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> Counter[str]:
+    """Return worker -> the bytes it has to receive of the lines of which it holds most.
+
+    Parameters
+    ----------
+    spec, holders
+        As for `places`. Of an input that is not among these keys nothing is received.
+
+    Notes
+    -----
+    O(chunks).
+    """
+    rows, _, columns = spec.shape
+    names = {name for name, *_ in holders}
+    elements = rows * (spec.a_name in names) + columns * (spec.b_name in names)
+    found: Counter[str] = Counter()
+    for (low, high), own in zip(segments(spec), _held(spec, holders), strict=True):
+        if own:
+            worker = _most(own)
+            found[worker] += (high - low) * (elements - own[worker]) * spec.dtype.itemsize
+    return found
+
+
 def needed(spec: MatmulSpec) -> int:
     """Return the bytes that a worker needs beside what it multiplies."""
     return COPIES * spec.shape[0] * spec.shape[2] * spec.sums.itemsize

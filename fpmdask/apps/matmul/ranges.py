@@ -18,6 +18,7 @@ from fpmdask.apps.matmul.inner import (
     moved_bytes,
     moves_less,
     needed,
+    received,
     worth_handing_over,
 )
 from fpmdask.apps.matmul.kernel import panel_depth
@@ -119,9 +120,7 @@ async def _free(context: RunContext, spec: MatmulSpec) -> dict[str, float]:
 
     To that belongs an even part of what the others hold.
     """
-    held: Counter[str] = Counter()
-    if len(_multiplying(context)) < len(context.scheduler.workers):
-        held = await _held(context, spec)
+    held, away = await _held(context, spec)
     workers = _multiplying(context)  # some may have left meanwhile
     rows, _, columns = spec.shape
     lazy, count = context.spec["lazy"], len(workers)
@@ -129,7 +128,7 @@ async def _free(context: RunContext, spec: MatmulSpec) -> dict[str, float]:
     lines = sum(own for worker, own in held.items() if worker not in workers)
     nbytes = lines * sides * spec.dtype.itemsize / count
     return {
-        context.name(worker): max(0.0, _room(context, spec, worker, count) - nbytes)
+        context.name(worker): max(0.0, _room(context, spec, worker, count) - nbytes - away[worker])
         for worker in workers
     }
 
@@ -147,12 +146,15 @@ def _multiplying(context: RunContext) -> list[str]:
     return [worker for worker in workers if worker not in bare] or workers
 
 
-async def _held(context: RunContext, spec: MatmulSpec) -> Counter[str]:
-    """Return worker -> the lines of K of which it holds most now, without those that are lazy."""
+async def _held(context: RunContext, spec: MatmulSpec) -> tuple[Counter[str], Counter[str]]:
+    """Return worker -> the lines of K of which it holds most, and the bytes of them it does not.
+
+    Without those that are lazy.
+    """
     lazy = context.spec["lazy"]
     places = holders(context.scheduler, [key for key in spec.keys if key[0] not in lazy])
-    held: Counter[str] = await offload(held_lines, spec, places)
-    return held
+    held = await offload(held_lines, spec, places)
+    return held, await offload(received, spec, places)
 
 
 def _room(context: RunContext, spec: MatmulSpec, worker: str, workers: int) -> float:
@@ -182,7 +184,7 @@ async def _within_memory(
     """
     rows, depth, columns = spec.shape
     lazy, workers = context.spec["lazy"], len(speeds)
-    held = await _held(context, spec)
+    held, away = await _held(context, spec)
     line = (rows + columns) * spec.dtype.itemsize
     most = []
     for worker in speeds:
@@ -190,7 +192,7 @@ async def _within_memory(
             return None
         # lines for which there is memory already: what it holds, and its part of what is read
         own = [float(held[worker])] * (len(lazy) < 2) + [depth / workers] * bool(lazy)
-        room = _room(context, spec, worker, workers) - needed(spec)
+        room = _room(context, spec, worker, workers) - needed(spec) - away[worker]
         most.append(min(own) + max(0.0, room) / line)
     if sum(most) - workers < depth:  # rounded down
         return None

@@ -10,20 +10,28 @@ from typing import Any
 import numpy as np
 from distributed import get_worker
 
-from fpmdask.apps.matmul.blas import gemm_accumulate, uses_blas
+from fpmdask.apps.matmul.blas import copied, gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator.blas_threads import blas_threads
 from fpmdask.coordinator.worker import checked_chunk
 
-# From … to, in what is so long.
-Range = tuple[int, int, int]
+# What has to be converted is so in panels along K of about so many bytes, at least so deep.
+PANEL_NBYTES, LEAST_DEPTH = 4 << 20, 64
+
+# From … to, in what is so long, and the row and the column of the chunk that is, or is of.
+Range = tuple[int, int, int, int, int]
 
 
 def between(
-    name: str, shape: tuple[int, int], axis: int, low: int, high: int, chunk: np.ndarray
+    key: tuple[str, int, int],
+    shape: tuple[int, int],
+    axis: int,
+    low: int,
+    high: int,
+    chunk: np.ndarray,
 ) -> np.ndarray:
     """Return some columns (axis 1) or rows (0) of a chunk."""
-    found = checked_chunk(name, chunk, shape)
+    found = checked_chunk(key, chunk, shape)
     return found[:, low:high] if axis else found[low:high]
 
 
@@ -49,6 +57,7 @@ def summed(
     Notes
     -----
     Of a matrix by its transpose the half on and above the diagonal is computed, and mirrored.
+    Chunks are taken as they lie, or converted in panels: beside C there are a few MiB.
     """
     began = time.perf_counter()
     spec = MatmulSpec.from_json(product)
@@ -61,26 +70,40 @@ def summed(
     with blas_threads.limited(threads):
         for at_a, at_b in ranges:
             left = [
-                _checked(spec, spec.a_name, next(lefts_of_a), (height, length))[:, low:high]
-                for height, (low, high, length) in zip(spec.a_chunks[0], at_a, strict=bool(at_a))
+                _slab(spec, spec.a_name, 1, height, at, next(lefts_of_a))
+                for height, at in zip(spec.a_chunks[0], at_a, strict=bool(at_a))
             ]
             right = [
-                _checked(spec, spec.b_name, next(rights_of_b), (length, width))[low:high]
-                for width, (low, high, length) in zip(spec.b_chunks[1], at_b, strict=bool(at_b))
+                _slab(spec, spec.b_name, 0, width, at, next(rights_of_b))
+                for width, at in zip(spec.b_chunks[1], at_b, strict=bool(at_b))
             ]
             left = left or [x.T for x in right]
             right = right or [x.T for x in left]
             for m, some in enumerate(left):
                 for n, more in enumerate(right[m:] if half else right, m if half else 0):
                     target = c[tops[m] : tops[m + 1], lefts[n] : lefts[n + 1]]
-                    if uses_blas(spec.dtype) and _mirrored(some, more):
-                        target += some @ more  # NumPy makes half of it and mirrors that
-                    else:
-                        gemm_accumulate(some, more, target, threads=threads)
+                    _add_product(some, more, target, spec.dtype, threads)
         if half:
             for top, bottom in pairwise(tops):
                 c[bottom:, top:bottom] = c[top:bottom, bottom:].T
     return c, time.perf_counter() - began
+
+
+def _add_product(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, dtype: np.dtype[Any], threads: int
+) -> None:
+    """Add a product of operands that are computed with as `dtype`."""
+    depth = a.shape[1]
+    panel = max(1, depth)
+    if copied(a, c.dtype) or copied(b, c.dtype):
+        panel = max(LEAST_DEPTH, PANEL_NBYTES // ((len(a) + b.shape[1]) * c.itemsize))
+    elif uses_blas(c.dtype) and _mirrored(a, b):
+        c += a @ b  # NumPy makes half of it and mirrors that
+        return
+    for low in range(0, depth, panel):
+        left, right = a[:, low : low + panel], b[low : low + panel]
+        left, right = left.astype(dtype, copy=False), right.astype(dtype, copy=False)
+        gemm_accumulate(left, right, c, threads=threads)
 
 
 def _mirrored(a: np.ndarray, b: np.ndarray) -> bool:
@@ -89,21 +112,26 @@ def _mirrored(a: np.ndarray, b: np.ndarray) -> bool:
     return same and a.shape == b.shape[::-1] and a.strides == b.strides[::-1]
 
 
-def _checked(spec: MatmulSpec, name: str, chunk: Any, shape: tuple[int, int]) -> np.ndarray:
-    found = checked_chunk(name, chunk, shape)
-    spec.check_chunk((name,), found.dtype)
-    return found.astype(spec.dtype, copy=False)
+def _slab(
+    spec: MatmulSpec, name: str, axis: int, side: int, at: Range, chunk: np.ndarray
+) -> np.ndarray:
+    """Return a range of a chunk of A (axis 1) or B (0), whose other side is `side`."""
+    low, high, length, *place = at
+    key = name, *place
+    found = checked_chunk(key, chunk, (side, length) if axis else (length, side))
+    spec.check_chunk(key, found.dtype)
+    return found[:, low:high] if axis else found[low:high]
 
 
-def rows_of(low: int, high: int, made: tuple[np.ndarray, float]) -> np.ndarray:
-    """Return some rows of a sum."""
-    return made[0][low:high]
+def part_of(axis: int, low: int, high: int, made: tuple[np.ndarray, float]) -> np.ndarray:
+    """Return some columns (axis 1) or rows (0) of a sum."""
+    return made[0][:, low:high] if axis else made[0][low:high]
 
 
-def total(dtype: str, *rows: np.ndarray) -> np.ndarray:
+def total(dtype: str, *parts: np.ndarray) -> np.ndarray:
     """Return a part of C."""
-    found = rows[0].copy()
-    for more in rows[1:]:
+    found = parts[0].copy()
+    for more in parts[1:]:
         found += more
     return found.astype(dtype, copy=False)
 

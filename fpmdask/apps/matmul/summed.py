@@ -23,13 +23,13 @@ from fpmdask.apps.homes import LEAST_PATIENCE, HomeLeft, Homes, token
 from fpmdask.apps.inputs import finished, taking_part
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.apps.matmul.sum_tasks import Range, between, rows_of, summed, told, total
+from fpmdask.apps.matmul.sum_tasks import Range, between, part_of, summed, told, total
 from fpmdask.coordinator.chunks import named
 from fpmdask.coordinator.report import Summed
 from fpmdask.errors import ChunksLostError
 from fpmdask.partition.even import even
 
-# Sums of more bytes, all workers' together, are added up by all of them, a part of C by each.
+# A worker adds up so many bytes of all workers' sums, unless all of them add up a part of C.
 ONE_NBYTES = 16 << 20
 
 # The number of a chunk along K, and from … to in it.
@@ -72,28 +72,31 @@ async def multiply(
 
     Notes
     -----
-    Each worker adds up the products of what it holds and is handed; of these sums every worker adds
-    up a part of C. What is lost is made again as Dask makes lost results again.
-    O(chunks + parts · workers) tasks.
+    Each worker adds up the products of what it holds and is handed; of these sums one worker, or as
+    many as keep that small, add up a part of C each, cut along its longer side. What is lost is
+    made again as Dask makes lost results again. O(chunks + parts · workers) tasks.
     """
     began = time.perf_counter()
     homes = Homes(client, hang)
     stage = partial(_made, homes, a, b, spec, lines, workers, recovery)
-    parts, facts, heights = await homes.again(stage)
-    shares = await client.gather(facts)
+    parts, shares, chunks = await homes.again(stage)
     name = token("inner")
+    keys = [(name, i, j) for i in range(len(chunks[0])) for j in range(len(chunks[1]))]
     graph: dict[Any, GraphNode] = {
-        (name, n, 0): Alias((name, n, 0), part.key) for n, part in enumerate(parts)
+        key: Alias(key, part.key) for key, part in zip(keys, parts, strict=True)
     }
     layers: dict[str, Any] = {
         name: MaterializedLayer(graph),
         f"{name}-given": MaterializedLayer({part.key: part for part in parts}),
     }
     needs = {name: {f"{name}-given"}, f"{name}-given": set[str]()}
-    chunks = tuple(heights), (spec.shape[2],)
     lazy = da.Array(HighLevelGraph(layers, needs), name, chunks=chunks, dtype=spec.dtype)
     c: da.Array = client.persist(lazy, optimize_graph=False)
-    await finished(client, c)
+    try:
+        await finished(client, c)
+    except ChunksLostError:
+        await _still_there(client, (a, b), recovery)
+        raise
     return c, Summed(time.perf_counter() - began, shares)
 
 
@@ -105,8 +108,8 @@ async def _made(
     lines: Mapping[str, int] | None,
     workers: Sequence[str] | None,
     recovery: float,
-) -> tuple[list[Future[Any]], list[Future[Any]], list[int]]:
-    """Return the parts of C, what the workers tell of their sums, and the rows of the parts."""
+) -> tuple[list[Future[Any]], list[dict[str, Any]], tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the parts of C, what the workers tell of their sums, and the chunks of C."""
     futures: dict[Any, Future[Any]] = {}
     for x in (a, b):
         await _again(homes.client, x, recovery)
@@ -127,7 +130,7 @@ async def _made(
         worker: [piece for piece in own if piece.size]
         for worker, own in dealt(lengths, held, busy).items()
     }
-    tasks = _Tasks(spec, where, able, same)
+    tasks = _Tasks(spec, {x.name: x.dtype.itemsize for x in (a, b)}, where, able, same)
     # of all pieces at once, as it goes through all chunks
     at = iter(in_chunks(spec, [*chain.from_iterable(dealt_out.values())]))
     sums = {
@@ -136,26 +139,25 @@ async def _made(
         if own
     }
     rows, _, columns = spec.shape
-    many = len(sums) * rows * columns * spec.sums.itemsize > ONE_NBYTES
-    # all by one worker: the one with most to do has the largest share of the cluster's speed
-    adders = [*sums] if many else [max(sums, key=lambda worker: busy[worker])]
-    heights = [int(n) for n in even(rows, len(adders)) if n]
-    edges = pairwise(accumulate(heights, initial=0))
+    wanted = -(-len(sums) * rows * columns * spec.sums.itemsize // ONE_NBYTES)
+    # those with most to do have the largest shares of the cluster's speed
+    adders = sorted(sums, key=lambda worker: -busy[worker])[: max(1, wanted)]
+    axis = int(columns > rows)
+    sizes = tuple(int(n) for n in even(max(rows, columns), len(adders)) if n)
+    edges = pairwise(accumulate(sizes, initial=0))
     for n, (adder, (low, high)) in enumerate(zip(adders, edges, strict=False)):
-        tasks.part_of(adder, n, low, high, sums)
-    for n, (worker, made) in enumerate(sums.items(), len(heights)):
+        tasks.part_of(adder, n, axis, low, high, sums)
+    for n, (worker, made) in enumerate(sums.items(), len(sizes)):
         facts = worker, sum(piece.size for piece in dealt_out[worker]), tasks.received[worker]
         tasks.add((tasks.name, n), worker, told, facts, made)
     try:
         found = await homes.made(tasks.name, tasks.made, tasks.pins, chunks, {})
+        shares = await homes.client.gather(found[len(sizes) :])
     except (ChunksLostError, FutureCancelledError) as error:
         traceback.clear_frames(error.__traceback__)  # another one may replace it
-        # what is made of lost chunks is lost with them, but the caller knows only these
-        for x in (a, b):
-            if any(future.cancelled() for future in futures_of(x)):
-                await _again(homes.client, x, recovery)
+        await _still_there(homes.client, (a, b), recovery)
         raise
-    return found[: len(heights)], found[len(heights) :], heights
+    return found[: len(sizes)], shares, ((rows,), sizes) if axis else (sizes, (columns,))
 
 
 def _busy(
@@ -185,6 +187,21 @@ def _busy(
         for taker, more in zip(takers, even(missing, len(takers)).tolist(), strict=True):
             busy[taker] = busy.get(taker, 0) + more
     return busy
+
+
+async def _still_there(client: Client, arrays: Sequence[da.Array], recovery: float) -> None:
+    """Refuse to go on without chunks that nobody can make again.
+
+    What is made of lost chunks is lost with them, but the caller knows only these.
+
+    Raises
+    ------
+    ChunksLostError
+        As `_again`.
+    """
+    for x in arrays:
+        if any(future.cancelled() for future in futures_of(x)):
+            await _again(client, x, recovery)
 
 
 async def _again(client: Client, x: da.Array, recovery: float) -> None:
@@ -222,11 +239,13 @@ class _Tasks:
     def __init__(
         self,
         spec: MatmulSpec,
+        itemsizes: Mapping[str, int],
         where: Mapping[Any, str],
         able: Collection[str],
         same: str | None,
     ) -> None:
-        self.spec, self.where, self.able, self.same = spec, where, able, same
+        self.spec, self.itemsizes = spec, itemsizes
+        self.where, self.able, self.same = where, able, same
         # how K is cut matters to no task, and would be most of it
         depth = (spec.shape[1],)
         a_chunks, b_chunks = (spec.a_chunks[0], depth), (depth, spec.b_chunks[1])
@@ -259,16 +278,23 @@ class _Tasks:
         return self.add((f"{self.name}-of", number), worker, summed, *given)
 
     def part_of(
-        self, worker: str, number: int, low: int, high: int, sums: Mapping[str, TaskRef]
+        self,
+        worker: str,
+        number: int,
+        axis: int,
+        low: int,
+        high: int,
+        sums: Mapping[str, TaskRef],
     ) -> None:
-        """Add what a worker adds up: rows of all sums."""
-        rows = []
+        """Add what a worker adds up: rows (axis 0) or columns (1) of all sums."""
+        rows, _, columns = self.spec.shape
+        nbytes = (high - low) * (rows if axis else columns) * self.spec.sums.itemsize
+        parts = []
         for n, (maker, made) in enumerate(sums.items()):
-            rows.append(self.add((f"{self.name}-rows", number, n), maker, rows_of, low, high, made))
-            if maker != worker:
-                nbytes = (high - low) * self.spec.shape[2] * self.spec.sums.itemsize
-                self.received[worker] += nbytes
-        self.add((self.name, number), worker, total, self.spec.dtype.str, *rows)
+            key = f"{self.name}-part", number, n
+            parts.append(self.add(key, maker, part_of, axis, low, high, made))
+            self.received[worker] += nbytes * (maker != worker)
+        self.add((self.name, number), worker, total, self.spec.dtype.str, *parts)
 
     def _given(
         self, worker: str, key: Any, axis: int, low: int, high: int
@@ -278,15 +304,15 @@ class _Tasks:
         length = shape[axis]
         owner = self.where[key]
         if worker == owner:
-            return TaskRef(key), (low, high, length)
+            return TaskRef(key), (low, high, length, *key[1:])
         whole = high - low == length or owner not in self.able
         moved = length if whole else high - low
-        self.received[worker] += moved * shape[1 - axis] * self.spec.dtype.itemsize
+        self.received[worker] += moved * shape[1 - axis] * self.itemsizes[key[0]]
         if whole:
-            return TaskRef(key), (low, high, length)
+            return TaskRef(key), (low, high, length, *key[1:])
         cut = self.cut, axis, *key, low, high  # of A by itself a chunk may be cut both ways
-        here = self.add(cut, owner, between, key[0], shape, axis, low, high, TaskRef(key))
-        return here, (0, high - low, high - low)
+        here = self.add(cut, owner, between, key, shape, axis, low, high, TaskRef(key))
+        return here, (0, high - low, high - low, *key[1:])
 
 
 def transposed(a: da.Array, b: da.Array) -> str | None:

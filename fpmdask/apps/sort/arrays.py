@@ -14,7 +14,7 @@ from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of
 
-from fpmdask.apps.inputs import finished, letting_go, rooms, scattered
+from fpmdask.apps.inputs import finished, rooms, scattered
 from fpmdask.apps.sort.kernel import KINDS
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
@@ -64,7 +64,6 @@ def check(x: Any) -> None:
         )
 
 
-@letting_go
 async def sort(
     client: Client,
     x: Any,

@@ -49,7 +49,6 @@ HANDED = 2
 BESIDE_KEYS = 48
 
 
-@letting_go
 async def sort_values(
     client: Client,
     ddf: dd.DataFrame,

@@ -1,6 +1,7 @@
 """Products as sums over ranges of K: shared out by speed, right for any shape, chunks and dtype."""
 
 import asyncio
+import tracemalloc
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
 
@@ -79,7 +80,7 @@ async def test_halves_are_rounded_once(c, s, *workers):
 
 @cluster()
 async def test_parts_of_a_larger_product_are_on_all_workers(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(summed, "ONE_NBYTES", 0)
+    monkeypatch.setattr(summed, "ONE_NBYTES", 1)
     balancer = await fpmdask.Balancer(c)
     x = RANDOM.random((3000, 20))
     tall = c.persist(chunked(x, 250, 20))
@@ -92,6 +93,51 @@ async def test_parts_of_a_larger_product_are_on_all_workers(c, s, *workers, monk
     # sums, and what of the input is not where it is multiplied
     least = 2 * 20 * 20 * 8
     assert least <= balancer.report.bytes_moved < least + 2 * x.nbytes
+
+
+@cluster()
+async def test_no_more_workers_add_up_than_hold_few_bytes_each(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(summed, "ONE_NBYTES", 3 * 600 * 8 // 2)
+    balancer = await fpmdask.Balancer(c)
+    v, b = RANDOM.random(500), RANDOM.random((500, 600))
+    for left, chunks in ((v, ((300, 300),)), (v[None], ((1,), (300, 300)))):
+        x, y = c.persist([da.from_array(left, chunks=100), chunked(b, 100, 600)])
+        await wait([x, y])
+        found = await balancer.matmul(x, y, layout="inner")
+        assert found.chunks == chunks
+        np.testing.assert_allclose(await c.compute(found), left @ b)
+        nbytes = [share["nbytes_received"] for share in balancer.report.shares]
+        assert sum(nbytes) >= 2 * 600 * 8
+
+
+@cluster()
+async def test_bytes_are_counted_as_they_are_sent(c, s, *workers):
+    balancer = await fpmdask.Balancer(c, workers=["0"])
+    ones = chunked(np.ones((4, 6000), "i1"), 4, 3000)
+    a = c.persist(ones, workers=[workers[1].address], allow_other_workers=False)
+    await wait(a)
+    await balancer.matmul(a, np.ones((6000, 1)), layout="inner")
+    assert balancer.report.bytes_moved == ones.nbytes
+
+
+@pytest.mark.parametrize("kinds", ["i1 f8", "f2 f2", "f4 f8", "i1 i8", "f8 >f8", "f8 f8"])
+def test_a_range_is_converted_a_little_at_a_time(kinds, monkeypatch):
+    worker = SimpleNamespace(state=SimpleNamespace(nthreads=1))
+    monkeypatch.setattr(sum_tasks, "get_worker", lambda: worker)
+    left, right = kinds.split()
+    a = np.asfortranarray(RANDOM.integers(0, 2, (32, 300_000)).astype(left))
+    b = RANDOM.integers(0, 2, (2 * 300_000, 1)).astype(right)[::2]
+    expected = a[:, :3000].astype("f8") @ b[:3000].astype("f8")
+    spec = spec_of(da.from_array(a, chunks=-1), da.from_array(b, chunks=-1))
+    whole = [((0, 3000, 300_000, 0, 0),)] * 2
+    np.testing.assert_array_equal(sum_tasks.summed(spec.to_json(), [whole], [a], [b])[0], expected)
+    tracemalloc.start()
+    try:
+        whole = [((0, 300_000, 300_000, 0, 0),)] * 2
+        sum_tasks.summed(spec.to_json(), [whole], [a], [b])
+        assert tracemalloc.get_traced_memory()[1] < 4 * sum_tasks.PANEL_NBYTES
+    finally:
+        tracemalloc.stop()
 
 
 @cluster()
@@ -264,6 +310,37 @@ async def test_an_error_holds_none_of_the_chunks_that_are_left(c, s, *workers, m
     assert lost.value.__traceback__
 
 
+@cluster()
+async def test_an_error_lets_go_of_the_inputs(c, s, *workers):
+    """While it lives, once the caller has let go of them, too."""
+    balancer = await fpmdask.Balancer(c)
+    for layout in ("inner", "rows"):
+        chunks = da.ones((90, 4), chunks=(30, 4))
+        x = c.persist(chunks.map_blocks(lambda block: block[:-1], meta=np.ones((0, 0))))
+        await wait(x)
+        with pytest.raises(PartitionError, match=f"'{x.name}', [012], 0") as caught:
+            await balancer.matmul(np.ones((4, 90)), x, layout=layout)
+        del x
+        await nothing_left(s)
+        assert caught.value.__traceback__
+
+
+@cluster()
+async def test_what_is_lost_once_all_is_added_up_is_named(c, s, *workers, monkeypatch):
+    async def made(homes, *given):
+        found = await original(homes, *given)
+        await workers[1].close()
+        return found
+
+    original = Homes.made
+    monkeypatch.setattr(Homes, "made", made)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((900, 4))
+    with pytest.raises(ChunksLostError, match="input chunks are gone"):
+        await asyncio.wait_for(balancer.matmul(x.T, x, layout="inner"), 30)
+    await nothing_left(s)
+
+
 @cluster(config={**CONFIG, "fpmdask.recovery": "0s"})
 async def test_chunks_that_are_there_need_no_time_to_be_made_again(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
@@ -312,6 +389,26 @@ async def test_a_product_that_does_not_fit_several_times_is_refused(c, s, *worke
         await balancer.matmul(x, x.T, layout="inner")
     await balancer.matmul(x, x.T)
     assert balancer.report.layout["name"] != "inner"
+
+
+@cluster()
+async def test_what_a_worker_lacks_of_its_range_has_to_fit(c, s, *workers, monkeypatch):
+    """A matrix is on one worker and the other one on another."""
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random((6, 3000))
+    x, turned = chunked(values, 6, 1000), chunked(values, 6, 1000).T[:, :5]
+    x, turned = (
+        c.persist(part, workers=[worker.address], allow_other_workers=False)
+        for part, worker in zip((x, turned), workers, strict=False)
+    )
+    await wait([x, turned])
+    sums, away = 3 * 6 * 5 * 8, 3000 * 5 * 8
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + away - 1)
+    with pytest.raises(PartitionError, match=f"has room for {sums - 1};"):
+        await balancer.matmul(x, turned, layout="inner")
+    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + away)
+    found = await balancer.matmul(x, turned, layout="inner")
+    np.testing.assert_allclose(await c.compute(found), values @ values.T[:, :5])
 
 
 @cluster()
