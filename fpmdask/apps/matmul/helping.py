@@ -43,6 +43,7 @@ class Helping:
         self.panels: dict[int, Panels] = {}
         self.relays: Mapping[Any, str] = {}
         self.done: dict[int, dict[str, Any]] = {}
+        self.taken: dict[int, list[tuple[int, tuple[Any, ...]]]] = {}  # by part: where sums are
         self._looked = 0.0
 
     def began(self, assignment: Assignment, panels: Panels, room: float) -> None:
@@ -63,6 +64,28 @@ class Helping:
             self.tail.reached(news["part"], news["reached"], time.monotonic())
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look()
+
+    def waits(self, part: int) -> bool:
+        """Tell whether others still multiply lines of a part."""
+        return any(help.part == part for help in self.tail.open_helps)
+
+    def waiting(self, part: int, numbers: Container[int]) -> bool:
+        """Take note that a part is multiplied but for these helps; tell whether it can go on.
+
+        It has not heard of other ones in time.
+        """
+        now = time.monotonic()
+        self.tail.waits(part, now)
+        for help in [help for help in self.tail.open_helps if help.part == part]:
+            if help.number not in numbers:
+                self.tail.refused(help.number)
+                self._drop(help)
+        back = self.tail.taken_back(part, now)
+        for help in back:
+            self._take(help, None)
+            self._drop(help)
+        self._look()
+        return bool(back) or not self.waits(part)
 
     def finished(self, part: int) -> None:
         """Take note that a part is complete."""
@@ -147,6 +170,7 @@ class Helping:
     def _take(self, help: Help, peer: str | None) -> None:
         """Tell the giver where the sum is, () for nowhere."""
         where = () if peer is None else (peer, self.context.channels.get(peer))
+        self.taken.setdefault(help.part, []).append((help.number, where))
         note = {"take": help.number, "from": where}
         self.context.tell(help.giver, f"part {help.part}", note)
 

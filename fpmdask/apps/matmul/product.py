@@ -105,6 +105,7 @@ class Product:
         self.refused: Counter[str] = Counter()  # how often a worker could not publish
         self.pausing = False  # before C is published again
         self.assignments: dict[int, Assignment] = {}
+        self.waiting: set[int] = set()  # parts that are done but for what others do of them
         self.shares: dict[int, dict[str, Any]] = {}
         self.recoveries: dict[int, asyncio.Task[None]] = {}
 
@@ -134,6 +135,7 @@ class Product:
             while True:
                 while self.pausing or not self.plan.done:
                     await self._next_event()
+                    self._go_on()
                 published = await self._publish()
                 if published is not None:
                     return published
@@ -179,6 +181,7 @@ class Product:
                 "where": where,
                 "bare": bare,
                 "relay": relaying.get(assignment.worker, ()),
+                "taken": self.helping.taken.get(assignment.part, ()),
             }
             # It uses all threads of its worker, and the buffers of the one scratch.
             slots = self.context.coordinator.slots
@@ -254,7 +257,12 @@ class Product:
             return  # its worker is gone, and the plan knows
         name = self.context.name(assignment.worker)
         self.heard[assignment.worker] = time.monotonic()
-        if "missing" in answer:
+        if "waiting" in answer:
+            if self.helping.waiting(part, answer["waiting"]):
+                self._assign([assignment], holders(self.context.scheduler, self.spec.keys))
+            else:
+                self.waiting.add(part)
+        elif "missing" in answer:
             times = self._starts(part, answer["missing"])
             recovering = self._recover(part, answer["missing"], times)
             self.recoveries[part] = asyncio.create_task(recovering)
@@ -288,6 +296,15 @@ class Product:
             self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
             self.waited = time.monotonic()
             self._watch()
+
+    def _go_on(self) -> None:
+        """Have shares add up what others have multiplied for them."""
+        ready = [part for part in self.waiting if not self.helping.waits(part)]
+        self.waiting.difference_update(ready)
+        again = [self.assignments[part] for part in ready]
+        again = [assigned for assigned in again if self.plan.owns(assigned.part, assigned.worker)]
+        if again:
+            self._assign(again, holders(self.context.scheduler, self.spec.keys))
 
     def _watch(self) -> None:
         """Look for silent workers once the first of those that compute may be one."""

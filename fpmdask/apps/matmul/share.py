@@ -112,12 +112,16 @@ class Progress:
     compute_seconds: float = 0.0
     wait_seconds: float = 0.0
     nbytes_received: int = 0
-    multiply_cpu: float = 0.0
-    receive_cpu: float = 0.0
+    seconds: float = 0.0
+    cpu_seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("multiply", "receive", "send", "process"), 0.0)
+    )
 
     def facts(self) -> dict[str, Any]:
         """Return what the report says of it."""
         return {
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
             "work": self.work,
             "compute_seconds": self.compute_seconds,
             "wait_seconds": self.wait_seconds,
@@ -127,7 +131,11 @@ class Progress:
 
 
 def multiply_share(order: Mapping[str, Any]) -> None:
-    """Task: compute the tile ``order["tile"]`` of C and keep it as part ``order["part"]``."""
+    """Task: compute the tile ``order["tile"]`` of C and keep it as part ``order["part"]``.
+
+    It ends early where others still multiply lines of the tile, "waiting" for these; called again,
+    it goes on. The worker may help others meanwhile.
+    """
     step(order, lambda side, space: _answer(_multiplied, side, space, order))
 
 
@@ -152,21 +160,17 @@ def _answer(
         spec = MatmulSpec.from_json(order["product"])
         relaying = Relaying(side, space, spec, order.get("relay", ()), order["panels"])
         with side.blas_threads(), relaying, Fetcher(side, space, spec, order) as fetcher:
-            progress = work(_Update(side, space, order, fetcher))
+            progress: Progress = work(_Update(side, space, order, fetcher))
     except ChunksMissing as missing:
         return {"missing": missing.keys}
     except PartitionError as unusable:
         return {"unusable": str(unusable)}
-    return {
-        "seconds": time.perf_counter() - began,
-        "cpu_seconds": {
-            "multiply": progress.multiply_cpu,
-            "receive": progress.receive_cpu,
-            "send": _sent_cpu(side) - sent,
-            "process": time.process_time() - cpu,
-        },
-        **progress.facts(),
-    }
+    progress.seconds += time.perf_counter() - began
+    progress.cpu_seconds["send"] += _sent_cpu(side) - sent
+    progress.cpu_seconds["process"] += time.process_time() - cpu
+    if progress.given:
+        return {"waiting": [given.number for given in progress.given]}
+    return progress.facts()
 
 
 def _sent_cpu(side: WorkerSide) -> float:
@@ -174,7 +178,7 @@ def _sent_cpu(side: WorkerSide) -> float:
 
 
 def _multiplied(update: _Update) -> Progress:
-    """Finish a part, with what others do of it, and keep it."""
+    """Multiply a part; once all is there that others do of it, keep it."""
     space, order = update.space, update.order
     name = order["part"]
     progress = space.partial.get(name)
@@ -183,9 +187,10 @@ def _multiplied(update: _Update) -> Progress:
     heard = _Notes(update, progress)
     update.panels(progress, heard.give, heard.reached)
     heard.reached(len(order["panels"]))
-    while progress.given:
-        heard.merge(progress.given[0])
-        del progress.given[0]
+    for number, where in order.get("taken", ()):
+        heard.take(number, where)
+    if not heard.merged():
+        return progress
     progress.part = progress.part.rounded(update.spec.dtype)
     space.parts[name] = progress.part
     space.partial.pop(name, None)  # the run may be over just now
@@ -238,8 +243,8 @@ class _Update:
             threads = self.side.worker.state.nthreads
             panel_update(a, b, cell, beta=beta, threads=threads, check=self._check)
         progress.compute_seconds += time.perf_counter() - began
-        progress.multiply_cpu += time.thread_time() - cpu
-        progress.receive_cpu += panel.cpu_seconds
+        progress.cpu_seconds["multiply"] += time.thread_time() - cpu
+        progress.cpu_seconds["receive"] += panel.cpu_seconds
         progress.work += tile.area * panel.a.shape[1]
         progress.nbytes_received += panel.nbytes_received
 
@@ -294,11 +299,7 @@ class _Notes:
 
     def give(self, index: int) -> None:
         """Release the lines that others multiply from panel ``index`` on."""
-        while True:
-            try:
-                self._hear(self.notes.get_nowait())
-            except Empty:
-                break
+        self._listen()
         progress = self.progress
         for given in [given for given in progress.offered if given.first <= index]:
             progress.offered.remove(given)
@@ -309,10 +310,25 @@ class _Notes:
                 progress.tile = kept
                 progress.given.append(given)
 
-    def merge(self, given: Given) -> None:
+    def merged(self) -> bool:
+        """Add what others have summed up by now; tell whether nothing is left to be added."""
+        given = self.progress.given
+        self._listen()
+        while known := [lines for lines in given if lines.result is not None]:
+            for lines in known:
+                self._merge(lines)
+                given.remove(lines)
+            self._listen()
+        return not given
+
+    def take(self, number: int, where: Sequence[Any]) -> None:
+        """Take note of where a sum is."""
+        for given in [*self.progress.offered, *self.progress.given]:
+            if given.number == number:
+                given.result = tuple(where)
+
+    def _merge(self, given: Given) -> None:
         """Add what another worker has summed up, or multiply here where it is gone."""
-        while given.result is None:
-            self._hear(self.notes.get())
         update, progress = self.update, self.progress
         if given.result:
             waiting = time.perf_counter()
@@ -336,16 +352,18 @@ class _Notes:
                 given.first += 1
                 self.reached(given.first)
 
-    def _hear(self, note: Mapping[str, Any] | None) -> None:
-        _stop_if(note is None)
-        assert note is not None
-        if "give" in note:
-            given = Given(note["give"], Tile.of(note["tile"]), note["first"])
-            self.progress.offered.append(given)
-            return
-        for given in [*self.progress.offered, *self.progress.given]:
-            if given.number == note["take"]:
-                given.result = tuple(note["from"])
+    def _listen(self) -> None:
+        while True:
+            try:
+                note = self.notes.get_nowait()
+            except Empty:
+                return
+            _stop_if(note is None)
+            if "give" in note:
+                given = Given(note["give"], Tile.of(note["tile"]), note["first"])
+                self.progress.offered.append(given)
+            else:
+                self.take(note["take"], note["from"])
 
     def _say(self, **news: int) -> None:
         worker = self.update.side.worker

@@ -28,7 +28,7 @@ GAIN_SECONDS = 0.2
 LEAD_SECONDS = 0.15
 # Workers that still compute take work off one that would need so many times as long as all together
 # could, by what it has done in whole panels of so many seconds: a shorter stall passes by itself.
-EARLY, STEADY_SECONDS = 1.25, 2.0
+EARLY, STEADY_SECONDS = 1.25, 4.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,9 @@ class Tail:
     too many, whichever is less, and only where the last one finishes at least `GAIN_SECONDS`
     earlier. Where the last one, by whole panels of `STEADY_SECONDS`, would need `EARLY` times as
     long as ``T``, workers that still compute do so, too, and multiply these lines after their own
-    part; nobody ever waits for one that waits for it. O(workers²) per question.
+    part; nobody ever waits for one that waits for it. Nobody is idle meanwhile: who waits for
+    others to multiply its lines helps, and takes lines back that these do not come to in time.
+    O(workers²) per question.
 
     Examples
     --------
@@ -126,6 +128,7 @@ class Tail:
     _helps: dict[int, tuple[Help, float]] = field(default_factory=dict)  # until when, expected
     beside: Counter[str] = field(default_factory=Counter)
     _room: dict[str, float] = field(default_factory=dict)
+    _back: dict[int, float] = field(default_factory=dict)  # part -> until when lines taken back
     _made: int = 0
     _unable: set[str] = field(default_factory=set)
 
@@ -154,14 +157,45 @@ class Tail:
 
     def ended(self, part: int, now: float) -> list[Help]:
         """Take note that a part is finished; return the helps that nobody waits for any more."""
-        state = self._parts.get(part)
-        if state is not None:
-            self.reached(part, len(state.depths), now)
-            del self._parts[part]
+        self.waits(part, now)
+        self._parts.pop(part, None)
         void = [help for help, _ in self._helps.values() if help.part == part]
         for help in void:
             del self._helps[help.number]
         return void
+
+    def waits(self, part: int, now: float) -> None:
+        """Take note that a part is multiplied, but for what others have taken over."""
+        state = self._parts.get(part)
+        if state is not None:
+            self.reached(part, len(state.depths), now)
+        self._back.pop(part, None)
+
+    def taken_back(self, part: int, now: float) -> list[Help]:
+        """Return the helps that a giver who waits ends sooner by itself; they are void.
+
+        That is where the helper still computes, and is later than it seemed.
+        """
+        state = self._parts.get(part)
+        if state is None or state.worker not in self._rates:
+            return []
+        found: list[Help] = []
+        helps = [help for help, _ in self._helps.values()]
+        own = sum(self._seconds_of(h, h.helper) for h in helps if h.helper == state.worker)
+        left = self._computing(now)
+        for help in helps:
+            if help.part != part or help.helper not in left:
+                continue
+            later = left[help.helper] + OVERHEAD_SECONDS + self._seconds_of(help, help.helper)
+            sooner = own + self._seconds_of(help, state.worker)
+            if sooner + GAIN_SECONDS < later:
+                own = sooner
+                del self._helps[help.number]
+                self.beside[help.helper] -= help.tile.area
+                found.append(help)
+        if found:
+            self._back[part] = now + own
+        return found
 
     def help_ended(self, number: int) -> Help | None:
         """Take note that a help is finished or void; return it, None where it is not known."""
@@ -195,6 +229,7 @@ class Tail:
         """Take note that a worker is gone; return the helps that it gave or got."""
         for part in [part for part, state in self._parts.items() if state.worker == worker]:
             del self._parts[part]
+            self._back.pop(part, None)
         self._rates.pop(worker, None)
         void = [help for help, _ in self._helps.values() if worker in (help.helper, help.giver)]
         for help in void:
@@ -204,8 +239,9 @@ class Tail:
     def helps(self, now: float) -> list[Help]:
         """Return what those who have nothing to do are to take over now."""
         made = []
-        busy = {state.worker for state in self._parts.values()}
+        busy = self._computing(now).keys()
         helping = {help.helper for help, _ in self._helps.values()} - busy
+        helping |= {self._parts[part].worker for part in self._back}
         free = self._rates.keys() - helping - self._unable
         for worker in sorted(free, key=lambda w: (w in busy, -self._rates[w], w)):
             help = self._help_by(worker, now, early=worker in busy)
@@ -214,16 +250,15 @@ class Tail:
         return made
 
     def _help_by(self, helper: str, now: float, *, early: bool) -> Help | None:
-        left = dict.fromkeys(self._rates, 0.0)
-        taken = {state.worker for state in self._parts.values()}
-        taken |= {help.helper for help, _ in self._helps.values()}
-        for state in self._parts.values():
-            if state.worker not in self._rates:
-                return None  # too early to tell
-            left[state.worker] += self._seconds_left(state, now)
-        for help, until in self._helps.values():
-            if help.helper in left:
-                left[help.helper] = max(left[help.helper], until - now)
+        if any(state.worker not in self._rates for state in self._parts.values()):
+            return None  # too early to tell
+        left = {**dict.fromkeys(self._rates, 0.0), **self._computing(now)}
+        until = [(help.helper, seconds) for help, seconds in self._helps.values()]
+        until += [(self._parts[part].worker, seconds) for part, seconds in self._back.items()]
+        taken = self._computing(now).keys() | {worker for worker, _ in until}
+        for worker, seconds in until:
+            if worker in left:
+                left[worker] = max(left[worker], seconds - now)
         for worker in left.keys() - taken:
             left[worker] = OVERHEAD_SECONDS  # before it can do anything
         level = sum(self._rates[w] * s for w, s in left.items()) / sum(self._rates.values())
@@ -277,6 +312,20 @@ class Tail:
         state.settle()
         self._helps[help.number] = help, now + OVERHEAD_SECONDS + seconds
         return help
+
+    def _computing(self, now: float) -> dict[str, float]:
+        """Return worker -> seconds that its own parts still need, of those that are not done."""
+        left: dict[str, float] = {}
+        for state in self._parts.values():
+            if state.index is None or state.index < len(state.depths):
+                needed = self._seconds_left(state, now) if state.worker in self._rates else 0.0
+                left[state.worker] = left.get(state.worker, 0.0) + needed
+        return left
+
+    def _seconds_of(self, help: Help, worker: str) -> float:
+        """Return how long a worker needs to multiply what a helper was given."""
+        depth = sum(self._parts[help.part].depths[help.first :]) if help.part in self._parts else 0
+        return help.tile.area * depth / self._rates[worker] if worker in self._rates else 0.0
 
     def _waited_for_by(self, worker: str) -> set[str]:
         """Return the worker, whose sums it waits for, whose those wait for, and so on."""

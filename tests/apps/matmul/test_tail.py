@@ -24,7 +24,7 @@ class Simulation:
         self.events, self.count, self.now = [], 0, 0.0
         self.active, self.offered, self.given = dict(tiles), {}, {}
         self.index, self.sums, self.ended = dict.fromkeys(tiles, 0), set(), {}
-        self.refused, self.gave = 0, []
+        self.refused, self.gave, self.back, self.idle = 0, [], [], set()
         for when, worker, speed in changes:
             self.at(when, self.change, worker, speed)
         for part, worker in enumerate(tiles):
@@ -63,7 +63,29 @@ class Simulation:
             seconds = tile.area * self.depths[index] / self.speeds[worker]
             self.at(self.now + seconds, self.panel, worker)
         else:
-            self.merge(worker)
+            self.idle.add(worker)
+            if self.given[worker]:
+                self.at(self.now + self.delay, self.waits, worker)
+            else:
+                self.merge(worker)
+
+    def waits(self, worker):
+        part = list(self.tiles).index(worker)
+        self.tail.waits(part, self.now)
+        for help in [help for help in self.tail.open_helps if help.giver == worker]:
+            if help not in self.given[worker]:  # not heard of in time
+                self.tail.refused(help.number)
+        for help in self.tail.taken_back(part, self.now):
+            self.back.append(help)
+            work = help.tile.area * sum(self.depths[help.first :])
+            self.idle.discard(worker)
+            self.at(self.now + work / self.speeds[worker], self.done_again, help)
+        self.look()
+        self.merge(worker)
+
+    def done_again(self, help):
+        self.sums.add(help.number)
+        self.idle.add(help.giver)
 
     def meet(self, panels, tile):
         self.met[panels, tile.row0 : tile.row1, tile.column0 : tile.column1] += 1
@@ -95,12 +117,16 @@ class Simulation:
 
     def begin(self, help, seconds):
         """A worker's task begins when the one before has ended."""
-        if help.helper not in self.ended:
+        if help in self.back:
+            return
+        if help.helper not in self.idle:
             self.at(self.now + 0.01, self.begin, help, seconds)
             return
+        self.idle.discard(help.helper)
         self.at(self.now + seconds, self.helped, help)
 
     def helped(self, help):
+        self.idle.add(help.helper)
         self.sums.add(help.number)
         self.tail.help_ended(help.number)
         self.look()
