@@ -250,6 +250,27 @@ def scripted(made, losses, monkeypatch):
     monkeypatch.setattr(fetch.Fetcher, "start", start)
 
 
+@cluster()
+async def test_who_waits_helps_and_takes_back_what_its_helper_does_not_come_to(
+    c, s, *workers, monkeypatch
+):
+    made = []
+    scripted(made, set(), monkeypatch)
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c)
+    options = {"layout": "rows", "distribution": EVEN, "rebalance": True}
+    with updates({"0": 0.08, "1": 0.08, "2": 0.25}):
+        result = await asyncio.wait_for(balancer.matmul(x, x.T, **options), 25)
+    assert [(help.helper, help.giver) for help in made] == [
+        (workers[0].address, workers[1].address),
+        (workers[2].address, workers[0].address),
+    ]
+    assert [(help["worker"], help["helps"]) for help in balancer.report.helps] == [("0", "1")]
+    work = {share["worker"]: share["work"] for share in balancer.report.shares}
+    assert work["1"] < work["0"] == work["2"]  # "0" has multiplied its lines itself
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
 @pytest.mark.parametrize("losses", [{"help"}, {"part", "help"}])
 @cluster()
 async def test_a_helper_that_gives_hears_of_its_own_lines_whatever_it_lost(

@@ -182,6 +182,39 @@ def test_a_worker_cut_to_a_third_half_way_costs_little():
     assert {help.giver for help in run.gave} == {"w0"}
 
 
+QUICK = {"w0": 2e8, "w1": 1.5e8, "w2": 1.25e8, "w3": 1e8, "w4": 0.75e8, "w5": 0.5e8}
+
+
+def test_a_giver_takes_lines_back_that_its_helper_does_not_come_to(monkeypatch):
+    """A worker stalls, others take its lines for later, it recovers, and one of these stalls."""
+    tiles, depths = strips([286, 214, 179, 143, 107, 71], 1000), [600] * 16
+    changes = [(2.0, "w0", 2e7), (7.0, "w0", 2e8), (9.5, "w3", 1e7)]
+    back = Simulation(tiles, QUICK, depths, changes=changes)
+    assert (back.met == 1).all()
+    assert {help.giver for help in back.back} == {"w0"}
+    monkeypatch.setattr(Tail, "taken_back", lambda *given: [])
+    waits = Simulation(tiles, QUICK, depths, changes=changes)
+    assert back.makespan < 0.5 * waits.makespan
+
+
+def test_speeds_that_fluctuate_cost_less_with_help():
+    """Where workers wait for each other in a chain, help costs as much as it saves."""
+    tiles, depths = strips([286, 214, 179, 143, 107, 71], 1000), [250] * 16
+    helped, alone = [], []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        changes = []
+        for worker, speed in QUICK.items():
+            slow = np.convolve(rng.random(40) < 0.03, np.ones(6))[:40] > 0
+            factors = np.exp(rng.normal(0, 0.25, 40)) * np.where(slow, 0.4, 1.0)
+            changes += [(n / 2, worker, speed * float(f)) for n, f in enumerate(factors)]
+        runs = [Simulation(tiles, QUICK, depths, changes=changes, helping=h) for h in (True, False)]
+        assert (runs[0].met == 1).all()
+        helped.append(runs[0].makespan)
+        alone.append(runs[1].makespan)
+    assert np.median(np.divide(helped, alone)) < 0.93
+
+
 def test_nobody_helps_before_the_speeds_are_known():
     tail = Tail(itemsize=8, work_per_byte=0.0)
     tail.began(0, "a", Tile(0, 0, 10, 10), [10] * 4)
