@@ -259,7 +259,7 @@ class Product:
         self.heard[assignment.worker] = time.monotonic()
         if "waiting" in answer:
             if self.helping.waiting(part, answer["waiting"]):
-                self._assign([assignment], holders(self.context.scheduler, self.spec.keys))
+                self._add_up([assignment])
             else:
                 self.waiting.add(part)
         elif "missing" in answer:
@@ -298,13 +298,21 @@ class Product:
             self._watch()
 
     def _go_on(self) -> None:
-        """Have shares add up what others have multiplied for them."""
+        """Have shares go on for which nobody multiplies any more."""
         ready = [part for part in self.waiting if not self.helping.waits(part)]
         self.waiting.difference_update(ready)
         again = [self.assignments[part] for part in ready]
         again = [assigned for assigned in again if self.plan.owns(assigned.part, assigned.worker)]
         if again:
-            self._assign(again, holders(self.context.scheduler, self.spec.keys))
+            self._add_up(again)
+
+    def _add_up(self, assignments: Sequence[Assignment]) -> None:
+        """Have shares add up what others have multiplied for them, or do what these have not."""
+        try:
+            places = holders(self.context.scheduler, self.spec.keys)
+        except CoordinatorError:  # a share that needs the chunk will find out
+            places = {key: [] for key in self.spec.keys}
+        self._assign(assignments, places)
 
     def _watch(self) -> None:
         """Look for silent workers once the first of those that compute may be one."""
@@ -331,6 +339,9 @@ class Product:
         elements: Counter[str] = Counter()
         for assignment in self.plan.assign():
             elements[assignment.worker] += assignment.tile.area
+        for help in self.helping.tail.open_helps:
+            if help.helper in elements:  # it says nothing of these
+                elements[help.helper] += help.tile.area
         return {worker: max(hang, OVERDUE * pace * area) for worker, area in elements.items()}
 
     def _give_up_on_silent(self) -> None:

@@ -322,9 +322,9 @@ class _Notes:
         return not given
 
     def take(self, number: int, where: Sequence[Any]) -> None:
-        """Take note of where a sum is."""
+        """Take note of where a sum is, said more than once; what has failed is not tried again."""
         for given in [*self.progress.offered, *self.progress.given]:
-            if given.number == number:
+            if given.number == number and given.result is None:
                 given.result = tuple(where)
 
     def _merge(self, given: Given) -> None:

@@ -174,15 +174,18 @@ class Tail:
     def taken_back(self, part: int, now: float) -> list[Help]:
         """Return the helps that a giver who waits ends sooner by itself; they are void.
 
-        That is where the helper still computes, and is later than it seemed.
+        That is where the helper has to finish its own part first, and is later than it seemed.
         """
         state = self._parts.get(part)
         if state is None or state.worker not in self._rates:
             return []
         found: list[Help] = []
         helps = [help for help, _ in self._helps.values()]
-        own = sum(self._seconds_of(h, h.helper) for h in helps if h.helper == state.worker)
         left = self._computing(now)
+        own = left.get(state.worker, 0.0)
+        own += sum(self._seconds_of(h, h.helper) for h in helps if h.helper == state.worker)
+        for other, until in self._back.items():
+            left[self._parts[other].worker] = max(0.0, until - now)
         for help in helps:
             if help.part != part or help.helper not in left:
                 continue
@@ -241,7 +244,13 @@ class Tail:
         made = []
         busy = self._computing(now).keys()
         helping = {help.helper for help, _ in self._helps.values()} - busy
-        helping |= {self._parts[part].worker for part in self._back}
+        # whose lines are all multiplied adds them up now, or multiplies those that came back
+        waiting = {help.part for help, _ in self._helps.values()} - self._back.keys()
+        helping |= {
+            state.worker
+            for part, state in self._parts.items()
+            if state.index == len(state.depths) and part not in waiting
+        }
         free = self._rates.keys() - helping - self._unable
         for worker in sorted(free, key=lambda w: (w in busy, -self._rates[w], w)):
             help = self._help_by(worker, now, early=worker in busy)
@@ -265,7 +274,9 @@ class Tail:
         giving = [
             (left[state.worker], part)
             for part, state in self._parts.items()
-            if state.index is not None and state.tile is not None
+            if state.index is not None
+            and state.index < len(state.depths)
+            and state.tile is not None
         ]
         if not giving:
             return None

@@ -14,6 +14,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.matmul import distribute, fetch, kernel, place, plan, share, tail
+from fpmdask.apps.matmul.tile import Tile
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 SLOW = "2"
@@ -286,4 +287,39 @@ async def test_a_helper_that_gives_hears_of_its_own_lines_whatever_it_lost(
     assert not losses
     assert len(made) == 2
     assert not balancer.report.left_out
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
+@cluster()
+async def test_a_sum_that_breaks_off_is_not_added_twice(c, s, *workers, monkeypatch):
+    """Also where the giver, multiplying the lines itself, starts again and hears of it again."""
+    made, broken, lost = [], [], []
+    scripted(made, set(), monkeypatch)
+    take, start = fetch.Fetcher.take, fetch.Fetcher.start
+
+    def taken(self, *given):
+        for at, band in take(self, *given):
+            half = Tile(at.row0, at.column0, at.row0 + 3, at.column1)
+            if not broken:
+                broken.append(half)
+                yield half, band[:3]
+                raise fetch.ChunksMissing([(self.spec.a_name, 0, 0)])
+            yield at, band
+
+    def started(self, index, tile):
+        rest = broken and tile.row0 == broken[0].row1
+        if rest and not lost and index == len(self.order["panels"]) - 1:  # others are multiplied
+            lost.append(index)
+            raise fetch.ChunksMissing([(self.spec.a_name, 0, 0)])
+        return start(self, index, tile)
+
+    monkeypatch.setattr(fetch.Fetcher, "take", taken)
+    monkeypatch.setattr(fetch.Fetcher, "start", started)
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c)
+    options = {"layout": "rows", "distribution": EVEN, "rebalance": True}
+    with updates({"0": 0.05, "1": 0.05, "2": 0.05}):
+        result = await asyncio.wait_for(balancer.matmul(x, x.T, **options), 25)
+    assert broken
+    assert lost
     np.testing.assert_array_equal(await c.compute(result), expected)

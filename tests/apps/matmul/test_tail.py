@@ -291,3 +291,40 @@ def test_every_panel_meets_every_element_once(data):
             tiles[above] = Tile(top - height, 0, top + corner[0], width, corner)
     run = Simulation(tiles, speeds, depths, changes=changes, delay=delay)
     assert (run.met == 1).all()
+
+
+def waiting_giver():
+    """Return a tail whose worker "x" waits for what "z" does of its part, while "y" computes."""
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    for part, worker in enumerate("xyz"):
+        tail.began(part, worker, Tile(100 * part, 0, 100 * part + 100, 100), [10] * 20)
+    for second in range(4):  # too soon for those that compute to take lines off each other
+        for part in range(3):
+            tail.reached(part, second * (1, 1, 6)[part], second)
+    tail.ended(2, 3.3)
+    [help] = tail.helps(3.3)
+    return tail, help
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_who_has_all_its_sums_adds_them_up_before_it_helps(ended):
+    tail, help = waiting_giver()
+    giver, other = (0, 1) if help.giver == "x" else (1, 0)
+    tail.waits(giver, 12.0)
+    tail.reached(other, 6, 12.0)
+    tail.help_ended(help.number)
+    if ended:
+        tail.ended(giver, 12.4)
+    helpers = {more.helper for more in tail.helps(12.5)}
+    assert (help.giver in helpers) == ended
+    assert "z" in helpers
+
+
+@pytest.mark.parametrize("gone", ["failed", "left"])
+def test_who_multiplies_what_its_helper_has_not_done_does_not_help(gone):
+    tail, help = waiting_giver()
+    giver, other = (0, 1) if help.giver == "x" else (1, 0)
+    tail.waits(giver, 12.0)
+    tail.reached(other, 6, 12.0)
+    _ = tail.failed(help.number) if gone == "failed" else tail.left(help.helper)
+    assert tail.helps(12.5) == []
