@@ -15,6 +15,8 @@ Complexity = str | tuple[str, float] | Callable[[FloatArray], FloatArray]
 
 # The speed of a callable complexity at 0 and at infinity is read this near to them.
 _NEAR_ZERO, _FAR = 2.0**-20, 2.0**53
+# Halvings at most: beside 0 there is no end of them.
+_HALVINGS = 64
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -113,7 +115,10 @@ class AnalyticModel(Model):
         unbounded = np.isinf(high)
         high = np.where(unbounded, 0.0, high)
         low = np.where(high > 1, high / 4, 0.0)
-        while ((low < (middle := low + (high - low) / 2)) & (middle < high)).any():
+        for _ in range(_HALVINGS):
+            middle = low + (high - low) / 2
+            if not ((low < middle) & (middle < high)).any():
+                break
             fits = self._operations(middle) <= operations
             low, high = np.where(fits, middle, low), np.where(fits, high, middle)
         return np.where(unbounded, np.inf, low)

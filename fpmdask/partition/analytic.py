@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
+from scipy.optimize import toms748
 from scipy.special import lambertw
 
 from fpmdask.errors import PartitionError
@@ -51,9 +51,10 @@ def by_complexity(units: float, speeds: ArrayLike, complexity: Complexity) -> Fl
     Notes
     -----
     T is the one unknown of Σ f⁻¹(T·k_i) = N, whose left side increases: it is bracketed by powers
-    of 16 and found to the last bits by Brent's method. Where f jumps, or is flat, there may be no
-    such T: then the shares lie between those of two times beside the jump, and no other ones have
-    a smaller makespan. O(p) per step, some 20 steps; a callable is inverted in some 65 calls.
+    of 16 and found to the last bits by the method of Alefeld, Potra and Shi (1995, TOMS 748).
+    Where f jumps, or is flat, there may be no such T: then the shares lie between those of two
+    times beside the jump, and no other ones have a smaller makespan. O(p) per step, some 20 steps;
+    a callable is inverted in some 65 calls.
 
     References
     ----------
@@ -306,9 +307,10 @@ def levelled(total: int, within: Callable[[float], Any]) -> FloatArray:
             )
     low = high / 16.0
     while excess(low) > 0:
-        low /= 16.0
+        low, high = low / 16.0, low
     tiny, step = np.finfo(float).tiny, 4 * np.finfo(float).eps
-    level = float(brentq(excess, low, high, xtol=tiny, rtol=step))
+    unit = high  # the slopes in terms of it are neither huge nor tiny
+    level = unit * float(toms748(lambda t: excess(t * unit), low / unit, 1.0, xtol=tiny, rtol=step))
     width = max(level * step, tiny)
     while excess(low := max(0.0, level - width)) > 0 or excess(high := level + width) < 0:
         width *= 2.0

@@ -130,9 +130,26 @@ def test_shares_sum_to_the_units_and_grow_with_the_speed(speeds, units):
 
 def test_a_jump_is_not_passed_where_others_have_room():
     """Beyond 1000 units everything takes ten times as long."""
-    f = lambda x: np.where(x > 1000, 10 * x, x)  # noqa: E731  # a complexity is a function
+
+    def f(x):
+        return np.where(x > 1000, 10 * x, x)
+
     np.testing.assert_allclose(by_complexity(4000, [1, 2, 4, 1], f), 1000.0)
     assert by_complexity(4500, [1, 2, 4, 1], f)[2] == pytest.approx(1500.0)
+
+
+@pytest.mark.parametrize("scale", [1e-290, 1e-200, 1e-84, 1.0, 1e84, 1e200])
+def test_the_unit_of_time_does_not_matter(scale):
+    def square(x):
+        return scale * x**2
+
+    def steps(x):
+        return scale * (1.0 + np.floor(x / 100.0))
+
+    np.testing.assert_allclose(by_complexity(700, [1, 4, 16], square), [100.0, 200.0, 400.0])
+    for shares in by_complexity(1000, [1, 1], steps), by_complexity(997, [1, 3, 5, 2], steps):
+        assert shares.sum() == pytest.approx(round(shares.sum()), rel=1e-12)
+        assert (shares > 0).all()
 
 
 @given(

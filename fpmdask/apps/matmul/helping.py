@@ -69,13 +69,13 @@ class Helping:
         """Tell whether others still multiply lines of a part."""
         return any(help.part == part for help in self.tail.open_helps)
 
-    def waiting(self, part: int, numbers: Container[int]) -> bool:
+    def multiplied(self, part: int, numbers: Container[int]) -> bool:
         """Take note that a part is multiplied but for these helps; tell whether it can go on.
 
         It has not heard of other ones in time.
         """
         now = time.monotonic()
-        self.tail.waits(part, now)
+        self.tail.multiplied(part, now)
         for help in [help for help in self.tail.open_helps if help.part == part]:
             if help.number not in numbers:
                 self.tail.refused(help.number)

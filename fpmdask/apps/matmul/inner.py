@@ -93,22 +93,15 @@ def places(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> list[list[
     return [[_most(held)] if held else [] for held in _held(spec, holders)]
 
 
-def held_lines(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> Counter[str]:
-    """Return worker -> the lines of K of which it holds most; arguments as for `places`."""
-    found: Counter[str] = Counter()
-    for (low, high), own in zip(segments(spec), places(spec, holders), strict=True):
-        for worker in own:
-            found[worker] += high - low
-    return found
-
-
-def received(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> Counter[str]:
-    """Return worker -> the bytes it has to receive of the lines of which it holds most.
+def held_by_worker(
+    spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]
+) -> tuple[Counter[str], Counter[str]]:
+    """Return worker -> the lines of K of which it holds most, and the bytes of them it does not.
 
     Parameters
     ----------
     spec, holders
-        As for `places`. Of an input that is not among these keys nothing is received.
+        As for `places`. Of an input that is not among these keys nothing has to be received.
 
     Notes
     -----
@@ -117,12 +110,14 @@ def received(spec: MatmulSpec, holders: Mapping[Any, Sequence[str]]) -> Counter[
     rows, _, columns = spec.shape
     names = {name for name, *_ in holders}
     elements = rows * (spec.a_name in names) + columns * (spec.b_name in names)
-    found: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
+    away: Counter[str] = Counter()
     for (low, high), own in zip(segments(spec), _held(spec, holders), strict=True):
         if own:
             worker = _most(own)
-            found[worker] += (high - low) * (elements - own[worker]) * spec.dtype.itemsize
-    return found
+            lines[worker] += high - low
+            away[worker] += (high - low) * (elements - own[worker]) * spec.dtype.itemsize
+    return lines, away
 
 
 def needed(spec: MatmulSpec) -> int:

@@ -258,7 +258,7 @@ class Product:
         name = self.context.name(assignment.worker)
         self.heard[assignment.worker] = time.monotonic()
         if "waiting" in answer:
-            if self.helping.waiting(part, answer["waiting"]):
+            if self.helping.multiplied(part, answer["waiting"]):
                 self._add_up([assignment])
             else:
                 self.waiting.add(part)

@@ -14,11 +14,10 @@ from fpmdask.apps.matmul.distribute import measured_shares, shared_out
 from fpmdask.apps.matmul.inner import (
     COPIES,
     FEWER,
-    held_lines,
+    held_by_worker,
     moved_bytes,
     moves_less,
     needed,
-    received,
     worth_handing_over,
 )
 from fpmdask.apps.matmul.kernel import panel_depth
@@ -120,13 +119,13 @@ async def _free(context: RunContext, spec: MatmulSpec) -> dict[str, float]:
 
     To that belongs an even part of what the others hold.
     """
-    held, away = await _held(context, spec)
+    lines, away = await _held(context, spec)
     workers = _multiplying(context)  # some may have left meanwhile
     rows, _, columns = spec.shape
     lazy, count = context.spec["lazy"], len(workers)
     sides = rows * (spec.a_name not in lazy) + columns * (spec.b_name not in lazy)
-    lines = sum(own for worker, own in held.items() if worker not in workers)
-    nbytes = lines * sides * spec.dtype.itemsize / count
+    others = sum(own for worker, own in lines.items() if worker not in workers)
+    nbytes = others * sides * spec.dtype.itemsize / count
     return {
         context.name(worker): max(0.0, _room(context, spec, worker, count) - nbytes - away[worker])
         for worker in workers
@@ -147,14 +146,10 @@ def _multiplying(context: RunContext) -> list[str]:
 
 
 async def _held(context: RunContext, spec: MatmulSpec) -> tuple[Counter[str], Counter[str]]:
-    """Return worker -> the lines of K of which it holds most, and the bytes of them it does not.
-
-    Without those that are lazy.
-    """
+    """Return what `held_by_worker` does, of the inputs that are not lazy."""
     lazy = context.spec["lazy"]
     places = holders(context.scheduler, [key for key in spec.keys if key[0] not in lazy])
-    held = await offload(held_lines, spec, places)
-    return held, await offload(received, spec, places)
+    return await offload(held_by_worker, spec, places)
 
 
 def _room(context: RunContext, spec: MatmulSpec, worker: str, workers: int) -> float:
@@ -184,14 +179,14 @@ async def _within_memory(
     """
     rows, depth, columns = spec.shape
     lazy, workers = context.spec["lazy"], len(speeds)
-    held, away = await _held(context, spec)
+    lines, away = await _held(context, spec)
     line = (rows + columns) * spec.dtype.itemsize
     most = []
     for worker in speeds:
         if worker not in context.scheduler.workers:
             return None
         # lines for which there is memory already: what it holds, and its part of what is read
-        own = [float(held[worker])] * (len(lazy) < 2) + [depth / workers] * bool(lazy)
+        own = [float(lines[worker])] * (len(lazy) < 2) + [depth / workers] * bool(lazy)
         room = _room(context, spec, worker, workers) - needed(spec) - away[worker]
         most.append(min(own) + max(0.0, room) / line)
     if sum(most) - workers < depth:  # rounded down

@@ -157,14 +157,14 @@ class Tail:
 
     def ended(self, part: int, now: float) -> list[Help]:
         """Take note that a part is finished; return the helps that nobody waits for any more."""
-        self.waits(part, now)
+        self.multiplied(part, now)
         self._parts.pop(part, None)
         void = [help for help, _ in self._helps.values() if help.part == part]
         for help in void:
             del self._helps[help.number]
         return void
 
-    def waits(self, part: int, now: float) -> None:
+    def multiplied(self, part: int, now: float) -> None:
         """Take note that a part is multiplied, but for what others have taken over."""
         state = self._parts.get(part)
         if state is not None:
@@ -261,10 +261,11 @@ class Tail:
     def _help_by(self, helper: str, now: float, *, early: bool) -> Help | None:
         if any(state.worker not in self._rates for state in self._parts.values()):
             return None  # too early to tell
-        left = {**dict.fromkeys(self._rates, 0.0), **self._computing(now)}
+        computing = self._computing(now)
+        left = {**dict.fromkeys(self._rates, 0.0), **computing}
         until = [(help.helper, seconds) for help, seconds in self._helps.values()]
         until += [(self._parts[part].worker, seconds) for part, seconds in self._back.items()]
-        taken = self._computing(now).keys() | {worker for worker, _ in until}
+        taken = computing.keys() | {worker for worker, _ in until}
         for worker, seconds in until:
             if worker in left:
                 left[worker] = max(left[worker], seconds - now)

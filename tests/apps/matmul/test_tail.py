@@ -71,7 +71,7 @@ class Simulation:
 
     def waits(self, worker):
         part = list(self.tiles).index(worker)
-        self.tail.waits(part, self.now)
+        self.tail.multiplied(part, self.now)
         for help in [help for help in self.tail.open_helps if help.giver == worker]:
             if help not in self.given[worker]:  # not heard of in time
                 self.tail.refused(help.number)
@@ -310,7 +310,7 @@ def waiting_giver():
 def test_who_has_all_its_sums_adds_them_up_before_it_helps(ended):
     tail, help = waiting_giver()
     giver, other = (0, 1) if help.giver == "x" else (1, 0)
-    tail.waits(giver, 12.0)
+    tail.multiplied(giver, 12.0)
     tail.reached(other, 6, 12.0)
     tail.help_ended(help.number)
     if ended:
@@ -324,7 +324,7 @@ def test_who_has_all_its_sums_adds_them_up_before_it_helps(ended):
 def test_who_multiplies_what_its_helper_has_not_done_does_not_help(gone):
     tail, help = waiting_giver()
     giver, other = (0, 1) if help.giver == "x" else (1, 0)
-    tail.waits(giver, 12.0)
+    tail.multiplied(giver, 12.0)
     tail.reached(other, 6, 12.0)
     _ = tail.failed(help.number) if gone == "failed" else tail.left(help.helper)
     assert tail.helps(12.5) == []

@@ -1,0 +1,179 @@
+"""Products as sums over ranges of K whose workers or chunks are lost."""
+
+import asyncio
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import wait
+
+import fpmdask
+from fpmdask.apps import homes
+from fpmdask.apps.homes import Homes
+from fpmdask.apps.matmul import arrays, summed
+from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
+from tests.apps.matmul.test_inner import CONFIG, RANDOM, cluster
+from tests.apps.sort.test_sort_values import nothing_left
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+@cluster()
+async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, when, monkeypatch):
+    left = []
+
+    async def made(self, name, *more):
+        if when == "within" and not left:
+            left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+            await asyncio.sleep(0)
+        return await original(self, name, *more)
+
+    original = Homes.made
+    monkeypatch.setattr(Homes, "made", made)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.random.default_rng(1).random((6, 9000), chunks=(6, 500)))
+    await wait(x)
+    if when == "before":
+        monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+    found = await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
+    if when == "after":
+        left.append(await workers[0].close(timeout=1))
+    assert left
+    full = await c.compute(x)
+    np.testing.assert_allclose(await c.compute(found), full @ full.T)
+    del found, x
+    await nothing_left(s)
+
+
+def leaving(worker, left, original):
+    async def finished(client, x):
+        if not left:
+            left.append(await worker.close(timeout=1))
+        await original(client, x)
+
+    return finished
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+@cluster()
+async def test_lost_chunks_are_named(c, s, *workers, when, monkeypatch):
+    async def made(self, *given):
+        if not left:
+            left.append(await workers[1].close(timeout=1))
+        return await original(self, *given)
+
+    original = Homes.made
+    pieces = {("given", 0, n): RANDOM.random((4, 50)) for n in range(6)}
+    futures = await c.scatter(pieces, direct=True, hash=False)
+    x = da.Array(futures, "given", chunks=((4,), (50,) * 6), dtype=float)
+    left = []
+    if when == "before":
+        monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+    else:
+        monkeypatch.setattr(Homes, "made", made)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(ChunksLostError, match=r"\('given', 0, "):
+        await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
+    assert left
+
+
+def closed_before_sums(worker, monkeypatch):
+    """Close a worker as soon as sums are asked for; return a list with an entry per closing."""
+
+    async def made(self, *given):
+        left.append(await worker.close(timeout=1))
+        return await original(self, *given)
+
+    left = []
+    original = Homes.made
+    monkeypatch.setattr(Homes, "made", made)
+    return left
+
+
+@cluster(config={**CONFIG, "fpmdask.recovery": "0.2s"})
+async def test_chunks_that_nobody_may_make_again_are_not_waited_for(c, s, *workers, monkeypatch):
+    left = closed_before_sums(workers[1], monkeypatch)
+    balancer = await fpmdask.Balancer(c)
+    x = da.random.default_rng(1).random((4, 900), chunks=(4, 100))
+    x = c.persist(x, workers=[workers[1].address])
+    await wait(x)
+    with pytest.raises(ChunksLostError, match=r"not made again within 0.2 s: "):
+        await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
+    assert len(left) == 1
+
+
+@cluster()
+async def test_an_error_holds_none_of_the_chunks_that_are_left(c, s, *workers, monkeypatch):
+    left = closed_before_sums(workers[1], monkeypatch)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((900, 4))
+    with pytest.raises(ChunksLostError) as lost:
+        await asyncio.wait_for(balancer.matmul(x.T, x, layout="inner"), 30)
+    await nothing_left(s)
+    assert len(left) == 1
+    assert lost.value.__traceback__
+
+
+@cluster()
+async def test_an_error_lets_go_of_the_inputs(c, s, *workers):
+    """While it lives, once the caller has let go of them, too."""
+    balancer = await fpmdask.Balancer(c)
+    for layout in ("inner", "rows"):
+        chunks = da.ones((90, 4), chunks=(30, 4))
+        x = c.persist(chunks.map_blocks(lambda block: block[:-1], meta=np.ones((0, 0))))
+        await wait(x)
+        with pytest.raises(PartitionError, match=f"'{x.name}', [012], 0") as caught:
+            await balancer.matmul(np.ones((4, 90)), x, layout=layout)
+        del x
+        await nothing_left(s)
+        assert caught.value.__traceback__
+
+
+@cluster()
+async def test_what_is_lost_once_all_is_added_up_is_named(c, s, *workers, monkeypatch):
+    async def made(homes, *given):
+        found = await original(homes, *given)
+        await workers[1].close()
+        return found
+
+    original = Homes.made
+    monkeypatch.setattr(Homes, "made", made)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((900, 4))
+    with pytest.raises(ChunksLostError, match="input chunks are gone"):
+        await asyncio.wait_for(balancer.matmul(x.T, x, layout="inner"), 30)
+    await nothing_left(s)
+
+
+@cluster(config={**CONFIG, "fpmdask.recovery": "0s"})
+async def test_chunks_that_are_there_need_no_time_to_be_made_again(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((4, 900))
+    found = await balancer.matmul(x, x.T, layout="inner")
+    np.testing.assert_allclose(await c.compute(found), x @ x.T)
+
+
+@cluster()
+async def test_a_run_that_ends_meanwhile_has_its_own_report(c, s, *workers, monkeypatch):
+    async def multiply(*given):
+        made = await original(*given)
+        await balancer.sort(np.arange(99.0))
+        return made
+
+    original = arrays.multiply_ranges
+    monkeypatch.setattr(arrays, "multiply_ranges", multiply)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((4, 900))
+    await balancer.matmul(x, x.T, layout="inner")
+    assert balancer.report.app == "matmul"
+    assert sum(balancer.report) == 900
+
+
+@cluster()
+async def test_named_workers_that_are_gone_are_named(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(homes, "AGAIN_SECONDS", 0)
+    balancer = await fpmdask.Balancer(c, workers=["1"])
+    x = c.persist(da.random.default_rng(1).random((4, 900), chunks=(4, 100)))
+    await wait(x)
+    monkeypatch.setattr(summed, "finished", leaving(workers[1], [], summed.finished))
+    with pytest.raises(CoordinatorError, match=r"no worker of \['1'\] .*is connected"):
+        await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
