@@ -1,6 +1,6 @@
 """How a product's time, bytes and tasks grow with the matrices and with the workers.
 
-    python benchmarks/matmul_growth.py [--sizes 1024 2048 4096 8192] [--workers 2 4 8 16]
+    python benchmarks/matmul_growth.py [--sizes 1024 … 16384] [--workers 2 4 8 16]
 
 Every product is of matrices in chunks of 1024, on a lab whose workers share 1.4 cores as 4 : 3 : 2
 : 1, in turn; the second one of its kind, which goes by what the first has taught. The workers are
@@ -99,7 +99,7 @@ def draw(rows: list[dict[str, Any]], by: str, axes: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", nargs="+", type=int, default=[1024, 2048, 4096, 8192])
+    parser.add_argument("--sizes", nargs="+", type=int, default=[1024 << i for i in range(5)])
     parser.add_argument("--workers", nargs="+", type=int, default=[2, 4, 8, 16])
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/matmul_growth.json"))
