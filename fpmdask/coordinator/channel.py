@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgpack
@@ -35,6 +37,8 @@ VECTOR = 1000
 # Requests are lists of keys; anything longer is not one. Memory is taken as their bytes come.
 MOST_REQUEST_NBYTES = 64 << 20
 STEP_NBYTES = 1 << 16
+# Over TLS so much is given to a socket that can take something.
+TLS_NBYTES = 1 << 17
 _LENGTH = struct.Struct("!I")
 
 Cut = Callable[[str, Sequence[Any]], tuple[Mapping[str, Any], Iterable[np.ndarray]]]
@@ -99,8 +103,19 @@ class Channels:
         self.address: tuple[str, int] = self._listening.getsockname()[:2]
         self._connections: dict[threading.Thread, socket.socket] = {}
         self.cpu_seconds = 0.0  # spent on serving
+        self._serving = 0  # threads that the CPU alone keeps from going on
+        self._none_serves = threading.Condition()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._listening, self._accept)
+
+    def give_way(self, seconds: float) -> None:
+        """Return once no request is served that only lacks the CPU, or so much later."""
+        with self._none_serves:
+            self._none_serves.wait_for(lambda: not self._serving, seconds)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Say that this thread, which serves a request, waits for something else than the CPU."""
+        return self._counted(-1)
 
     async def close(self) -> None:
         """Close all connections and wait for their threads."""
@@ -135,12 +150,45 @@ class Channels:
                 while True:
                     request = _receive_message(connection)
                     began = time.thread_time()
-                    header, pieces = self._cut(request["run"], request["wanted"])
-                    _send_message(connection, header)
-                    for piece in pieces:
-                        _send(connection, piece)
+                    with self._counted(1):
+                        header, pieces = self._cut(request["run"], request["wanted"])
+                        _send_message(connection, header)
+                        for piece in pieces:
+                            self._send(connection, piece)
                     self.cpu_seconds += time.thread_time() - began
         self._connections.pop(thread, None)
+
+    @contextlib.contextmanager
+    def _counted(self, by: int) -> Iterator[None]:
+        self._count(by)
+        try:
+            yield
+        finally:
+            self._count(-by)
+
+    def _count(self, by: int) -> None:
+        with self._none_serves:
+            self._serving += by
+            if not self._serving:
+                self._none_serves.notify_all()
+
+    def _send(self, connection: socket.socket, piece: np.ndarray) -> None:
+        waiting, at = _rows(piece), 0
+        taking = select.poll()
+        taking.register(connection, select.POLLOUT)
+        while at < len(waiting):
+            if isinstance(connection, ssl.SSLSocket):
+                sent = connection.send(waiting[at][:TLS_NBYTES]) if taking.poll(0) else 0
+            else:
+                try:
+                    sent = connection.sendmsg(waiting[at : at + VECTOR], (), socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    sent = 0
+            at = _advance(waiting, at, sent)
+            if not sent:
+                with self.waiting():
+                    if not taking.poll(SILENT_SECONDS * 1000):
+                        raise TimeoutError(f"the peer takes nothing for {SILENT_SECONDS} s")
 
 
 def _prepared(connection: socket.socket, waits: bool) -> socket.socket:
@@ -185,18 +233,6 @@ def _rows(array: np.ndarray) -> list[memoryview]:
     if raw.flags.c_contiguous:
         return [memoryview(raw.reshape(-1))]
     return [memoryview(row) for row in raw]
-
-
-def _send(connection: socket.socket, piece: np.ndarray) -> None:
-    waiting = _rows(piece)
-    if isinstance(connection, ssl.SSLSocket):
-        for row in waiting:
-            connection.sendall(row)
-        return
-    at = 0
-    while at < len(waiting):
-        sent = connection.sendmsg(waiting[at : at + VECTOR])
-        at = _advance(waiting, at, sent)
 
 
 def _receive(connection: socket.socket, target: np.ndarray) -> None:

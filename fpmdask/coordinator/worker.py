@@ -241,7 +241,10 @@ class WorkerSide(WorkerPlugin):
         for key, at, _ in wanted:
             if space is None or key[0] != RELAYED:
                 continue
-            if space.wait_for(key, at, RELAY_SECONDS) is None:
+            assert self.channels is not None  # they ask
+            with self.channels.waiting():
+                arrived = space.wait_for(key, at, RELAY_SECONDS)
+            if arrived is None:
                 return {"missing": [key]}, []
         loop: Any = self.worker.loop
         refusal, pieces = asyncio.run_coroutine_threadsafe(cut(), loop.asyncio_loop).result()

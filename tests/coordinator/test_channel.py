@@ -28,12 +28,16 @@ def contexts(encrypted):
     return listen, security.get_connection_args("worker")["ssl_context"]
 
 
-def with_channel(use, encrypted=False, cutter=cut):
-    """Return what ``use`` returns for a channel, called in a thread while the owner serves."""
+def with_channel(use, encrypted=False, cutter=cut, tell=lambda channels: None):
+    """Return what ``use`` returns for a channel, called in a thread while the owner serves.
+
+    ``tell`` is told the owner's end before.
+    """
     listen, connect = contexts(encrypted)
 
     async def main():
         channels = Channels("127.0.0.1", cutter, listen)
+        tell(channels)
         try:
             channel = await asyncio.to_thread(Channel, channels.address, connect)
             try:
@@ -136,3 +140,79 @@ def test_nonsense_ends_the_connection_and_not_the_owner():
             channel.answer()
 
     with_channel(use)
+
+
+def giving_way(channels):
+    thread = threading.Thread(target=channels.give_way, args=(60.0,), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_who_gives_way_lets_a_request_be_served_first():
+    owner, begun, served = [], threading.Event(), threading.Event()
+
+    def slow_cut(run, wanted):
+        begun.set()
+        assert served.wait(30)
+        return cut(run, wanted)
+
+    def use(channel):
+        giving_way(owner[0]).join(30)  # nothing is asked for
+        channel.ask("run", [(0, 2, 0, 6, "f8")])
+        assert begun.wait(30)
+        thread = giving_way(owner[0])
+        thread.join(0.2)
+        assert thread.is_alive()
+        served.set()
+        assert "dtypes" in channel.answer()
+        target = np.empty((2, 6))
+        channel.receive(target)
+        thread.join(30)
+        assert not thread.is_alive()
+        return target
+
+    target = with_channel(use, cutter=slow_cut, tell=owner.append)
+    np.testing.assert_array_equal(target, CHUNK[:2])
+
+
+def test_nobody_gives_way_to_what_waits_itself():
+    owner, begun, there = [], threading.Event(), threading.Event()
+
+    def waiting_cut(run, wanted):
+        with owner[0].waiting():
+            begun.set()
+            assert there.wait(30)
+        return cut(run, wanted)
+
+    def use(channel):
+        channel.ask("run", [(0, 2, 0, 6, "f8")])
+        assert begun.wait(30)
+        thread = giving_way(owner[0])
+        thread.join(30)
+        assert not thread.is_alive()
+        there.set()
+        return channel.answer()
+
+    assert with_channel(use, cutter=waiting_cut, tell=owner.append)["dtypes"] == ("<f8",)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_nobody_gives_way_to_who_takes_nothing(encrypted):
+    """More is sent than the sockets hold, and nothing of it is read for a while."""
+    owner, large = [], np.arange(float(8 << 20)).reshape(2 << 10, 4 << 10)
+
+    def use(channel):
+        channel.ask("run", [])
+        assert channel.answer()["dtypes"] == (large.dtype.str,)
+        thread = giving_way(owner[0])
+        thread.join(30)
+        assert not thread.is_alive()
+        target = np.empty_like(large)
+        channel.receive(target)
+        return target
+
+    def cut_large(run, wanted):
+        return {"dtypes": [large.dtype.str]}, [large]
+
+    target = with_channel(use, encrypted, cut_large, owner.append)
+    np.testing.assert_array_equal(target, large)

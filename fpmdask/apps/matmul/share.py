@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from queue import Empty
 from typing import Any
@@ -21,6 +22,9 @@ from fpmdask.errors import PartitionError, RunCancelledError
 
 # The coordinator hears how far a share is no more often than this.
 NEWS_SECONDS = 0.1
+# A worker whose BLAS gets less of a core than this sends before it multiplies, at most so long
+# before each band: with half of its CPU, what others wait for would take twice as long.
+LITTLE_CPU, GIVE_WAY_SECONDS = 0.75, 0.1
 
 
 @dataclass(frozen=True)
@@ -111,11 +115,18 @@ class Progress:
     work: int = 0  # multiplications
     compute_seconds: float = 0.0
     wait_seconds: float = 0.0
+    gave_way_seconds: float = 0.0  # of those of computing
     nbytes_received: int = 0
     seconds: float = 0.0
     cpu_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(("multiply", "receive", "send", "process"), 0.0)
     )
+
+    @property
+    def lacks_cpu(self) -> bool:
+        """Whether BLAS got far less of a core than it could use, by what is computed so far."""
+        able = self.compute_seconds - self.gave_way_seconds
+        return self.cpu_seconds["multiply"] < LITTLE_CPU * able
 
     def facts(self) -> dict[str, Any]:
         """Return what the report says of it."""
@@ -125,6 +136,7 @@ class Progress:
             "work": self.work,
             "compute_seconds": self.compute_seconds,
             "wait_seconds": self.wait_seconds,
+            "gave_way_seconds": self.gave_way_seconds,
             "nbytes_received": self.nbytes_received,
             "nbytes": int(self.part.nbytes),
         }
@@ -238,18 +250,24 @@ class _Update:
     def add(self, progress: Progress, panel: Panel, tile: Tile, beta: float) -> None:
         """C += A_panel · B_panel in a tile; with ``beta`` 0 overwriting."""
         began, cpu = time.perf_counter(), time.thread_time()
+        check = partial(self._before_band, progress)
         for at, cell in progress.part.within(tile):
             a, b = panel.of(at)
             threads = self.side.worker.state.nthreads
-            panel_update(a, b, cell, beta=beta, threads=threads, check=self._check)
+            panel_update(a, b, cell, beta=beta, threads=threads, check=check)
         progress.compute_seconds += time.perf_counter() - began
         progress.cpu_seconds["multiply"] += time.thread_time() - cpu
         progress.cpu_seconds["receive"] += panel.cpu_seconds
         progress.work += tile.area * panel.a.shape[1]
         progress.nbytes_received += panel.nbytes_received
 
-    def _check(self) -> None:
+    def _before_band(self, progress: Progress) -> None:
+        """Let others have first what is being sent to them, where the CPU is what that lacks."""
         _stop_if(self.space.cancelled.is_set())
+        if progress.lacks_cpu and self.side.channels is not None:
+            began = time.perf_counter()
+            self.side.channels.give_way(GIVE_WAY_SECONDS)
+            progress.gave_way_seconds += time.perf_counter() - began
 
     def allocated(self) -> Part:
         """Return the memory of a share, cut where the chunks of C will be.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fpmdask.apps.matmul.plan import Tile
-from fpmdask.apps.matmul.share import Part
+from fpmdask.apps.matmul.share import Part, Progress
 
 
 @pytest.fixture
@@ -29,3 +29,21 @@ def test_a_chunk_within_a_cell_has_memory_of_its_own(part):
 def test_a_chunk_of_another_part_is_refused(part):
     with pytest.raises(KeyError, match="no cells hold"):
         part.chunk((0, 2, 0, 3))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gave_way", "lacks"),
+    [
+        (0.0, 0.0, True),
+        (0.5, 0.0, True),
+        (0.9, 0.0, False),
+        (0.5, 0.4, False),  # of what it left to others it would have had its part
+        (0.2, 0.4, True),
+    ],
+)
+def test_who_gets_far_less_than_a_core_lacks_cpu(part, cpu, gave_way, lacks):
+    progress = Progress(part, Tile(2, 0, 6, 5))
+    assert not progress.lacks_cpu  # nothing is known yet
+    progress.compute_seconds, progress.gave_way_seconds = 1.0, gave_way
+    progress.cpu_seconds["multiply"] = cpu
+    assert progress.lacks_cpu is lacks
