@@ -87,7 +87,8 @@ def test_shares_follow_the_quotas_and_a_killed_worker_loses_nothing(lab):
         np.testing.assert_allclose(c.compute(), expected)
         assert killer.report.left_out == {killed[1]: "left the cluster"}
         assert killed[1] not in {share["worker"] for share in killer.report.shares}
-        assert sum(share["units"] for share in killer.report.shares) == 1500
+        units = sum(share["units"] for share in killer.report.shares)
+        assert units == pytest.approx(1500, rel=1e-12)  # parts of lines where somebody helped
 
 
 def test_a_stopped_worker_is_given_up_and_its_rows_move(lab):
