@@ -249,8 +249,8 @@ class _Update:
 
     def add(self, progress: Progress, panel: Panel, tile: Tile, beta: float) -> None:
         """C += A_panel · B_panel in a tile; with ``beta`` 0 overwriting."""
+        check = partial(self._before_band, progress, progress.lacks_cpu)
         began, cpu = time.perf_counter(), time.thread_time()
-        check = partial(self._before_band, progress)
         for at, cell in progress.part.within(tile):
             a, b = panel.of(at)
             threads = self.side.worker.state.nthreads
@@ -261,10 +261,10 @@ class _Update:
         progress.work += tile.area * panel.a.shape[1]
         progress.nbytes_received += panel.nbytes_received
 
-    def _before_band(self, progress: Progress) -> None:
+    def _before_band(self, progress: Progress, lacks_cpu: bool) -> None:
         """Let others have first what is being sent to them, where the CPU is what that lacks."""
         _stop_if(self.space.cancelled.is_set())
-        if progress.lacks_cpu and self.side.channels is not None:
+        if lacks_cpu and self.side.channels is not None:
             began = time.perf_counter()
             self.side.channels.give_way(GIVE_WAY_SECONDS)
             progress.gave_way_seconds += time.perf_counter() - began

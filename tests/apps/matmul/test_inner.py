@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fpmdask
 from fpmdask.apps.dealing import dealt
-from fpmdask.apps.matmul import ranges, sum_tasks, summed
+from fpmdask.apps.matmul import arrays, ranges, sum_tasks, summed
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.errors import PartitionError
@@ -213,6 +213,37 @@ async def test_what_both_inputs_are_made_of_is_read_once(c, s, *workers):
     expected = 500.0 * sum(n * n for n in range(1, 7))
     np.testing.assert_allclose(await c.compute(found), np.full((10, 10), expected))
     assert sorted(READ) == [(0, n) for n in range(6)]
+
+
+@cluster()
+async def test_an_error_lets_go_of_the_inputs(c, s, *workers):
+    """While it lives, once the caller has let go of them, too."""
+    balancer = await fpmdask.Balancer(c)
+    for layout in ("inner", "rows"):
+        chunks = da.ones((90, 4), chunks=(30, 4))
+        x = c.persist(chunks.map_blocks(lambda block: block[:-1], meta=np.ones((0, 0))))
+        await wait(x)
+        with pytest.raises(PartitionError, match=f"'{x.name}', [012], 0") as caught:
+            await balancer.matmul(np.ones((4, 90)), x, layout=layout)
+        del x
+        await nothing_left(s)
+        assert caught.value.__traceback__
+
+
+@cluster()
+async def test_a_run_that_ends_meanwhile_has_its_own_report(c, s, *workers, monkeypatch):
+    async def multiply(*given):
+        made = await original(*given)
+        await balancer.sort(np.arange(99.0))
+        return made
+
+    original = arrays.multiply_ranges
+    monkeypatch.setattr(arrays, "multiply_ranges", multiply)
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((4, 900))
+    await balancer.matmul(x, x.T, layout="inner")
+    assert balancer.report.app == "matmul"
+    assert sum(balancer.report) == 900
 
 
 @cluster()

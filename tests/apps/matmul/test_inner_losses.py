@@ -10,8 +10,8 @@ from distributed import wait
 import fpmdask
 from fpmdask.apps import homes
 from fpmdask.apps.homes import Homes
-from fpmdask.apps.matmul import arrays, summed
-from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
+from fpmdask.apps.matmul import summed
+from fpmdask.errors import ChunksLostError, CoordinatorError
 from tests.apps.matmul.test_inner import CONFIG, RANDOM, cluster
 from tests.apps.sort.test_sort_values import nothing_left
 
@@ -114,21 +114,6 @@ async def test_an_error_holds_none_of_the_chunks_that_are_left(c, s, *workers, m
 
 
 @cluster()
-async def test_an_error_lets_go_of_the_inputs(c, s, *workers):
-    """While it lives, once the caller has let go of them, too."""
-    balancer = await fpmdask.Balancer(c)
-    for layout in ("inner", "rows"):
-        chunks = da.ones((90, 4), chunks=(30, 4))
-        x = c.persist(chunks.map_blocks(lambda block: block[:-1], meta=np.ones((0, 0))))
-        await wait(x)
-        with pytest.raises(PartitionError, match=f"'{x.name}', [012], 0") as caught:
-            await balancer.matmul(np.ones((4, 90)), x, layout=layout)
-        del x
-        await nothing_left(s)
-        assert caught.value.__traceback__
-
-
-@cluster()
 async def test_what_is_lost_once_all_is_added_up_is_named(c, s, *workers, monkeypatch):
     async def made(homes, *given):
         found = await original(homes, *given)
@@ -150,22 +135,6 @@ async def test_chunks_that_are_there_need_no_time_to_be_made_again(c, s, *worker
     x = RANDOM.random((4, 900))
     found = await balancer.matmul(x, x.T, layout="inner")
     np.testing.assert_allclose(await c.compute(found), x @ x.T)
-
-
-@cluster()
-async def test_a_run_that_ends_meanwhile_has_its_own_report(c, s, *workers, monkeypatch):
-    async def multiply(*given):
-        made = await original(*given)
-        await balancer.sort(np.arange(99.0))
-        return made
-
-    original = arrays.multiply_ranges
-    monkeypatch.setattr(arrays, "multiply_ranges", multiply)
-    balancer = await fpmdask.Balancer(c)
-    x = RANDOM.random((4, 900))
-    await balancer.matmul(x, x.T, layout="inner")
-    assert balancer.report.app == "matmul"
-    assert sum(balancer.report) == 900
 
 
 @cluster()

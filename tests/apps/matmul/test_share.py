@@ -1,10 +1,14 @@
 """A worker's part of C, and the chunks that it becomes."""
 
+import dask.array as da
 import numpy as np
 import pytest
+from distributed.utils_test import gen_cluster
 
+import fpmdask
 from fpmdask.apps.matmul.plan import Tile
-from fpmdask.apps.matmul.share import Part, Progress
+from fpmdask.apps.matmul.share import GIVE_WAY_SECONDS, Part, Progress
+from fpmdask.coordinator.channel import Channels
 
 
 @pytest.fixture
@@ -47,3 +51,25 @@ def test_who_gets_far_less_than_a_core_lacks_cpu(part, cpu, gave_way, lacks):
     progress.compute_seconds, progress.gave_way_seconds = 1.0, gave_way
     progress.cpu_seconds["multiply"] = cpu
     assert progress.lacks_cpu is lacks
+
+
+@pytest.mark.parametrize("lacks", [False, True])
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_who_lacks_cpu_gives_way_before_each_band(c, s, *workers, lacks, monkeypatch):
+    asked = []
+
+    def give_way(self, seconds):
+        asked.append(seconds)
+        original(self, seconds)
+
+    original = Channels.give_way
+    monkeypatch.setattr(Channels, "give_way", give_way)
+    monkeypatch.setattr(Progress, "lacks_cpu", lacks)
+    balancer = await fpmdask.Balancer(c)
+    x = np.random.default_rng(0).random((400, 400))
+    a = da.from_array(x, chunks=100)
+    found = await balancer.matmul(a, a, layout="rows", distribution={"0": 200, "1": 200})
+    np.testing.assert_allclose(await c.compute(found), x @ x)
+    assert set(asked) == ({GIVE_WAY_SECONDS} if lacks else set())
+    gave_way = [share["gave_way_seconds"] for share in balancer.report.shares]
+    assert [seconds > 0 for seconds in gave_way] == [lacks, lacks]
