@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from scipy.interpolate import Akima1DInterpolator
+import scipy
 
 from fpmdask.models.arrays import FloatArray, IntArray
 from fpmdask.models.measured import MeasuredModel
@@ -62,7 +62,9 @@ class AkimaModel(MeasuredModel):
         x = np.concatenate([[0.0], self.units])
         t = np.concatenate([[0.0], times])
         slopes = (
-            Akima1DInterpolator(x, t).derivative()(x) if x.size > 2 else np.diff(t) / np.diff(x)
+            scipy.interpolate.Akima1DInterpolator(x, t).derivative()(x)
+            if x.size > 2
+            else np.diff(t) / np.diff(x)
         )
         secants = np.diff(t) / np.diff(x)
         inner = np.minimum(secants[:-1], secants[1:])

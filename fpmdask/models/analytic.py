@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from scipy.special import lambertw
+import scipy
 
 from fpmdask.errors import PartitionError
 from fpmdask.models.arrays import FloatArray, numbers, positive_number
@@ -100,7 +100,8 @@ class AnalyticModel(Model):
                 return operations
             case "nlogn":
                 most = np.clip(operations, np.e, np.finfo(float).max)
-                above = np.where(np.isinf(operations), np.inf, most / lambertw(most).real)
+                log = scipy.special.lambertw(most).real
+                above = np.where(np.isinf(operations), np.inf, most / log)
                 return np.where(operations > np.e, above, operations)
             case ("power", beta):
                 return np.asarray(operations ** (1.0 / float(beta)))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.optimize import isotonic_regression
 
 from fpmdask.errors import PartitionError
 from fpmdask.models.arrays import FloatArray, positive_array
@@ -176,4 +176,4 @@ def _combined(mean: float, count: float, new: float) -> tuple[float, float]:
 def _repaired(seconds: FloatArray, counts: FloatArray) -> FloatArray:
     if (seconds[1:] >= seconds[:-1]).all():
         return seconds
-    return np.asarray(isotonic_regression(seconds, weights=counts).x)
+    return np.asarray(scipy.optimize.isotonic_regression(seconds, weights=counts).x)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.optimize import toms748
-from scipy.special import lambertw
 
 from fpmdask.errors import PartitionError
 from fpmdask.models import AnalyticModel, Model
@@ -24,6 +23,7 @@ from fpmdask.partition.validate import (
 
 # Shares may differ from the units by so much of them, for the arithmetic of float64.
 TOLERANCE = 1e-9
+_LARGEST = 1023  # the largest power of two that a float64 holds
 
 
 def by_complexity(units: float, speeds: ArrayLike, complexity: Complexity) -> FloatArray:
@@ -199,7 +199,7 @@ def nlogn_lambert(units: float, speeds: ArrayLike) -> FloatArray:
             f"{total} units for {rates.size} workers: at least one each is needed; leave workers "
             "out, or use by_complexity"
         )
-    return levelled(total, lambda seconds: np.exp(lambertw(seconds * rates).real))
+    return levelled(total, lambda seconds: np.exp(scipy.special.lambertw(seconds * rates).real))
 
 
 def integral(shares: ArrayLike, units: float, models: Sequence[Model]) -> IntArray:
@@ -298,19 +298,15 @@ def levelled(total: int, within: Callable[[float], Any]) -> FloatArray:
     free = np.minimum(shares(0.0), total)  # what takes no time
     if free.sum() >= total:
         return np.asarray(free * (total / free.sum()))
-    high = 1.0
-    while excess(high) < 0:
-        high *= 16.0
-        if math.isinf(high):
-            raise PartitionError(
-                f"{total} units cannot be done in a finite time by this complexity; give fewer"
-            )
-    low = high / 16.0
-    while excess(low) > 0:
-        low, high = low / 16.0, low
+    low, high = _bracket(excess)
+    if math.isinf(high):
+        raise PartitionError(
+            f"{total} units cannot be done in a finite time by this complexity; give fewer"
+        )
     tiny, step = np.finfo(float).tiny, 4 * np.finfo(float).eps
     unit = high  # the slopes in terms of it are neither huge nor tiny
-    level = unit * float(toms748(lambda t: excess(t * unit), low / unit, 1.0, xtol=tiny, rtol=step))
+    root = scipy.optimize.toms748(lambda t: excess(t * unit), low / unit, 1.0, xtol=tiny, rtol=step)
+    level = unit * float(root)
     width = max(level * step, tiny)
     while excess(low := max(0.0, level - width)) > 0 or excess(high := level + width) < 0:
         width *= 2.0
@@ -320,3 +316,28 @@ def levelled(total: int, within: Callable[[float], Any]) -> FloatArray:
     part = (total - float(below.sum())) / span if span > 0 else 0.0
     found = below + part * (above - below)
     return np.asarray(found * (total / found.sum()))
+
+
+def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
+    """Return seconds, at most 16-fold apart or the first 0, between which `excess` is zero.
+
+    The second is ``inf`` where it is below zero for all. In small steps up to times that are
+    real, lest the complexity is called with many more units than there are.
+    """
+
+    def at(power: int) -> float:
+        return math.ldexp(1.0, power)  # 0 for all that are too small for a float
+
+    low, high, step = -4, 0, 4
+    while excess(at(high)) < 0:
+        if high == _LARGEST:
+            return at(low), math.inf
+        low, high = high, min(high + step, _LARGEST)
+        step = step if high < 40 else 2 * step
+    step = 4
+    while excess(at(low)) > 0:
+        low, high, step = low - step, low, 2 * step
+    while high - low > 4:
+        middle = (low + high) // 2
+        low, high = (low, middle) if excess(at(middle)) > 0 else (middle, high)
+    return at(low), at(high)

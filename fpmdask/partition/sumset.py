@@ -1,8 +1,8 @@
 """Sums of two sets of small integers, by bit shifts over runs or by convolution."""
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
 
 BoolArray = NDArray[np.bool_]
 
@@ -80,8 +80,9 @@ def sumset(left: BoolArray, right: BoolArray, size: int) -> BoolArray:
 
 
 def _convolved(left: BoolArray, right: BoolArray, size: int) -> BoolArray:
-    length = next_fast_len(left.size + right.size - 1, real=True)
-    pairs = irfft(rfft(left, length) * rfft(right, length), length)[:size] > 0.5
+    transform = scipy.fft.rfft
+    length = scipy.fft.next_fast_len(left.size + right.size - 1, real=True)
+    pairs = scipy.fft.irfft(transform(left, length) * transform(right, length), length)[:size] > 0.5
     return np.concatenate([pairs, np.zeros(size - pairs.size, dtype=np.bool_)])
 
 

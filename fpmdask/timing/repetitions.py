@@ -3,6 +3,8 @@
 import functools
 import math
 
+import scipy
+
 # When there are so many batches, neighbours are joined: 8 to 15 remain, whose Student's t (2.4 to
 # 2.1 at 95 %) is close to the normal quantile 2.0
 _MANY = 16
@@ -28,10 +30,7 @@ def student_t(degrees: int, confidence: float) -> float:
     >>> round(student_t(4, 0.95), 3)
     2.776
     """
-    # Imported on the first call: importing this package stays cheap
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, (1 + confidence) / 2))
+    return float(scipy.special.stdtrit(degrees, (1 + confidence) / 2))
 
 
 class Repetitions:
