@@ -9,10 +9,11 @@ SHAPE = (960, 960)
 
 
 @pytest.mark.slow
-def test_the_best_layout_is_within_a_tenth_of_the_lower_bound_on_average():
+@pytest.mark.parametrize("cases", [400, pytest.param(10_000, marks=pytest.mark.thorough)])
+def test_the_best_layout_is_within_a_tenth_of_the_lower_bound_on_average(cases):
     rng = np.random.default_rng(2011)
     ratios = []
-    for case in range(2000):
+    for case in range(cases):
         p = int(rng.integers(2, 65))
         speeds = 10 ** rng.uniform(0, rng.uniform(0, 2), p)  # ratios from 1 to 100
         shares = speeds / speeds.sum()

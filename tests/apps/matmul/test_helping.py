@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -13,7 +12,7 @@ from distributed import get_worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import distribute, fetch, kernel, place, plan, share, tail
+from fpmdask.apps.matmul import fetch, kernel, place, plan, share, tail
 from fpmdask.apps.matmul.tile import Tile
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -28,8 +27,6 @@ def cluster(**options):
 
 @pytest.fixture(autouse=True)
 def many_panels(monkeypatch):
-    brief = replace(distribute.TIMING, min_seconds=0.002, budget_seconds=0.004)
-    monkeypatch.setattr(distribute, "TIMING", brief)
     monkeypatch.setattr(plan, "PANEL_DEPTH", 20)
     # updates that sleep are a thousand times as slow as real ones: bytes cost next to nothing
     monkeypatch.setattr(place, "OPERATIONS_PER_BYTE", 0.01)

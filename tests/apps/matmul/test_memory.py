@@ -42,8 +42,15 @@ def peak():
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no peak to be read here")
-@pytest.mark.parametrize("measured", [False, True])
-@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize(
+    ("layout", "measured"),
+    [
+        ("rows", False),
+        ("columns", True),
+        pytest.param("rows", True, marks=pytest.mark.thorough),
+        pytest.param("columns", False, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_worker_holds_its_inputs_its_part_of_c_and_two_panels(layout, measured):
     """Or, before that, its largest timed update, where DFPA has tried more rows than it got."""
     distribution = None if measured else dict.fromkeys(range(3), N // 3)

@@ -1,7 +1,6 @@
 """Chunks behind slow links leave their owner once, also when the relay or the owner dies."""
 
 import asyncio
-from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -10,7 +9,7 @@ from distributed import wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import distribute, fetch, plan, relay, run
+from fpmdask.apps.matmul import fetch, plan, relay, run
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
 from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slice_of, slow_links
 from fpmdask.coordinator.links import Link
@@ -78,8 +77,6 @@ def test_slices_of_all_panels_are_the_chunk():
 
 @pytest.fixture(autouse=True)
 def many_panels(monkeypatch):
-    brief = replace(distribute.TIMING, min_seconds=0.002, budget_seconds=0.004)
-    monkeypatch.setattr(distribute, "TIMING", brief)
     monkeypatch.setattr(plan, "PANEL_DEPTH", 40)
     monkeypatch.setattr(run, "PROBED_NBYTES", 0)
 

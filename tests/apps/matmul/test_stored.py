@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -25,12 +24,6 @@ def cluster(**options):
     settings = {"client": True, "nthreads": nthreads, "config": CONFIG, "timeout": 60}
     # Zarr keeps threads of its own
     return gen_cluster(**settings, clean_kwargs={"threads": False}, **options)
-
-
-@pytest.fixture(autouse=True)
-def short_rounds(monkeypatch):
-    brief = replace(distribute.TIMING, min_seconds=0.002, budget_seconds=0.004)
-    monkeypatch.setattr(distribute, "TIMING", brief)
 
 
 @pytest.fixture

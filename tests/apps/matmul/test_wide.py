@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.matmul import distribute, share
+from fpmdask.apps.matmul import share
 from fpmdask.apps.matmul.moving import held_bytes, homes
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, by_columns, needed_keys
 from fpmdask.apps.matmul.relay import slice_of
@@ -24,12 +23,6 @@ from tests.apps.matmul.test_inputs import leave_free, reads_of, source
 from tests.apps.matmul.test_product import cluster, nothing_left, random, tolerance
 
 EVEN = {"0": 1000, "1": 1000, "2": 1000}
-
-
-@pytest.fixture(autouse=True)
-def short_rounds(monkeypatch):
-    brief = replace(distribute.TIMING, min_seconds=0.002, budget_seconds=0.004)
-    monkeypatch.setattr(distribute, "TIMING", brief)
 
 
 def whole_numbers(shape, seed):
