@@ -7,7 +7,7 @@ import pytest
 from fpmdask.apps.matmul import distribute
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short_rounds(monkeypatch):
     """In-process workers share one interpreter: their speeds mean nothing, so measure briefly."""
     brief = replace(distribute.TIMING, min_seconds=0.002, budget_seconds=0.004)

@@ -15,6 +15,7 @@ import fpmdask
 from fpmdask.apps.matmul import fetch, kernel, place, plan, share, tail
 from fpmdask.apps.matmul.tile import Tile
 
+pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 SLOW = "2"
 EVEN = {"0": 100, "1": 100, SLOW: 100}

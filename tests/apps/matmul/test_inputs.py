@@ -25,6 +25,7 @@ from fpmdask.apps.matmul.tiling import LAYOUTS
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.partition import proportional
 
+pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 ROWS = {"0": 60, "1": 40, "2": 20}
 

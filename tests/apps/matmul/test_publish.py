@@ -13,6 +13,7 @@ import fpmdask
 from fpmdask.apps.matmul import product, share
 from tests.apps.matmul.test_product import cluster, nothing_left
 
+pytestmark = pytest.mark.usefixtures("short_rounds")
 ROWS = {"0": 40, "1": 30, "2": 20}
 
 

@@ -14,6 +14,7 @@ from fpmdask.apps.matmul.plan import MatmulSpec, Tile
 from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slice_of, slow_links
 from fpmdask.coordinator.links import Link
 
+pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 FAST, SLOW = Link(1e-9, 1e-9), Link(1e-9, 1e-7)
 EVEN = {"0": 100, "1": 100, "2": 100, "3": 100}

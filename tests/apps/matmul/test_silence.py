@@ -15,6 +15,7 @@ from fpmdask.apps.matmul import kernel, product, share
 from tests.apps.matmul.test_helping import EVEN, cluster, inputs, updates
 from tests.apps.matmul.test_helping import many_panels as many_panels
 
+pytestmark = pytest.mark.usefixtures("short_rounds")
 SLOW = "2"
 
 

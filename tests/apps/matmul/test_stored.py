@@ -16,6 +16,7 @@ from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.written import MARK, Written, joined, missing
 from fpmdask.errors import CoordinatorError, PartitionError
 
+pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 
 

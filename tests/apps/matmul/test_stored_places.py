@@ -16,6 +16,7 @@ from fpmdask.apps.matmul import stored, target
 from fpmdask.apps.matmul.written import MARK, Written
 from fpmdask.errors import PartitionError
 
+pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 
 

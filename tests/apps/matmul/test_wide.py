@@ -22,6 +22,7 @@ from fpmdask.layout import Rectangle
 from tests.apps.matmul.test_inputs import leave_free, reads_of, source
 from tests.apps.matmul.test_product import cluster, nothing_left, random, tolerance
 
+pytestmark = pytest.mark.usefixtures("short_rounds")
 EVEN = {"0": 1000, "1": 1000, "2": 1000}
 
 
