@@ -37,7 +37,7 @@ VECTOR = 1000
 # Requests are lists of keys; anything longer is not one. Memory is taken as their bytes come.
 MOST_REQUEST_NBYTES = 64 << 20
 STEP_NBYTES = 1 << 16
-# Over TLS so much is given to a socket that can take something.
+# Over TLS so much is given to a socket at a time.
 TLS_NBYTES = 1 << 17
 _LENGTH = struct.Struct("!I")
 
@@ -103,18 +103,18 @@ class Channels:
         self.address: tuple[str, int] = self._listening.getsockname()[:2]
         self._connections: dict[threading.Thread, socket.socket] = {}
         self.cpu_seconds = 0.0  # spent on serving
-        self._serving = 0  # threads that the CPU alone keeps from going on
+        self._serving = 0  # threads that wait for no other machine
         self._none_serves = threading.Condition()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._listening, self._accept)
 
     def give_way(self, seconds: float) -> None:
-        """Return once no request is served that only lacks the CPU, or so much later."""
+        """Return once no request is served that this machine could go on with, or so much later."""
         with self._none_serves:
             self._none_serves.wait_for(lambda: not self._serving, seconds)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Say that this thread, which serves a request, waits for something else than the CPU."""
+        """Say that this thread, which serves a request, waits for another machine."""
         return self._counted(-1)
 
     async def close(self) -> None:
@@ -173,22 +173,28 @@ class Channels:
                 self._none_serves.notify_all()
 
     def _send(self, connection: socket.socket, piece: np.ndarray) -> None:
-        waiting, at = _rows(piece), 0
-        taking = select.poll()
-        taking.register(connection, select.POLLOUT)
-        while at < len(waiting):
-            if isinstance(connection, ssl.SSLSocket):
-                sent = connection.send(waiting[at][:TLS_NBYTES]) if taking.poll(0) else 0
+        left, at = _rows(piece), 0
+        connection.setblocking(False)
+        while at < len(left):
+            try:
+                if isinstance(connection, ssl.SSLSocket):
+                    sent = connection.send(left[at][:TLS_NBYTES])
+                else:
+                    sent = connection.sendmsg(left[at : at + VECTOR])
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self._await(connection, select.POLLOUT)
+            except ssl.SSLWantReadError:  # new keys
+                self._await(connection, select.POLLIN)
             else:
-                try:
-                    sent = connection.sendmsg(waiting[at : at + VECTOR], (), socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    sent = 0
-            at = _advance(waiting, at, sent)
-            if not sent:
-                with self.waiting():
-                    if not taking.poll(SILENT_SECONDS * 1000):
-                        raise TimeoutError(f"the peer takes nothing for {SILENT_SECONDS} s")
+                at = _advance(left, at, sent)
+        connection.setblocking(True)
+
+    def _await(self, connection: socket.socket, event: int) -> None:
+        poll = select.poll()
+        poll.register(connection, event)
+        with self.waiting():
+            if not poll.poll(SILENT_SECONDS * 1000):
+                raise TimeoutError(f"the peer takes nothing for {SILENT_SECONDS} s")
 
 
 def _prepared(connection: socket.socket, waits: bool) -> socket.socket:

@@ -96,8 +96,8 @@ class Report:
         a sort ``prepare``, ``measure`` and ``sort``, of the rows of a frame before these ``keys``
         and after them ``rows``.
     shares : tuple of dict
-        Per finished part: worker, units, seconds computing and waiting, bytes received; empty for
-        `Balancer.partition`.
+        Per finished part: worker, units, seconds computing (those of a product in which it let its
+        sending go first among them) and waiting, bytes received; empty for `Balancer.partition`.
     helps : tuple of dict
         What workers that were done took over from parts of others: as for `shares`, and `helps`,
         the name of the part's worker.

@@ -241,7 +241,7 @@ class WorkerSide(WorkerPlugin):
         for key, at, _ in wanted:
             if space is None or key[0] != RELAYED:
                 continue
-            assert self.channels is not None  # they ask
+            assert self.channels is not None  # through them this is asked
             with self.channels.waiting():
                 arrived = space.wait_for(key, at, RELAY_SECONDS)
             if arrived is None:

@@ -1,6 +1,7 @@
 """Channels between workers: what is sent is what is received, where it is wanted."""
 
 import asyncio
+import socket
 import threading
 
 import numpy as np
@@ -105,12 +106,15 @@ def test_an_owner_that_fails_is_an_error_at_once():
     def broken(run, wanted):
         raise OSError("no memory")
 
+    owner = []
+
     def use(channel):
         channel.ask("run", [])
         with pytest.raises(OSError, match="closed"):
             channel.answer()
+        giving_way(owner[0]).join(30)  # nothing is served any more
 
-    with_channel(use, cutter=broken)
+    with_channel(use, cutter=broken, tell=owner.append)
 
 
 def test_a_channel_that_waits_can_be_shut_from_another_thread():
@@ -160,6 +164,7 @@ def test_who_gives_way_lets_a_request_be_served_first():
         giving_way(owner[0]).join(30)  # nothing is asked for
         channel.ask("run", [(0, 2, 0, 6, "f8")])
         assert begun.wait(30)
+        owner[0].give_way(0.01)  # and no longer
         thread = giving_way(owner[0])
         thread.join(0.2)
         assert thread.is_alive()
@@ -196,23 +201,68 @@ def test_nobody_gives_way_to_what_waits_itself():
     assert with_channel(use, cutter=waiting_cut, tell=owner.append)["dtypes"] == ("<f8",)
 
 
+LARGE = np.arange(float(1 << 20)).reshape(2 << 8, 4 << 9)
+
+
+def cut_large(run, wanted):
+    return {"dtypes": [LARGE.dtype.str]}, [LARGE]
+
+
+def with_small_buffers(owner):
+    """Return what makes the owner's sockets hold next to nothing, and notes who it is."""
+
+    def tell(channels):
+        channels._listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 43520)
+        owner.append(channels)
+
+    return tell
+
+
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_nobody_gives_way_to_who_takes_nothing(encrypted):
     """More is sent than the sockets hold, and nothing of it is read for a while."""
-    owner, large = [], np.arange(float(8 << 20)).reshape(2 << 10, 4 << 10)
+    owner = []
 
     def use(channel):
         channel.ask("run", [])
-        assert channel.answer()["dtypes"] == (large.dtype.str,)
+        assert channel.answer()["dtypes"] == (LARGE.dtype.str,)
         thread = giving_way(owner[0])
         thread.join(30)
         assert not thread.is_alive()
-        target = np.empty_like(large)
+        target = np.empty_like(LARGE)
         channel.receive(target)
         return target
 
-    def cut_large(run, wanted):
-        return {"dtypes": [large.dtype.str]}, [large]
+    target = with_channel(use, encrypted, cut_large, with_small_buffers(owner))
+    np.testing.assert_array_equal(target, LARGE)
 
-    target = with_channel(use, encrypted, cut_large, owner.append)
-    np.testing.assert_array_equal(target, large)
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_nobody_gives_way_to_who_is_gone(encrypted):
+    """Or is silent for too long: its thread ends."""
+    owner = []
+
+    def use(channel):
+        channel.ask("run", [])
+        channel.answer()
+        channel.close()
+        thread = giving_way(owner[0])
+        thread.join(30)
+        assert not thread.is_alive()
+
+    with_channel(use, encrypted, cut_large, with_small_buffers(owner))
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_who_takes_nothing_for_long_is_let_go(encrypted, monkeypatch):
+    owner = []
+    monkeypatch.setattr("fpmdask.coordinator.channel.SILENT_SECONDS", 1)
+
+    def use(channel):
+        channel.ask("run", [])
+        channel.answer()
+        (serving,) = owner[0]._connections
+        serving.join(30)
+        assert not serving.is_alive()
+
+    with_channel(use, encrypted, cut_large, with_small_buffers(owner))

@@ -38,8 +38,7 @@ def learn(
     shares
         Facts of `fpmdask.apps.matmul.share`, one mapping per part.
     moving
-        Worker address -> seconds of its moving, which the multiplications had to share the CPU
-        with; they are subtracted, down to half of what was measured.
+        Worker address -> seconds of its moving, as for `computing_alone`.
 
     Notes
     -----
@@ -50,16 +49,35 @@ def learn(
     addresses = {context.name(address): address for address in context.workers}
     for share in shares:
         address = addresses.get(share["worker"])
-        taken = share["compute_seconds"]
-        if address is None or taken < LEAST_SECONDS:
+        if address is None or share["compute_seconds"] < LEAST_SECONDS:
             continue
         units = share["work"] / inner
-        seconds = max(taken / 2, taken - moving.get(address, 0.0)) / inner
+        seconds = computing_alone(share, moving.get(address, 0.0)) / inner
         kernel, identity = _kernel(context, spec, address), context.workers[address]
         library = context.coordinator.library
         known = library.find(kernel, identity)
         own = known[0] if known is not None and known[1] else None
         library.store(kernel, identity, _with(own, units, seconds))
+
+
+def computing_alone(share: Mapping[str, Any], moving: float) -> float:
+    """Return the seconds that the multiplications of a share would have taken by themselves.
+
+    They shared the CPU with `moving` seconds of receiving and sending: what they gave way to it
+    is known, the rest is subtracted down to half of what they took.
+
+    Examples
+    --------
+    >>> computing_alone({"compute_seconds": 4.0, "gave_way_seconds": 0.5}, moving=2.0)
+    2.0
+    >>> computing_alone({"compute_seconds": 4.0, "gave_way_seconds": 0.5}, moving=0.25)
+    3.5
+    >>> computing_alone({"compute_seconds": 4.0, "gave_way_seconds": 0.0}, moving=3.0)
+    2.0
+    """
+    gave_way = float(share["gave_way_seconds"])
+    taken, beside = share["compute_seconds"] - gave_way, max(0.0, moving - gave_way)
+    return float(max(taken / 2, taken - beside))
 
 
 def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:

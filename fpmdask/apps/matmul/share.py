@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fpmdask.apps.matmul.blas import uses_blas
 from fpmdask.apps.matmul.fetch import ChunksMissing, Fetcher, Panel
 from fpmdask.apps.matmul.kernel import NAME, panel_update
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
@@ -22,8 +23,8 @@ from fpmdask.errors import PartitionError, RunCancelledError
 
 # The coordinator hears how far a share is no more often than this.
 NEWS_SECONDS = 0.1
-# A worker whose BLAS gets less of a core than this sends before it multiplies, at most so long
-# before each band: with half of its CPU, what others wait for would take twice as long.
+# A worker of one thread whose BLAS gets less of a core than this sends before it multiplies, for so
+# long before each band at most: with half of its CPU, what others wait for takes twice as long.
 LITTLE_CPU, GIVE_WAY_SECONDS = 0.75, 0.1
 
 
@@ -124,7 +125,7 @@ class Progress:
 
     @property
     def lacks_cpu(self) -> bool:
-        """Whether BLAS got far less of a core than it could use, by what is computed so far."""
+        """Whether the thread that multiplies got far less than a core, by what it did so far."""
         able = self.compute_seconds - self.gave_way_seconds
         return self.cpu_seconds["multiply"] < LITTLE_CPU * able
 
@@ -228,6 +229,9 @@ class _Update:
     ) -> None:
         self.side, self.space, self.order, self.fetcher = side, space, order, fetcher
         self.spec = fetcher.spec
+        self.threads = side.worker.state.nthreads
+        # With more threads there is a core left to send; where there is no BLAS, others multiply.
+        self.may_give_way = self.threads == 1 and uses_blas(self.spec.sums)
 
     def panels(self, progress: Progress, give: Any, reached: Any) -> None:
         """Update ``progress.tile``, which ``give`` may make smaller, with the panels left."""
@@ -249,25 +253,24 @@ class _Update:
 
     def add(self, progress: Progress, panel: Panel, tile: Tile, beta: float) -> None:
         """C += A_panel · B_panel in a tile; with ``beta`` 0 overwriting."""
-        check = partial(self._before_band, progress, progress.lacks_cpu)
+        check = partial(self._before_band, progress, self.may_give_way and progress.lacks_cpu)
         began, cpu = time.perf_counter(), time.thread_time()
         for at, cell in progress.part.within(tile):
             a, b = panel.of(at)
-            threads = self.side.worker.state.nthreads
-            panel_update(a, b, cell, beta=beta, threads=threads, check=check)
+            panel_update(a, b, cell, beta=beta, threads=self.threads, check=check)
         progress.compute_seconds += time.perf_counter() - began
         progress.cpu_seconds["multiply"] += time.thread_time() - cpu
         progress.cpu_seconds["receive"] += panel.cpu_seconds
         progress.work += tile.area * panel.a.shape[1]
         progress.nbytes_received += panel.nbytes_received
 
-    def _before_band(self, progress: Progress, lacks_cpu: bool) -> None:
-        """Let others have first what is being sent to them, where the CPU is what that lacks."""
-        _stop_if(self.space.cancelled.is_set())
-        if lacks_cpu and self.side.channels is not None:
+    def _before_band(self, progress: Progress, gives_way: bool) -> None:
+        """Let others have first what is being sent to them; stop if the run is cancelled."""
+        if gives_way and self.side.channels is not None:
             began = time.perf_counter()
             self.side.channels.give_way(GIVE_WAY_SECONDS)
             progress.gave_way_seconds += time.perf_counter() - began
+        _stop_if(self.space.cancelled.is_set())
 
     def allocated(self) -> Part:
         """Return the memory of a share, cut where the chunks of C will be.

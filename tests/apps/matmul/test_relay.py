@@ -1,6 +1,8 @@
 """Chunks behind slow links leave their owner once, also when the relay or the owner dies."""
 
 import asyncio
+import threading
+from contextlib import contextmanager
 
 import dask.array as da
 import numpy as np
@@ -12,7 +14,9 @@ import fpmdask
 from fpmdask.apps.matmul import fetch, plan, relay, run
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
 from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slice_of, slow_links
+from fpmdask.coordinator.channel import Channels
 from fpmdask.coordinator.links import Link
+from fpmdask.coordinator.space import RunSpace
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -128,6 +132,34 @@ async def test_relayed_chunks_make_the_same_product(c, s, *workers, monkeypatch,
     if layout == "columns":  # rows of A are needed by two columns of workers
         assert any(relayed for _, relayed in asked)
         assert not any(relayed for peer, relayed in asked if peer == workers[0].address)
+
+
+@cluster()
+async def test_who_waits_for_a_relayed_chunk_does_not_count_as_serving(c, s, *workers, monkeypatch):
+    with_slow_links(monkeypatch, {"0"})
+    thread, waits = threading.local(), []
+
+    @contextmanager
+    def waiting(self):
+        thread.waits = True
+        with original(self):
+            yield
+        thread.waits = False
+
+    def wait_for(self, *given):
+        if threading.current_thread().name == "fpmdask-channel":
+            waits.append(getattr(thread, "waits", False))
+        return wait_originally(self, *given)
+
+    original, wait_originally = Channels.waiting, RunSpace.wait_for
+    monkeypatch.setattr(Channels, "waiting", waiting)
+    monkeypatch.setattr(RunSpace, "wait_for", wait_for)
+    balancer = await fpmdask.Balancer(c)
+    a, b, expected = await inputs(c, workers[0])
+    result = await balancer.matmul(a, b, layout="columns", distribution=EVEN)
+    np.testing.assert_array_equal(await c.compute(result), expected)
+    assert waits
+    assert all(waits)
 
 
 @cluster()

@@ -1,11 +1,14 @@
 """A worker's part of C, and the chunks that it becomes."""
 
+from itertools import count
+
 import dask.array as da
 import numpy as np
 import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.apps.matmul import kernel, share
 from fpmdask.apps.matmul.plan import Tile
 from fpmdask.apps.matmul.share import GIVE_WAY_SECONDS, Part, Progress
 from fpmdask.coordinator.channel import Channels
@@ -53,23 +56,57 @@ def test_who_gets_far_less_than_a_core_lacks_cpu(part, cpu, gave_way, lacks):
     assert progress.lacks_cpu is lacks
 
 
-@pytest.mark.parametrize("lacks", [False, True])
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_who_lacks_cpu_gives_way_before_each_band(c, s, *workers, lacks, monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """The seconds for which shares have given way, each time; a panel has four bands."""
+    found = []
 
     def give_way(self, seconds):
-        asked.append(seconds)
+        found.append(seconds)
         original(self, seconds)
 
     original = Channels.give_way
     monkeypatch.setattr(Channels, "give_way", give_way)
-    monkeypatch.setattr(Progress, "lacks_cpu", lacks)
+    monkeypatch.setattr(kernel, "_BLAS_ROWS", 50)
+    return found
+
+
+async def multiplied(c, dtype="f8"):
+    """Return the report of a right product by two workers, of 200 rows each."""
     balancer = await fpmdask.Balancer(c)
-    x = np.random.default_rng(0).random((400, 400))
+    x = np.random.default_rng(0).integers(-9, 9, (400, 400)).astype(dtype)
     a = da.from_array(x, chunks=100)
     found = await balancer.matmul(a, a, layout="rows", distribution={"0": 200, "1": 200})
-    np.testing.assert_allclose(await c.compute(found), x @ x)
-    assert set(asked) == ({GIVE_WAY_SECONDS} if lacks else set())
-    gave_way = [share["gave_way_seconds"] for share in balancer.report.shares]
-    assert [seconds > 0 for seconds in gave_way] == [lacks, lacks]
+    np.testing.assert_array_equal(await c.compute(found), x @ x)
+    return balancer.report
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_who_lacks_cpu_gives_way_before_each_band(c, s, *workers, asked, monkeypatch):
+    """Whether it does is decided once per panel."""
+    panels, update = [], share.panel_update
+
+    def counted(*args, **options):
+        panels.append(1)
+        update(*args, **options)
+
+    turns = count()
+    monkeypatch.setattr(Progress, "lacks_cpu", property(lambda self: next(turns) % 2 == 0))
+    monkeypatch.setattr(share, "panel_update", counted)
+    report = await multiplied(c)
+    assert next(turns) == len(panels)
+    assert asked == [GIVE_WAY_SECONDS] * (4 * ((len(panels) + 1) // 2))
+    assert sum(share["gave_way_seconds"] for share in report.shares) > 0
+
+
+@pytest.mark.parametrize(
+    ("lacks", "threads", "dtype"), [(False, 1, "f8"), (True, 2, "f8"), (True, 1, "i8")]
+)
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_nobody_else_gives_way(c, s, *workers, asked, monkeypatch, lacks, threads, dtype):
+    for worker in workers:
+        worker.state.nthreads = threads
+    monkeypatch.setattr(Progress, "lacks_cpu", lacks)
+    report = await multiplied(c, dtype)
+    assert asked == []
+    assert [share["gave_way_seconds"] for share in report.shares] == [0.0, 0.0]
