@@ -69,8 +69,8 @@ def test_shares_follow_the_quotas_and_a_killed_worker_loses_nothing(lab):
 
     with Client(lab.scheduler_address) as client:
         balancer = fpmdask.Balancer(client)
-        a = da.random.random((1500, 1200), chunks=(400, 500)).persist()
-        b = da.random.random((1200, 1400), chunks=(300, 700)).persist()
+        a = da.random.random((3000, 2400), chunks=(800, 1000)).persist()
+        b = da.random.random((2400, 2800), chunks=(600, 1400)).persist()
         wait([a, b])
         expected = a.compute() @ b.compute()
 
@@ -80,7 +80,7 @@ def test_shares_follow_the_quotas_and_a_killed_worker_loses_nothing(lab):
         assert shares["fast"] > shares["middle"] > shares["slow"] > 0
 
         killer = fpmdask.Balancer(client, progress=kill_at_first_share)
-        again = killer.matmul(a, b, distribution={"fast": 60, "middle": 720, "slow": 720})
+        again = killer.matmul(a, b, distribution={"fast": 120, "middle": 1440, "slow": 1440})
         assert killed
         np.testing.assert_allclose(again.compute(), expected)
         # the first product, too, has lost a part; it is made again from the inputs
@@ -88,7 +88,7 @@ def test_shares_follow_the_quotas_and_a_killed_worker_loses_nothing(lab):
         assert killer.report.left_out == {killed[1]: "left the cluster"}
         assert killed[1] not in {share["worker"] for share in killer.report.shares}
         units = sum(share["units"] for share in killer.report.shares)
-        assert units == pytest.approx(1500, rel=1e-12)  # parts of lines where somebody helped
+        assert units == pytest.approx(3000, rel=1e-12)  # parts of lines where somebody helped
 
 
 def test_a_stopped_worker_is_given_up_and_its_rows_move(lab):
