@@ -152,3 +152,15 @@ def test_importing_fpmdask_loads_nothing_but_itself():
     assert "Balancer" in dir(fpmdask)
     with pytest.raises(AttributeError, match="nothing"):
         _ = fpmdask.nothing
+
+
+@pytest.mark.slow
+def test_a_worker_starts_without_the_large_parts_of_scipy():
+    """They are loaded where they are called; half a second of CPU in every worker process."""
+    code = (
+        "import sys, fpmdask.preload, fpmdask.coordinator.worker; "
+        "print([part for part in ('interpolate', 'optimize', 'special', 'fft')"
+        " if f'scipy.{part}' in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.stdout == "[]\n", answer.stderr

@@ -112,7 +112,7 @@ def test_an_owner_that_fails_is_an_error_at_once():
         channel.ask("run", [])
         with pytest.raises(OSError, match="closed"):
             channel.answer()
-        giving_way(owner[0]).join(30)  # nothing is served any more
+        nobody_is_given_way_to(owner[0])  # nothing is served any more
 
     with_channel(use, cutter=broken, tell=owner.append)
 
@@ -152,6 +152,12 @@ def giving_way(channels):
     return thread
 
 
+def nobody_is_given_way_to(channels):
+    thread = giving_way(channels)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
 def test_who_gives_way_lets_a_request_be_served_first():
     owner, begun, served = [], threading.Event(), threading.Event()
 
@@ -161,7 +167,7 @@ def test_who_gives_way_lets_a_request_be_served_first():
         return cut(run, wanted)
 
     def use(channel):
-        giving_way(owner[0]).join(30)  # nothing is asked for
+        nobody_is_given_way_to(owner[0])  # nothing is asked for
         channel.ask("run", [(0, 2, 0, 6, "f8")])
         assert begun.wait(30)
         owner[0].give_way(0.01)  # and no longer
@@ -192,9 +198,7 @@ def test_nobody_gives_way_to_what_waits_itself():
     def use(channel):
         channel.ask("run", [(0, 2, 0, 6, "f8")])
         assert begun.wait(30)
-        thread = giving_way(owner[0])
-        thread.join(30)
-        assert not thread.is_alive()
+        nobody_is_given_way_to(owner[0])
         there.set()
         return channel.answer()
 
@@ -226,9 +230,7 @@ def test_nobody_gives_way_to_who_takes_nothing(encrypted):
     def use(channel):
         channel.ask("run", [])
         assert channel.answer()["dtypes"] == (LARGE.dtype.str,)
-        thread = giving_way(owner[0])
-        thread.join(30)
-        assert not thread.is_alive()
+        nobody_is_given_way_to(owner[0])
         target = np.empty_like(LARGE)
         channel.receive(target)
         return target
@@ -239,16 +241,13 @@ def test_nobody_gives_way_to_who_takes_nothing(encrypted):
 
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_nobody_gives_way_to_who_is_gone(encrypted):
-    """Or is silent for too long: its thread ends."""
     owner = []
 
     def use(channel):
         channel.ask("run", [])
         channel.answer()
         channel.close()
-        thread = giving_way(owner[0])
-        thread.join(30)
-        assert not thread.is_alive()
+        nobody_is_given_way_to(owner[0])
 
     with_channel(use, encrypted, cut_large, with_small_buffers(owner))
 

@@ -41,6 +41,7 @@ def peak():
     return status("VmHWM")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no peak to be read here")
 @pytest.mark.parametrize(
     ("layout", "measured"),
