@@ -158,7 +158,8 @@ def test_importing_fpmdask_loads_nothing_but_itself():
 def test_a_worker_starts_without_the_large_parts_of_scipy():
     """They are loaded where they are called; half a second of CPU in every worker process."""
     code = (
-        "import sys, fpmdask.preload, fpmdask.coordinator.worker; "
+        "import importlib, sys, fpmdask.preload, fpmdask.coordinator.worker, fpmdask.balancer; "
+        "[importlib.import_module(name) for name in fpmdask.balancer.TASKS]; "
         "print([part for part in ('interpolate', 'optimize', 'special', 'fft')"
         " if f'scipy.{part}' in sys.modules])"
     )

@@ -32,6 +32,8 @@ import numpy as np
 # A peer that neither takes nor sends a byte for so long is taken for gone.
 SILENT_SECONDS = 120
 CONNECT_SECONDS = 5.0
+# Both ends of a TLS handshake may be busy workers.
+HANDSHAKE_SECONDS = 30.0
 # Buffers of one system call (IOV_MAX is 1024).
 VECTOR = 1000
 # Requests are lists of keys; anything longer is not one. Memory is taken as their bytes come.
@@ -54,14 +56,15 @@ class Channel:
     """
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None = None) -> None:
-        plain = socket.create_connection(address, CONNECT_SECONDS)
-        self._socket = _prepared(plain, True)
+        connection = socket.create_connection(address, CONNECT_SECONDS)
         if context is not None:
-            self._socket = context.wrap_socket(plain)
+            connection.settimeout(HANDSHAKE_SECONDS)
+            connection = context.wrap_socket(connection)
+        self._socket = _prepared(connection, SILENT_SECONDS)
 
     def ask(self, run: str, wanted: Sequence[Any]) -> None:
         """Send a request: pieces of chunks as for `WorkerSide.pieces`."""
-        _send_message(self._socket, {"run": run, "wanted": list(wanted)})
+        self._socket.sendall(_packed({"run": run, "wanted": list(wanted)}))
 
     def answer(self) -> dict[str, Any]:
         """Return the header of the answer: ``dtypes`` of the pieces, or why there are none."""
@@ -73,8 +76,7 @@ class Channel:
 
     def shut(self) -> None:
         """Make the thread that waits for this channel return; from any thread."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        _shut(self._socket)
 
     def close(self) -> None:
         """Close the connection."""
@@ -102,6 +104,7 @@ class Channels:
         self._listening.setblocking(False)
         self.address: tuple[str, int] = self._listening.getsockname()[:2]
         self._connections: dict[threading.Thread, socket.socket] = {}
+        self._closing = False
         self.cpu_seconds = 0.0  # spent on serving
         self._serving = 0  # threads that wait for no other machine
         self._none_serves = threading.Condition()
@@ -121,9 +124,9 @@ class Channels:
         """Close all connections and wait for their threads."""
         self._loop.remove_reader(self._listening)
         self._listening.close()
+        self._closing = True
         for connection in list(self._connections.values()):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            _shut(connection)
         for thread in list(self._connections):
             await asyncio.to_thread(thread.join)
 
@@ -139,24 +142,39 @@ class Channels:
     def _serve(self, plain: socket.socket) -> None:
         thread = threading.current_thread()
         # whatever goes wrong with one connection is told by its end
-        with contextlib.suppress(Exception), plain:
-            plain.settimeout(CONNECT_SECONDS)
-            # the next request may come late: only what is begun must go on
-            connection = _prepared(plain, False)
-            if self._context is not None:
-                connection = self._context.wrap_socket(plain, server_side=True)
-            self._connections[thread] = connection
-            with connection:
-                while True:
-                    request = _receive_message(connection)
-                    began = time.thread_time()
-                    with self._counted(1):
-                        header, pieces = self._cut(request["run"], request["wanted"])
-                        _send_message(connection, header)
-                        for piece in pieces:
-                            self._send(connection, piece)
-                    self.cpu_seconds += time.thread_time() - began
+        with contextlib.suppress(Exception), self._connected(thread, plain) as connection:
+            while not self._closing:
+                self._answer(connection, _receive_message(connection))
         self._connections.pop(thread, None)
+
+    @contextlib.contextmanager
+    def _connected(self, thread: threading.Thread, plain: socket.socket) -> Iterator[socket.socket]:
+        """Shake hands; what the thread waits for is always a socket that `close` knows."""
+        with plain:
+            connection = plain
+            if self._context is not None:
+                plain.settimeout(HANDSHAKE_SECONDS)
+                connection = self._context.wrap_socket(
+                    plain, server_side=True, do_handshake_on_connect=False
+                )
+            with connection:
+                self._connections[thread] = connection
+                if isinstance(connection, ssl.SSLSocket) and not self._closing:
+                    connection.do_handshake()
+                # the next request may come late: only what is begun must go on
+                yield _prepared(connection, None)
+
+    def _answer(self, connection: socket.socket, request: Mapping[str, Any]) -> None:
+        began = time.thread_time()
+        try:
+            with self._counted(1):
+                header, pieces = self._cut(request["run"], request["wanted"])
+                self._send(connection, [memoryview(_packed(header))])
+                for piece in pieces:
+                    self._send(connection, _rows(piece))
+        finally:
+            with self._none_serves:
+                self.cpu_seconds += time.thread_time() - began
 
     @contextlib.contextmanager
     def _counted(self, by: int) -> Iterator[None]:
@@ -172,8 +190,8 @@ class Channels:
             if not self._serving:
                 self._none_serves.notify_all()
 
-    def _send(self, connection: socket.socket, piece: np.ndarray) -> None:
-        left, at = _rows(piece), 0
+    def _send(self, connection: socket.socket, left: list[memoryview]) -> None:
+        at = 0
         connection.setblocking(False)
         while at < len(left):
             try:
@@ -197,21 +215,34 @@ class Channels:
                 raise TimeoutError(f"the peer takes nothing for {SILENT_SECONDS} s")
 
 
-def _prepared(connection: socket.socket, waits: bool) -> socket.socket:
-    """Make a connection block in the kernel, for `SILENT_SECONDS` at most where that is wanted."""
+def _prepared(connection: socket.socket, patience: int | None) -> socket.socket:
+    """Let a connection wait for what it sends and receives, for so many seconds at most."""
     connection.settimeout(None)
-    patience = struct.pack("ll", SILENT_SECONDS, 0)
-    if waits:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+    if patience is not None:
+        if isinstance(connection, ssl.SSLSocket):
+            connection.settimeout(patience)  # it would ask the kernel again, for ever
+        else:  # waiting in the kernel takes one system call
+            limit = struct.pack("ll", patience, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices a machine that died
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def _send_message(connection: socket.socket, message: Mapping[str, Any]) -> None:
+def _shut(connection: socket.socket) -> None:
+    """End both directions, from any thread.
+
+    ``SSLSocket.shutdown`` would also end the encryption: a thread that receives took the encrypted
+    bytes that are queued for the rest of its piece.
+    """
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
+def _packed(message: Mapping[str, Any]) -> bytes:
     packed: bytes = msgpack.packb(message)
-    connection.sendall(_LENGTH.pack(len(packed)) + packed)
+    return _LENGTH.pack(len(packed)) + packed
 
 
 def _receive_message(connection: socket.socket) -> dict[str, Any]:
@@ -225,7 +256,10 @@ def _receive_message(connection: socket.socket) -> dict[str, Any]:
         part = bytearray(min(STEP_NBYTES, nbytes - len(packed)))
         _fill(connection, [memoryview(part)])
         packed += part
-    message = msgpack.unpackb(packed, use_list=False, strict_map_key=False)
+    try:
+        message = msgpack.unpackb(packed, use_list=False, strict_map_key=False)
+    except ValueError as error:
+        raise OSError(f"found a message that is not msgpack: {error}") from error
     if not isinstance(message, dict):
         raise OSError(f"found {type(message).__name__} for a message")
     return message

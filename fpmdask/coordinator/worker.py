@@ -169,7 +169,7 @@ class WorkerSide(WorkerPlugin):
                 return None
             return (time.perf_counter() - began) / PROBE_NBYTES
 
-        return await offload(receive)
+        return await asyncio.to_thread(receive)  # Dask has one thread to offload to
 
     def tell(self, run: str, to: str, note: Any) -> None:
         """Pass on what the coordinator tells a step of ``run``."""
@@ -269,6 +269,8 @@ class WorkerSide(WorkerPlugin):
         opened = Channel(address, context)
         self._open_channels.setdefault(peer, set()).add(opened)
         try:
+            if peer in self._gone:  # meanwhile: `gone` has not shut this one
+                raise ConnectionError(f"{peer} has left the cluster")
             yield opened
         finally:
             self._open_channels[peer].discard(opened)

@@ -51,10 +51,10 @@ def by_complexity(units: float, speeds: ArrayLike, complexity: Complexity) -> Fl
     Notes
     -----
     T is the one unknown of Σ f⁻¹(T·k_i) = N, whose left side increases: it is bracketed by powers
-    of 16 and found to the last bits by the method of Alefeld, Potra and Shi (1995, TOMS 748).
-    Where f jumps, or is flat, there may be no such T: then the shares lie between those of two
-    times beside the jump, and no other ones have a smaller makespan. O(p) per step, some 20 steps;
-    a callable is inverted in some 65 calls.
+    of two, 16-fold apart, and found to the last bits by the method of Alefeld, Potra and Shi
+    (1995, TOMS 748). Where f jumps, or is flat, there may be no such T: then the shares lie between
+    those of two times beside the jump, and no other ones have a smaller makespan. O(p) per step,
+    some 20 steps; a callable is inverted in some 65 calls.
 
     References
     ----------
@@ -321,8 +321,8 @@ def levelled(total: int, within: Callable[[float], Any]) -> FloatArray:
 def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
     """Return seconds, at most 16-fold apart or the first 0, between which `excess` is zero.
 
-    The second is ``inf`` where it is below zero for all. In small steps up to times that are
-    real, lest the complexity is called with many more units than there are.
+    The second is ``inf`` where it is below zero for all. Upwards in steps of 16, lest the
+    complexity is called with many more units than there are.
     """
 
     def at(power: int) -> float:
@@ -332,9 +332,7 @@ def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
     while excess(at(high)) < 0:
         if high == _LARGEST:
             return at(low), math.inf
-        low, high = high, min(high + step, _LARGEST)
-        step = step if high < 40 else 2 * step
-    step = 4
+        low, high = high, min(high + 4, _LARGEST)
     while excess(at(low)) > 0:
         low, high, step = low - step, low, 2 * step
     while high - low > 4:

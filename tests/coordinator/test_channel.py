@@ -1,14 +1,20 @@
 """Channels between workers: what is sent is what is received, where it is wanted."""
 
 import asyncio
+import fcntl
+import gc
 import socket
+import struct
+import termios
 import threading
+import time
+import weakref
 
 import numpy as np
 import pytest
 from distributed import Security
 
-from fpmdask.coordinator.channel import VECTOR, Channel, Channels
+from fpmdask.coordinator.channel import VECTOR, Channel, Channels, _receive_message
 
 CHUNK = np.arange(5000.0 * 6).reshape(5000, 6)
 
@@ -255,13 +261,125 @@ def test_nobody_gives_way_to_who_is_gone(encrypted):
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_who_takes_nothing_for_long_is_let_go(encrypted, monkeypatch):
     owner = []
-    monkeypatch.setattr("fpmdask.coordinator.channel.SILENT_SECONDS", 1)
+    monkeypatch.setattr("fpmdask.coordinator.channel.SILENT_SECONDS", 3)
+
+    def use(channel):
+        channel.ask("run", [])
+        serving = list(owner[0]._connections)
+        channel.answer()
+        serving[0].join(30)
+        assert not serving[0].is_alive()
+
+    with_channel(use, encrypted, cut_large, with_small_buffers(owner))
+
+
+def queued(connection):
+    """Return how many bytes have come that nobody has received."""
+    return struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4)))[0]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_what_is_queued_when_a_channel_is_shut_is_right_or_an_error(encrypted):
+    """Encrypted bytes are never taken for elements."""
+    piece = LARGE[:2]
 
     def use(channel):
         channel.ask("run", [])
         channel.answer()
-        (serving,) = owner[0]._connections
-        serving.join(30)
-        assert not serving.is_alive()
+        while queued(channel._socket) < piece.nbytes:
+            time.sleep(0.01)
+        channel.shut()
+        target = np.zeros_like(piece)
+        try:
+            channel.receive(target)
+        except OSError:
+            return None
+        return target
 
-    with_channel(use, encrypted, cut_large, with_small_buffers(owner))
+    found = with_channel(use, encrypted, lambda *asked: ({"dtypes": [piece.dtype.str]}, [piece]))
+    if found is not None:
+        np.testing.assert_array_equal(found, piece)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_who_says_nothing_for_long_is_an_error(encrypted, monkeypatch):
+    monkeypatch.setattr("fpmdask.coordinator.channel.SILENT_SECONDS", 3)
+    done = threading.Event()
+
+    def silent(run, wanted):
+        done.wait(30)
+        return {}, []
+
+    def use(channel):
+        channel.ask("run", [])
+        try:
+            with pytest.raises(OSError, match=r"timed out|temporarily unavailable"):
+                channel.answer()
+        finally:
+            done.set()
+
+    with_channel(use, encrypted, silent)
+
+
+def test_an_owner_that_shakes_no_hands_is_an_error(monkeypatch):
+    monkeypatch.setattr("fpmdask.coordinator.channel.HANDSHAKE_SECONDS", 1)
+    _, connect = contexts(True)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        pytest.raises(OSError, match="timed out"),
+    ):
+        Channel(mute.getsockname(), connect)
+
+
+@pytest.mark.parametrize("patience", [1, 600])
+def test_who_connects_and_shakes_no_hands_holds_nobody(patience, monkeypatch):
+    """Its thread ends by itself, or when the owner closes."""
+    monkeypatch.setattr("fpmdask.coordinator.channel.HANDSHAKE_SECONDS", patience)
+    listen, _ = contexts(True)
+
+    async def main():
+        channels = Channels("127.0.0.1", cut, listen)
+        with socket.create_connection(channels.address):
+            while not channels._connections:
+                await asyncio.sleep(0.01)
+            (serving,) = channels._connections
+            if patience > 1:
+                closing = asyncio.create_task(channels.close())
+            await asyncio.to_thread(serving.join, 30)
+            alive = serving.is_alive()
+        if patience == 1:
+            closing = asyncio.create_task(channels.close())
+        await closing
+        assert not alive
+
+    asyncio.run(main())
+
+
+def test_what_was_sent_is_not_kept():
+    kept = []
+
+    def once(run, wanted):
+        piece = np.ones((2, 3))
+        kept.append(weakref.ref(piece))
+        return {"dtypes": ["<f8"]}, iter([piece])
+
+    def use(channel):
+        channel.ask("run", [])
+        channel.answer()
+        channel.receive(np.empty((2, 3)))
+        for _ in range(500):  # the owner waits for the next request soon
+            gc.collect()
+            if kept[0]() is None:
+                break
+            time.sleep(0.02)
+        return kept[0]()
+
+    assert with_channel(use, cutter=once) is None
+
+
+def test_a_message_that_cannot_be_read_is_an_error():
+    here, there = socket.socketpair()
+    with here, there:
+        here.sendall(struct.pack("!I", 1) + b"\xc1")
+        with pytest.raises(OSError, match="not msgpack"):
+            _receive_message(there)

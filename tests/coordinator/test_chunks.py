@@ -9,9 +9,11 @@ from distributed import Event, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.coordinator import chunks
 from fpmdask.coordinator.chunks import free_nbytes, holders, wait_for_chunks
 from fpmdask.coordinator.context import CHECK, RunContext
 from fpmdask.errors import ChunksLostError, CoordinatorError
+from tests.eventually import until
 
 
 def keys_of(x):
@@ -19,11 +21,13 @@ def keys_of(x):
 
 
 @gen_cluster(client=True)
-async def test_a_graph_on_its_way_is_waited_for(c, s, a, b):
+async def test_a_graph_on_its_way_is_waited_for(c, s, a, b, monkeypatch):
+    monkeypatch.setattr(chunks, "ON_THEIR_WAY", 30.0)
     x = da.ones((4, 4), chunks=2, name="x")
     keys = keys_of(x)
     waiting = asyncio.ensure_future(wait_for_chunks(s, keys, patience=60))
     await asyncio.sleep(0.2)
+    assert not waiting.done()
     x = c.persist(x)
     places = await waiting
     assert places == holders(s, keys)
@@ -42,7 +46,7 @@ async def test_chunks_that_nobody_can_make_are_named(c, s, a, b):
 async def test_chunks_that_take_too_long_are_named(c, s, a, b):
     late = Event("late")
     future = c.submit(lambda: Event("late").wait(), key="k")
-    await asyncio.sleep(0.1)
+    await until(lambda: "k" in s.tasks)
     with pytest.raises(ChunksLostError, match=r"1 input chunks were not made again .* 0\.2 s: k"):
         await wait_for_chunks(s, ["k"], patience=0.2)
     await late.set()

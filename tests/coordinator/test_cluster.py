@@ -13,6 +13,7 @@ import fpmdask
 from fpmdask.coordinator import worker as worker_module
 from fpmdask.errors import CoordinatorError, KernelError, PartitionError, VersionMismatchError
 from fpmdask.timing import TimingPolicy
+from tests.eventually import until
 
 WORKERS = [("127.0.0.1", 1), ("127.0.0.1", 1), ("127.0.0.1", 2)]
 CONFIG = {"fpmdask.timing.min-seconds": 0.0, "fpmdask.timing.min-repetitions": 1}
@@ -48,11 +49,7 @@ def named(workers, speeds):
 async def idle(scheduler):
     """Wait until no task and no run is left on the scheduler."""
     plugin = scheduler.plugins["fpmdask"]
-    for _ in range(100):
-        if not scheduler.tasks and not plugin.runs and not plugin.tickets.occupied():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError((scheduler.tasks, plugin.runs))
+    await until(lambda: not scheduler.tasks and not plugin.runs and not plugin.tickets.occupied())
 
 
 @cluster()
@@ -66,11 +63,7 @@ async def test_shares_follow_the_speeds_and_nothing_is_left(c, s, *workers):
     assert len(report.rounds) == 2
     await idle(s)
     assert all(worker.state.total_resources["fpm"] == 1 for worker in workers)
-    for _ in range(200):  # what the scheduler let go reaches them later
-        if not any(worker.data for worker in workers):
-            break
-        await asyncio.sleep(0.02)
-    assert not any(worker.data for worker in workers)
+    await until(lambda: not any(worker.data for worker in workers))
 
 
 @cluster()
@@ -139,24 +132,32 @@ async def test_two_clients_never_time_kernels_on_one_worker_at_once(c, s, *worke
 
 @cluster()
 async def test_a_worker_that_leaves_in_a_round_is_dropped_and_the_round_goes_on(c, s, *workers):
+    GATE.clear()
     balancer = await fpmdask.Balancer(c)
-    run = asyncio.ensure_future(balancer.partition(slow, 30, epsilon=0.5))
-    while not s.plugins["fpmdask"].runs:
-        await asyncio.sleep(0.005)
-    await asyncio.sleep(0.02)
-    await workers[1].close()
+    run = asyncio.ensure_future(balancer.partition(hanging, 30, epsilon=0.5))
+    await until(lambda: workers[0].state.executing_count)
+    await workers[0].close(executor_wait=False)
+    GATE.set()
     report = await run
-    assert str(workers[1].name) not in report.workers
-    assert report.left_out == {str(workers[1].name): "left the cluster"}
+    assert sorted(report.workers) == ["1", "2"]
+    assert report.left_out == {"0": "left the cluster"}
     assert sum(report) == 30
     await idle(s)
 
 
 @cluster()
 async def test_a_worker_that_joins_gets_a_share_from_the_next_round(c, s, *workers):
+    GATE.clear()
     events = []
-    balancer = await fpmdask.Balancer(c, progress=events.append)
-    run = asyncio.ensure_future(balancer.partition(slow, 4000, epsilon=1e-9, max_rounds=12))
+
+    def hear(event):
+        events.append(event)
+        if event["event"] == "joined":
+            GATE.set()
+
+    balancer = await fpmdask.Balancer(c, progress=hear)
+    run = asyncio.ensure_future(balancer.partition(hanging, 4000, epsilon=1e-9, max_rounds=12))
+    await until(lambda: workers[0].state.executing_count)
     async with Worker(s.address, nthreads=1, name="late"):
         report = await run
         assert "late" in report.workers
@@ -212,9 +213,7 @@ async def test_a_client_that_disconnects_leaves_nothing_behind(c, s, *workers):
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
     await idle(s)
-    for worker in workers:
-        side = worker.plugins["fpmdask"].side
-        assert not side.spaces
+    await until(lambda: not any(w.plugins["fpmdask"].side.spaces for w in workers))
     report = await (await fpmdask.Balancer(c)).partition(named(workers, [1.0, 1.0, 2.0]), 40)
     assert sorted(report) == [10, 10, 20]
 
@@ -317,16 +316,17 @@ async def test_a_cluster_without_workers_says_so(c, s):
 
 @cluster()
 async def test_scratch_memory_outlives_runs_that_follow_each_other(c, s, a, b, d, monkeypatch):
-    monkeypatch.setattr(worker_module, "SCRATCH_SECONDS", 0.3)
     await fpmdask.Balancer(c)
     plugin = a.plugins["fpmdask"]
     side = getattr(plugin, "side", plugin)
     scratch = side.scratch
-    for _ in range(4):  # longer together than the memory is kept after a run
+    for _ in range(4):
         await side.prepare("run")
-        await asyncio.sleep(0.1)
+        assert side._forgetting is None
         side.forget("run")
-        await asyncio.sleep(0.1)
-    assert side.scratch is scratch
-    await asyncio.sleep(0.5)
-    assert side.scratch is not scratch
+        assert side._forgetting is not None
+        assert side.scratch is scratch
+    await side.prepare("run")
+    monkeypatch.setattr(worker_module, "SCRATCH_SECONDS", 0.0)
+    side.forget("run")
+    await until(lambda: side.scratch is not scratch)

@@ -10,6 +10,8 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import run
 from fpmdask.coordinator import links
+from fpmdask.coordinator import worker as worker_module
+from fpmdask.coordinator.channel import Channel
 from fpmdask.coordinator.links import measured_links
 from fpmdask.errors import CoordinatorError
 
@@ -62,7 +64,7 @@ async def test_a_worker_that_serves_nobody_is_left_out(c, s, *workers, monkeypat
 
 @cluster(3)
 async def test_a_probe_that_hangs_holds_no_run(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(links, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(links, "PROBE_SECONDS", 2.0)
     await fpmdask.Balancer(c)
     over = asyncio.Event()
 
@@ -74,6 +76,31 @@ async def test_a_probe_that_hangs_holds_no_run(c, s, *workers, monkeypatch):
     over.set()
     assert str(workers[1].name) not in found
     assert len(found) == 2
+
+
+@cluster(2)
+async def test_a_peer_that_leaves_while_a_channel_opens_is_not_asked(c, s, *workers, monkeypatch):
+    await fpmdask.Balancer(c)
+    side = workers[0].plugins["fpmdask"].side
+    peer, address = workers[1].address, workers[1].plugins["fpmdask"].side.channels.address
+    opened = []
+
+    class Slow(Channel):
+        def __init__(self, *given):
+            super().__init__(*given)
+            opened.append(self)
+            side.gone(peer)
+
+    monkeypatch.setattr(worker_module, "Channel", Slow)
+
+    def use():
+        with side.channel(peer, address):
+            pass
+
+    with pytest.raises(ConnectionError, match="has left"):
+        await asyncio.to_thread(use)
+    assert opened[0]._socket.fileno() == -1
+    assert not side._open_channels[peer]
 
 
 async def probe(c, s, monkeypatch):

@@ -14,16 +14,23 @@ from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import KernelError, PartitionError
 from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import cluster, idle, named
+from tests.eventually import until
 
 GATE = threading.Event()
 OPENING = threading.Event()
 STARTED = threading.Event()
+GOING = threading.Event()
 
 
 def waiting(units):
     """A kernel that returns when the gate opens."""
     STARTED.set()
     GATE.wait(30)
+
+
+def going(units):
+    """A kernel that returns when the other gate opens."""
+    GOING.wait(30)
 
 
 def repeating(units):
@@ -95,14 +102,6 @@ class TooLarge(Deep):
         return self.units * 1e-3
 
 
-async def until(true):
-    for _ in range(500):
-        if true():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not come to that")
-
-
 @cluster()
 async def test_a_worker_that_joins_as_the_run_ends_keeps_no_lease_and_no_kernel(c, s, *workers):
     GATE.clear()
@@ -126,15 +125,18 @@ async def test_a_worker_that_joins_as_the_run_ends_keeps_no_lease_and_no_kernel(
 @cluster()
 async def test_a_worker_that_joins_while_a_run_waits_for_its_turn_takes_part(c, s, *workers):
     GATE.clear()
+    GOING.clear()
     balancer = await fpmdask.Balancer(c)
     first = asyncio.ensure_future(balancer.partition(waiting, 30, max_rounds=1))
     events = []
     second = await fpmdask.Balancer(c, progress=events.append)
-    run = asyncio.ensure_future(second.partition(repeating, 4000, epsilon=1e-9, max_rounds=8))
+    run = asyncio.ensure_future(second.partition(going, 4000, epsilon=1e-9, max_rounds=8))
     await until(lambda: any(event["event"] == "waiting" for event in events))
     async with Worker(s.address, nthreads=1, name="late"):
         GATE.set()
         await first
+        await until(lambda: any(event["event"] == "joined" for event in events))
+        GOING.set()
         assert "late" in (await run).workers
 
 

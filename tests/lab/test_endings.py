@@ -57,10 +57,10 @@ def measure(client, seconds):
 if __name__ == "__main__":
     with Lab.from_toml(sys.argv[1], name=sys.argv[2]) as lab:
         with Client(lab.scheduler_address) as client:
-            before = measure(client, 1.0)
+            before = measure(client, 3.0)
             lab.set_quota("a", 0.1)
             lab.restart_worker("b")
-            after = measure(client, 1.0)
+            after = measure(client, 3.0)
         print(json.dumps({
             "user": os.geteuid(), "backend": lab.backend, "notes": lab.state.notes,
             "before": before, "after": after, "state": lab.state.to_json(),
@@ -126,7 +126,7 @@ def test_a_driver_that_ends_leaves_nothing(
     assert state.backend == backend
     assert len(traces(state)) >= 4
     driver.send_signal(number)
-    driver.wait(timeout=10)
+    driver.wait(timeout=60)
     until(lambda: not traces(state), "the watch to clean up")
 
 
@@ -148,7 +148,7 @@ def test_a_driver_that_ends_while_the_lab_comes_up_leaves_nothing(
 
     state = until(begun, "the first processes")
     driver.send_signal(number)
-    assert driver.wait(timeout=10) != 0
+    assert driver.wait(timeout=60) != 0
     until(lambda: not traces(state), "the driver or the watch to clean up")
 
 

@@ -7,7 +7,7 @@ import pytest
 jupytext = pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
 nbclient = pytest.importorskip("nbclient", reason="the notebooks extra is not installed")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
 
@@ -17,7 +17,7 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     notebook = jupytext.read(path)
     folder = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=100, resources=folder).execute()
+    nbclient.NotebookClient(notebook, timeout=300, resources=folder).execute()
     pictures = [
         output
         for cell in notebook.cells

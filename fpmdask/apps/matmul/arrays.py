@@ -91,7 +91,8 @@ def empty(a: Any, b: Any) -> da.Array | None:
         For dtypes that cannot be multiplied.
     """
     arrays = all(isinstance(x, da.Array | np.ndarray) and x.ndim == 2 for x in (a, b))
-    if not arrays or 0 not in (*a.shape, *b.shape) or a.shape[1] != b.shape[0]:
+    sides = (*a.shape, *b.shape) if arrays else ()
+    if 0 not in sides or any(map(math.isnan, sides)) or a.shape[1] != b.shape[0]:
         return None
     one = ((1,), (1,))
     spec = MatmulSpec.build(

@@ -49,7 +49,8 @@ def learn(
     addresses = {context.name(address): address for address in context.workers}
     for share in shares:
         address = addresses.get(share["worker"])
-        if address is None or share["compute_seconds"] < LEAST_SECONDS:
+        computing = share["compute_seconds"] - share["gave_way_seconds"]
+        if address is None or computing < LEAST_SECONDS:
             continue
         units = share["work"] / inner
         seconds = computing_alone(share, moving.get(address, 0.0)) / inner

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fpmdask.apps.matmul.blas import uses_blas
 from fpmdask.apps.matmul.fetch import ChunksMissing, Fetcher, Panel
 from fpmdask.apps.matmul.kernel import NAME, panel_update
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
@@ -230,8 +229,7 @@ class _Update:
         self.side, self.space, self.order, self.fetcher = side, space, order, fetcher
         self.spec = fetcher.spec
         self.threads = side.worker.state.nthreads
-        # With more threads there is a core left to send; where there is no BLAS, others multiply.
-        self.may_give_way = self.threads == 1 and uses_blas(self.spec.sums)
+        self.may_give_way = self.threads == 1  # with more there is a core left to send
 
     def panels(self, progress: Progress, give: Any, reached: Any) -> None:
         """Update ``progress.tile``, which ``give`` may make smaller, with the panels left."""

@@ -222,7 +222,7 @@ def scripted(made, losses, monkeypatch):
         a, b, c = sorted(parts, key=lambda worker: parts[worker][0])
         for helper, giver in ((a, b), (c, a)):
             part, state = parts[giver]
-            tile, first = state.tile.last(10), state.index + 4
+            tile, first = state.tile.last(10), state.index + 9
             help = tail.Help(len(made), helper, giver, part, tile, first)
             self.beside[helper] += tile.area
             state.released.append(help)

@@ -18,7 +18,7 @@ from fpmdask.apps.matmul import arrays, ranges, sum_tasks, summed
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.errors import PartitionError
-from tests.apps.sort.test_sort_values import nothing_left
+from tests.eventually import nothing_left
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 RANDOM = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from fpmdask.apps.homes import Homes
 from fpmdask.apps.matmul import summed
 from fpmdask.errors import ChunksLostError, CoordinatorError
 from tests.apps.matmul.test_inner import CONFIG, RANDOM, cluster
-from tests.apps.sort.test_sort_values import nothing_left
+from tests.eventually import nothing_left
 
 
 @pytest.mark.parametrize("when", ["before", "within", "after"])

@@ -1,7 +1,6 @@
 """Lazy inputs: every chunk is read once, by a worker that needs it."""
 
 import asyncio
-import gc
 import math
 import time
 
@@ -24,6 +23,7 @@ from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.tiling import LAYOUTS
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.partition import proportional
+from tests.eventually import nothing_left, until
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -69,7 +69,7 @@ def held_back(only=None):
         if only in (None, block):
             loop.call_soon_threadsafe(begun.set)
             while not release:
-                pass
+                time.sleep(0.005)
 
     return begun, release, hook
 
@@ -167,12 +167,7 @@ async def test_a_chunk_that_cannot_be_read_raises_its_own_exception(c, s, *worke
     result = await balancer.matmul(a, a.T)
     np.testing.assert_array_equal(await c.compute(result), values @ values.T)
     del a, result
-    gc.collect()
-    for _ in range(200):
-        if not s.tasks:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(dict(s.tasks))
+    await nothing_left(s)
 
 
 @cluster()
@@ -202,13 +197,8 @@ async def test_a_run_that_is_given_up_while_inputs_are_read_leaves_nothing(c, s,
         await running
     release.append(True)
     del a, running
-    gc.collect()
-    for _ in range(200):
-        coordinator = s.plugins["fpmdask"]
-        if not s.tasks and not coordinator.runs:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError((dict(s.tasks), coordinator.runs))
+    await nothing_left(s)
+    await until(lambda: not s.plugins["fpmdask"].runs)
 
 
 @cluster()

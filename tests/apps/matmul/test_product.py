@@ -1,7 +1,7 @@
 """`Balancer.matmul` on in-process clusters: right results, right places, nothing left."""
 
 import asyncio
-import gc
+import threading
 import time
 
 import dask
@@ -18,6 +18,7 @@ from fpmdask.apps.matmul import share
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.layout import Rectangle, br, kl, nrrp
+from tests.eventually import no_data, nothing_left
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -39,15 +40,6 @@ def random(shape, dtype, seed=0):
 def tolerance(dtype, inner):
     kind = np.dtype(dtype)
     return inner * np.finfo(kind).eps if kind.kind in "fc" else 0
-
-
-async def nothing_left(scheduler):
-    gc.collect()  # frames of exceptions that were raised hold arrays
-    for _ in range(200):
-        if not scheduler.tasks and not any(w.has_what for w in scheduler.workers.values()):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(dict(scheduler.tasks))
 
 
 @cluster()
@@ -151,12 +143,7 @@ async def test_chunks_lie_where_the_report_says_and_go_with_the_array(c, s, *wor
         assert not task.resource_restrictions
     assert sum(report) == 90
     del result, x
-    await nothing_left(s)
-    for _ in range(200):  # what the scheduler let go reaches them later
-        if not any(worker.data for worker in workers):
-            break
-        await asyncio.sleep(0.02)
-    assert not any(worker.data for worker in workers)
+    await no_data(s, workers)
 
 
 @pytest.mark.parametrize("layout", ["columns", "nrrp"])
@@ -467,6 +454,7 @@ async def test_bad_matrices_are_refused_at_once(c, s, *workers):
         (ok.tolist(), ok, "A is a list"),
         (unknown, np.ones((1, 4)), "compute_chunk_sizes"),
         (ok, unknown, r"B has chunks of unknown size; call B\.compute_chunk_sizes"),
+        (np.ones((0, 1)), unknown.T, r"B has chunks of unknown size"),
         (ok, unknown.T, r"B has chunks of unknown size; call B\.compute_chunk_sizes"),
     ]:
         with pytest.raises(PartitionError, match=message):
@@ -524,6 +512,36 @@ async def test_tls_clusters_work_like_plain_ones(c, s, *workers):
     a, b = random((40, 30), "f8"), random((30, 20), "f8")
     result = await balancer.matmul(a, b, max_rounds=1)
     np.testing.assert_allclose(await c.compute(result), a @ b)
+
+
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)] * 3,
+    security=security,
+    scheduler_kwargs={"protocol": "tls://"},
+    worker_kwargs={"protocol": "tls://"},
+)
+async def test_a_worker_that_leaves_an_encrypted_cluster_is_replaced(c, s, *workers, monkeypatch):
+    """While panels are on their way: the next one comes while one is held back."""
+    original, held, go_on = share.panel_update, threading.Event(), threading.Event()
+
+    def paused(*args, **options):
+        held.set()
+        go_on.wait(20)
+        original(*args, **options)
+
+    monkeypatch.setattr(share, "panel_update", paused)
+    balancer = await fpmdask.Balancer(c)
+    values = random((900, 900), "f8")
+    x = c.persist(da.from_array(values, chunks=150))
+    await wait(x)
+    run = asyncio.ensure_future(balancer.matmul(x, x.T, layout="rows", max_rounds=1))
+    await asyncio.to_thread(held.wait, 20)
+    await workers[0].close(executor_wait=False)
+    go_on.set()
+    result = await run
+    assert [*balancer.report.left_out] == [str(workers[0].name)]
+    np.testing.assert_allclose(await c.compute(result), values @ values.T)
 
 
 def test_synchronous_clients_work_on_processes():

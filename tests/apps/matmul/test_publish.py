@@ -11,7 +11,8 @@ from distributed import Client, get_worker, wait
 
 import fpmdask
 from fpmdask.apps.matmul import product, share
-from tests.apps.matmul.test_product import cluster, nothing_left
+from tests.apps.matmul.test_product import cluster
+from tests.eventually import no_data
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 ROWS = {"0": 40, "1": 30, "2": 20}
@@ -32,15 +33,6 @@ def held_back(handlers, name, is_meant=lambda answer: True):
 
     handlers[name] = held
     return answered, release
-
-
-async def no_data(scheduler, workers):
-    await nothing_left(scheduler)
-    for _ in range(200):
-        if not any(worker.data for worker in workers):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError([dict(worker.data) for worker in workers])
 
 
 def input_of(client):

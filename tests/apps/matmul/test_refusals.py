@@ -20,7 +20,8 @@ from fpmdask.apps.matmul.arrays import check, recompute
 from fpmdask.apps.matmul.plan import deepest_panel, rows_within
 from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.errors import CoordinatorError, PartitionError
-from tests.apps.matmul.test_product import cluster, nothing_left
+from tests.apps.matmul.test_product import cluster
+from tests.eventually import nothing_left, until
 
 COMPUTED: list[int] = []
 
@@ -170,11 +171,7 @@ async def test_an_error_holds_no_input_on_the_cluster(c, s, *workers):
     try:
         with pytest.raises(PartitionError) as caught:
             await balancer.matmul(np.ones((60, 60)), x, max_rounds=1)
-        for _ in range(100):
-            if not s.tasks:
-                break
-            await asyncio.sleep(0.02)
-        assert not s.tasks
+        await until(lambda: not s.tasks)
         assert "says" in str(caught.value)
     finally:
         gc.enable()

@@ -1,5 +1,6 @@
 """A worker's part of C, and the chunks that it becomes."""
 
+import time
 from itertools import count
 
 import dask.array as da
@@ -9,6 +10,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.matmul import kernel, share
+from fpmdask.apps.matmul import learned as learn
 from fpmdask.apps.matmul.plan import Tile
 from fpmdask.apps.matmul.share import GIVE_WAY_SECONDS, Part, Progress
 from fpmdask.coordinator.channel import Channels
@@ -81,9 +83,10 @@ async def multiplied(c, dtype="f8"):
     return balancer.report
 
 
+@pytest.mark.parametrize(("dtype", "bands"), [("f8", 4), ("i8", 1)])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_who_lacks_cpu_gives_way_before_each_band(c, s, *workers, asked, monkeypatch):
-    """Whether it does is decided once per panel."""
+async def test_who_lacks_cpu_gives_way(c, s, *workers, asked, monkeypatch, dtype, bands):
+    """Before each band; whether it does is decided once per panel."""
     panels, update = [], share.panel_update
 
     def counted(*args, **options):
@@ -93,20 +96,35 @@ async def test_who_lacks_cpu_gives_way_before_each_band(c, s, *workers, asked, m
     turns = count()
     monkeypatch.setattr(Progress, "lacks_cpu", property(lambda self: next(turns) % 2 == 0))
     monkeypatch.setattr(share, "panel_update", counted)
-    report = await multiplied(c)
+    report = await multiplied(c, dtype)
     assert next(turns) == len(panels)
-    assert asked == [GIVE_WAY_SECONDS] * (4 * ((len(panels) + 1) // 2))
+    assert asked == [GIVE_WAY_SECONDS] * (bands * ((len(panels) + 1) // 2))
     assert sum(share["gave_way_seconds"] for share in report.shares) > 0
 
 
-@pytest.mark.parametrize(
-    ("lacks", "threads", "dtype"), [(False, 1, "f8"), (True, 2, "f8"), (True, 1, "i8")]
-)
+@pytest.mark.parametrize(("lacks", "threads"), [(False, 1), (True, 2)])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_nobody_else_gives_way(c, s, *workers, asked, monkeypatch, lacks, threads, dtype):
+async def test_nobody_else_gives_way(c, s, *workers, asked, monkeypatch, lacks, threads):
     for worker in workers:
         worker.state.nthreads = threads
     monkeypatch.setattr(Progress, "lacks_cpu", lacks)
-    report = await multiplied(c, dtype)
+    report = await multiplied(c)
     assert asked == []
     assert [share["gave_way_seconds"] for share in report.shares] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("waits", "learned"), [(0.0, True), (0.1, False)])
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_a_share_that_hardly_multiplied_teaches_nothing(
+    c, s, *workers, monkeypatch, waits, learned
+):
+    """However long it gave way: the seconds of the rest are mostly noise."""
+    least = 0.0 if learned else 0.2
+    monkeypatch.setattr(learn, "LEAST_SECONDS", least)
+    monkeypatch.setattr(Channels, "give_way", lambda self, seconds: time.sleep(waits))
+    monkeypatch.setattr(kernel, "_BLAS_ROWS", 20)
+    monkeypatch.setattr(Progress, "lacks_cpu", True)
+    report = await multiplied(c)
+    assert all(share["compute_seconds"] > least for share in report.shares)
+    kernels = {kernel.name for kernel, _ in s.plugins["fpmdask"].library._models}
+    assert (learn.NAME in kernels) is learned

@@ -32,7 +32,7 @@ async def test_a_small_share_that_is_done_soon_says_nothing_of_large_ones(c, s, 
                 time.sleep(1.5 / panels)
 
         with (
-            dask.config.set({"fpmdask.hang": "0.4s"}),
+            dask.config.set({"fpmdask.hang": "0.6s"}),
             pytest.MonkeyPatch.context() as patch,
             updates(dict.fromkeys("012", 0.0), long),
         ):
@@ -49,8 +49,8 @@ async def test_a_slow_worker_that_tells_how_far_it_is_goes_on(c, s, *workers, mo
     x, expected = await inputs(c)
     options = {"layout": "rows", "distribution": EVEN, "rebalance": False}
     with (
-        dask.config.set({"fpmdask.hang": "1s"}),
-        updates({"0": 0.0, "1": 0.0, SLOW: 0.15}),
+        dask.config.set({"fpmdask.hang": "2s"}),
+        updates({"0": 0.0, "1": 0.0, SLOW: 0.25}),
     ):
         result = await balancer.matmul(x, x.T, **options)
     assert not balancer.report.left_out
@@ -120,7 +120,7 @@ async def test_waiting_for_a_lost_chunk_is_no_silence(c, s, *workers, monkeypatc
 
     options = {"layout": "rows", "distribution": {"0": 10, "1": 145, "2": 145}}
     with (
-        dask.config.set({"fpmdask.hang": "1s", "fpmdask.recovery": "20s"}),
+        dask.config.set({"fpmdask.hang": "2s", "fpmdask.recovery": "20s"}),
         updates(dict.fromkeys("012", 0.0), hold),
     ):
         run = asyncio.ensure_future(balancer.matmul(a, b, **options, rebalance=False))
@@ -145,7 +145,7 @@ async def test_a_cancelled_product_of_integers_stops_within_a_panel(c, s, *worke
     def slow(*args, **options):
         bands.append(1)
         begun.set()
-        time.sleep(0.01)
+        time.sleep(0.05)
         original(*args, **options)
 
     balancer = await fpmdask.Balancer(c)

@@ -1,7 +1,6 @@
 """Products written to Zarr: larger than the memory, resumable, refused at once where bad."""
 
 import asyncio
-import gc
 
 import dask.array as da
 import numpy as np
@@ -15,6 +14,7 @@ from fpmdask.apps.matmul import distribute, stored
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.written import MARK, Written, joined, missing
 from fpmdask.errors import CoordinatorError, PartitionError
+from tests.eventually import nothing_left
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -49,15 +49,6 @@ def matrices(tmp_path):
 def on_store(array):
     """What others see of an array: its attributes, too."""
     return zarr.open_array(array.store, path=array.path)
-
-
-async def nothing_left(scheduler):
-    gc.collect()
-    for _ in range(200):
-        if not scheduler.tasks:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(dict(scheduler.tasks))
 
 
 @pytest.mark.parametrize("chunks", [(16, 16), (7, 40), (50, 40), (5, 1)])

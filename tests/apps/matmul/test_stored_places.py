@@ -114,9 +114,11 @@ def test_a_worker_that_hangs_is_not_waited_for(elsewhere, monkeypatch):
     workers = {a: str(a) for a in client.scheduler_info(n_workers=-1)["workers"]}
     out = zarr.open_array(os.path.abspath("c"), mode="r+")
     (pid,) = client.run(os.getpid, workers=[second]).values()
+    known, unknown = (target.Target(out, run, (), None) for run in ("this call", "another"))
+    with Written(out, "this call"):  # both have imported what they need to answer
+        client.sync(target.check_reached, client, known, workers)
     monkeypatch.setattr(target, "ANSWER_SECONDS", 1.0)
     os.kill(pid, signal.SIGSTOP)
-    known, unknown = (target.Target(out, run, (), None) for run in ("this call", "another"))
     (first,) = {*workers} - {second}
     try:
         with Written(out, "this call"):

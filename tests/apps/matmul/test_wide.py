@@ -20,7 +20,8 @@ from fpmdask.apps.matmul.relay import slice_of
 from fpmdask.errors import PartitionError
 from fpmdask.layout import Rectangle
 from tests.apps.matmul.test_inputs import leave_free, reads_of, source
-from tests.apps.matmul.test_product import cluster, nothing_left, random, tolerance
+from tests.apps.matmul.test_product import cluster, random, tolerance
+from tests.eventually import nothing_left
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 EVEN = {"0": 1000, "1": 1000, "2": 1000}

@@ -26,8 +26,8 @@ from tests.apps.sort.test_sort_values import (
     check_sorted,
     cluster,
     frame_of,
-    nothing_left,
 )
+from tests.eventually import nothing_left
 
 PLAIN = FRAME[["float", "few", "whole", "flag", "date", "delta"]]
 LABELS = PLAIN[["few", "flag", "float"]].set_axis([0, "a", None], axis=1).set_axis(PLAIN.date)

@@ -22,8 +22,8 @@ from tests.apps.sort.test_sort_values import (
     check_sorted,
     cluster,
     frame_of,
-    nothing_left,
 )
+from tests.eventually import nothing_left
 
 HELD = threading.Event()
 

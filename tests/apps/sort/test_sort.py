@@ -1,7 +1,6 @@
 """`Balancer.sort` on a cluster: exact for any keys and dtype, whatever happens meanwhile."""
 
 import asyncio
-import gc
 import threading
 import time
 from dataclasses import replace
@@ -18,6 +17,7 @@ import fpmdask
 from fpmdask.apps.sort import attempt, run, share, shares
 from fpmdask.apps.sort.attempt import Attempt
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
+from tests.eventually import nothing_left
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 RANDOM = np.random.default_rng(0)
@@ -46,15 +46,6 @@ ARRAYS = {
 def cluster(workers=3, nthreads=1, **options):
     threads = [("127.0.0.1", nthreads)] * workers
     return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=60, **options)
-
-
-async def nothing_left(scheduler):
-    gc.collect()
-    for _ in range(200):
-        if not scheduler.tasks:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"left behind: {list(scheduler.tasks)}")
 
 
 @pytest.mark.slow
@@ -286,7 +277,7 @@ async def test_a_worker_that_hangs_is_not_waited_for(c, s, *workers, monkeypatch
 
     def hangs(self):
         if str(self.side.worker.name) == "1" and not release.is_set():
-            release.wait(20)
+            release.wait(60)
         return original(self)
 
     monkeypatch.setattr(share._Share, "_runs", hangs)
@@ -294,7 +285,7 @@ async def test_a_worker_that_hangs_is_not_waited_for(c, s, *workers, monkeypatch
     await wait(x)
     await c.replicate(futures_of(x))
     with dask.config.set({"fpmdask.hang": "1s"}):
-        found = await asyncio.wait_for(balancer.sort(x), 15)
+        found = await asyncio.wait_for(balancer.sort(x), 40)
     assert "as late as the others" in balancer.report.left_out["1"]
     release.set()
     np.testing.assert_array_equal(await c.compute(found), np.sort(await c.compute(x)))

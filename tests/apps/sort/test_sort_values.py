@@ -6,19 +6,21 @@ import gc
 import subprocess
 import sys
 from itertools import pairwise
+from operator import attrgetter
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from distributed import futures_of, get_worker, wait
+from distributed import futures_of, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.homes import Homes
 from fpmdask.apps.sort import encode, frames, rows
 from fpmdask.errors import ChunksLostError, PartitionError
+from tests.eventually import nothing_left
 
 CONFIG = {
     "distributed.scheduler.active-memory-manager.start": False,
@@ -89,17 +91,12 @@ def carrying_little(by):
     return FRAME[[name for name in FRAME.columns if name in {*keys, "whole", "word"}]]
 
 
-def holder_of(piece):
-    return pd.Series(get_worker().address, piece.index, dtype=object)
-
-
-async def nothing_left(scheduler):
-    for _ in range(200):
-        gc.collect()
-        if not scheduler.tasks:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"left behind: {list(scheduler.tasks)}")
+async def holders_of(c, frame):
+    """Return the address where each row lies."""
+    parts = futures_of(frame)
+    holders, indices = await c.who_has(parts), await c.gather(c.map(attrgetter("index"), parts))
+    where = [next(iter(holders[part.key])) for part in parts]
+    return pd.concat(pd.Series(at, index) for at, index in zip(where, indices, strict=True))
 
 
 async def check_sorted(c, found, pdf, by, ascending=True, na_position="last"):
@@ -160,9 +157,9 @@ async def test_the_report_says_what_moving_rows_took(c, s, *workers):
     pdf = pd.DataFrame({n: RANDOM.random(100_000) for n in "abc"})
     x = c.persist(frame_of(pdf, 8))
     await wait(x)
-    source = await c.compute(x.map_partitions(holder_of, meta=("at", object)))
+    source = await holders_of(c, x)
     found = await balancer.sort_values(x, "a")
-    target = await c.compute(found.map_partitions(holder_of, meta=("at", object)))
+    target = await holders_of(c, found)
     report = balancer.report
     assert [*report.phases] == ["keys", "prepare", "measure", "sort", "rows"]
     assert all(seconds > 0 for seconds in report.phases.values())
