@@ -79,7 +79,7 @@ class Balancer:
     --------
     >>> from distributed import Client
     >>> with Client(n_workers=2, threads_per_worker=1, processes=False,
-    ...             dashboard_address=None) as client:
+    ...             dashboard_address=":0") as client:
     ...     balancer = Balancer(client)
     ...     emulated = ("emulated", {"models": {
     ...         str(worker["name"]): {"format": "fpmdask.model", "version": 1,
