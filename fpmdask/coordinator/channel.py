@@ -100,7 +100,8 @@ class Channels:
     def __init__(self, host: str, cut: Cut, context: ssl.SSLContext | None = None) -> None:
         self._cut = cut
         self._context = context
-        self._listening = socket.create_server((host, 0))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, 0), family=family)
         self._listening.setblocking(False)
         self.address: tuple[str, int] = self._listening.getsockname()[:2]
         self._connections: dict[threading.Thread, socket.socket] = {}
@@ -258,7 +259,7 @@ def _receive_message(connection: socket.socket) -> dict[str, Any]:
         packed += part
     try:
         message = msgpack.unpackb(packed, use_list=False, strict_map_key=False)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: keys without a hash
         raise OSError(f"found a message that is not msgpack: {error}") from error
     if not isinstance(message, dict):
         raise OSError(f"found {type(message).__name__} for a message")

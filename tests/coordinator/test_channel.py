@@ -35,7 +35,7 @@ def contexts(encrypted):
     return listen, security.get_connection_args("worker")["ssl_context"]
 
 
-def with_channel(use, encrypted=False, cutter=cut, tell=lambda channels: None):
+def with_channel(use, encrypted=False, cutter=cut, tell=lambda channels: None, host="127.0.0.1"):
     """Return what ``use`` returns for a channel, called in a thread while the owner serves.
 
     ``tell`` is told the owner's end before.
@@ -43,7 +43,7 @@ def with_channel(use, encrypted=False, cutter=cut, tell=lambda channels: None):
     listen, connect = contexts(encrypted)
 
     async def main():
-        channels = Channels("127.0.0.1", cutter, listen)
+        channels = Channels(host, cutter, listen)
         tell(channels)
         try:
             channel = await asyncio.to_thread(Channel, channels.address, connect)
@@ -84,6 +84,15 @@ def test_pieces_land_in_strided_memory_of_any_dtype(encrypted):
 
     for (r0, r1, c0, c1, kind), piece in zip(wanted, with_channel(use, encrypted), strict=True):
         np.testing.assert_array_equal(piece, CHUNK[r0:r1, c0:c1].astype(kind))
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_channels_of_ipv6_addresses():
+    def use(channel):
+        channel.ask("run", [(0, 2, 0, 6, "f8")])
+        return channel.answer()["dtypes"]
+
+    assert with_channel(use, host="::1") == ("<f8",)
 
 
 def test_several_requests_are_answered_in_order():
@@ -377,9 +386,10 @@ def test_what_was_sent_is_not_kept():
     assert with_channel(use, cutter=once) is None
 
 
-def test_a_message_that_cannot_be_read_is_an_error():
+@pytest.mark.parametrize("packed", [b"\xc1", b"\x81\x80\x01"])
+def test_a_message_that_cannot_be_read_is_an_error(packed):
     here, there = socket.socketpair()
     with here, there:
-        here.sendall(struct.pack("!I", 1) + b"\xc1")
+        here.sendall(struct.pack("!I", len(packed)) + packed)
         with pytest.raises(OSError, match="not msgpack"):
             _receive_message(there)
