@@ -104,7 +104,8 @@ class AnalyticModel(Model):
                 above = np.where(np.isinf(operations), np.inf, most / log)
                 return np.where(operations > np.e, above, operations)
             case ("power", beta):
-                return np.asarray(operations ** (1.0 / float(beta)))
+                with np.errstate(over="ignore"):
+                    return np.asarray(operations ** (1.0 / float(beta)))
             case _:
                 return self._inverted(operations)
 

@@ -31,6 +31,8 @@ EXPLORING = 6
 LATEST = 2
 # The speeds and the function are fitted to each other so many times after each batch.
 _FITS = 4
+# Speeds, of the fastest one, and seconds are in this range: their ratios are numbers then.
+_SLOWEST = 1e-100
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -149,7 +151,7 @@ class Batches:
         self._speeds: FloatArray | None = None
         if speeds is not None:
             rates = check_positive(speeds, "speeds", self._workers)
-            self._speeds = rates / rates.max()
+            self._speeds = np.maximum(rates / rates.max(), _SLOWEST)
         self._given = self._speeds is not None
         self._asked: IntArray | None = None
         self._sizes: list[FloatArray] = []
@@ -202,7 +204,7 @@ class Batches:
         Parameters
         ----------
         seconds : array_like of float
-            One per worker, finite and > 0; ignored where the worker had no units.
+            One per worker, from 1e-100 to 1e100; ignored where the worker had no units.
 
         Raises
         ------
@@ -213,9 +215,11 @@ class Batches:
             raise PartitionError("no batch is out; call ask(units) first")
         times = check_numbers(seconds, "seconds", self._workers)
         busy = self._asked > 0
-        if not (good := ~busy | (np.isfinite(times) & (times > 0))).all():
+        if not (good := ~busy | ((times >= _SLOWEST) & (times <= 1 / _SLOWEST))).all():
             at = int(np.argmin(good))
-            raise PartitionError(f"seconds[{at}] is {times[at]}; a finite number > 0 is needed")
+            raise PartitionError(
+                f"seconds[{at}] is {times[at]}; a number from 1e-100 to 1e100 is needed"
+            )
         self._sizes.append(np.where(busy, self._asked, 0).astype(np.float64))
         self._seconds.append(np.where(busy, times, 1.0))
         self._asked = None
@@ -224,7 +228,7 @@ class Batches:
                 rates = np.where(busy, self._sizes[-1] / self._seconds[-1], np.nan)
             # a worker that had no unit is taken for a middling one
             rates = np.where(busy, rates, np.nanmedian(rates))
-            self._speeds = rates / rates.max()
+            self._speeds = np.maximum(rates / rates.max(), _SLOWEST)
         self._fit()
 
     def _fit(self) -> None:

@@ -100,8 +100,11 @@ def _described(fs: Any, path: str, info: Any) -> File:
             f"{RECORD_NBYTES} bytes and {nbytes % RECORD_NBYTES} bytes more; it is truncated, or "
             "not a file of records"
         )
-    stamp = next((str(info[name]) for name in STAMPS if name in info), "")
-    return File(path if is_local(fs) else fs.unstrip_protocol(path), nbytes, stamp)
+    return File(path if is_local(fs) else fs.unstrip_protocol(path), nbytes, _stamp(info))
+
+
+def _stamp(info: Any) -> str:
+    return next((str(info[name]) for name in STAMPS if name in info), "")
 
 
 @contextlib.contextmanager
@@ -125,7 +128,7 @@ def read(file: File, first: int, records: Records) -> None:
     Raises
     ------
     RecordsError
-        If it cannot be read, or ends earlier.
+        If it cannot be read, ends earlier, or is not what was found.
     """
     fs, path = _opened(file.path)
     at = first * RECORD_NBYTES
@@ -144,10 +147,11 @@ def read(file: File, first: int, records: Records) -> None:
                     done += got
     except OSError as error:
         raise RecordsError(f"{file.path} cannot be read: {said(error)}") from error
-    if done < records.nbytes:
+    info = _info(fs, path)
+    if done < records.nbytes or (info["size"], _stamp(info)) != (file.nbytes, file.stamp):
         raise RecordsError(
-            f"{file.path} ends after {at + done} of {file.nbytes} bytes; it has changed since the "
-            "sort began"
+            f"{file.path} has changed since it was found: it has {info['size']} bytes now and had "
+            f"{file.nbytes} then; call again when nobody writes to it"
         )
 
 

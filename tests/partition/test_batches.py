@@ -140,6 +140,15 @@ def test_given_speeds_shape_the_first_batch():
     assert Batches(2).speeds is None
 
 
+def test_speeds_and_times_may_be_apart_as_far_as_numbers_go():
+    learning = Batches(2, speeds=[1e-300, 1e300])
+    assert learning.ask(1000).tolist() == [0, 1000]
+    learning = Batches(2)
+    learning.ask(1000)
+    learning.tell([1e-100, 1e100])
+    assert learning.ask(1000).tolist() == [1000, 0]
+
+
 def test_decreasing_costs_are_pooled():
     learning = Batches(2, speeds=[1, 3])
     learning.ask(400)
@@ -165,6 +174,8 @@ def test_workers_without_units_are_not_heard():
         (lambda: Batches(2).ask(0), "units"),
         (lambda: Batches(2).tell([1, 1]), "call ask"),
         (lambda: _told([1.0, -1.0]), r"seconds\[1\] is -1.0"),
+        (lambda: _told([1e-320, 1e300]), r"seconds\[0\] is 1e-320; a number from 1e-100 to 1e100"),
+        (lambda: _told([float("nan"), 1.0]), r"seconds\[0\] is nan"),
         (lambda: _told([1.0]), "1 seconds found for 2 workers"),
     ],
 )

@@ -167,8 +167,19 @@ def test_a_truncated_file_is_named_with_its_length(tmp_path):
 def test_a_file_that_shrinks_is_noticed(tmp_path):
     path = tmp_path / "shrinks"
     path.write_bytes(bytes(500))
-    with pytest.raises(RecordsError, match="ends after 500 of 1000 bytes"):
+    with pytest.raises(RecordsError, match="it has 500 bytes now and had 1000"):
         read(File(str(path), 1000, ""), 2, np.empty((5, 100), np.uint8))
+
+
+def test_a_file_that_is_written_again_is_noticed(tmp_path):
+    path = tmp_path / "rewritten"
+    path.write_bytes(bytes(500))
+    (file,) = find([str(path)])
+    records = np.empty((5, 100), np.uint8)
+    read(file, 0, records)
+    os.utime(path, (1.0, 1.0))  # as long as before
+    with pytest.raises(RecordsError, match="has changed since it was found: it has 500 bytes now"):
+        read(file, 0, records)
 
 
 def test_other_file_systems_are_read_and_written():

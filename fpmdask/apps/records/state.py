@@ -9,6 +9,7 @@ from itertools import accumulate, count
 from typing import Any
 
 import numpy as np
+from dask.utils import format_bytes
 
 from fpmdask.apps.records.plan import Job, merged, run_records
 from fpmdask.apps.records.survey import FORMAT, VERSION, claim, finish, part_name, survey, tidy
@@ -118,8 +119,8 @@ class RecordsSort:
         needed = self._missing_nbytes(first["names"])
         if free < needed:
             raise RecordsError(
-                f"{self.request['target']} has room for {free / 1e9:.2f} GB, the sorted records "
-                f"need {needed / 1e9:.2f} GB; make room, or give another target"
+                f"{self.request['target']} has room for {format_bytes(int(free))}, the sorted "
+                f"records need {format_bytes(int(needed))}; make room, or give another target"
             )
         return None
 

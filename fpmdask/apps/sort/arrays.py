@@ -84,6 +84,10 @@ async def sort(
         spec = SortSpec(x.dtype, tuple(map(int, sizes)), name, descending, index, extra)
         return {**request, "sort": spec.to_json(), "coming": coming}
 
+    if (
+        not x.dtype.itemsize
+    ):  # fields may be so; of NumPy's new arrays each element has one at least
+        x = x.astype(f"{x.dtype.kind}1")
     known = isinstance(x, np.ndarray) or not math.isnan(x.size)
     coming = 0 if _is_there(x) or not known else int(x.nbytes)
     early = asking("", [x.size], coming) if known and x.size else request

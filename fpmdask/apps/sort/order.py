@@ -32,7 +32,9 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
         return packed.view(np.int64)
     order = np.argsort(keys)
     found = keys[order]
-    if (found[1:] > found[:-1]).all():
+    with np.errstate(invalid="ignore"):  # NaN is greater than nothing
+        distinct = (found[1:] > found[:-1]).all()
+    if distinct:
         return order
     del order, found
     return np.argsort(keys, kind="stable")

@@ -189,6 +189,21 @@ async def test_positions_are_a_permutation_that_sorts(c, s, *workers):
     await nothing_left(s)
 
 
+@pytest.mark.parametrize("kind", ["S", "U"])
+@pytest.mark.parametrize("lazy", [False, True])
+@cluster()
+async def test_elements_of_no_bytes_sort_too(c, s, *workers, kind, lazy):
+    balancer = await fpmdask.Balancer(c)
+    field = np.zeros(30, [("text", f"{kind}0"), ("number", "i4")])["text"]
+    x = da.from_array(field, chunks=4) if lazy else field
+    found = await asyncio.wait_for(balancer.sort(x), 30)
+    np.testing.assert_array_equal(await c.compute(found), field)
+    positions = await asyncio.wait_for(balancer.argsort(x), 30)
+    assert sorted(await c.compute(positions)) == [*range(30)]
+    del found, positions
+    await nothing_left(s)
+
+
 @pytest.mark.parametrize("descending", [False, True])
 @cluster(nthreads=2)
 async def test_positions_that_are_lost_are_made_again_as_they_were(c, s, *workers, descending):
