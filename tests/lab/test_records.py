@@ -90,7 +90,7 @@ def small_disk(tmp_path, root):
 
 def test_a_target_without_room_is_refused_at_once(tmp_path, small_disk):
     written = write_records(tmp_path / "in", [300_000])
-    with processes() as client, pytest.raises(RecordsError, match=r"room for 0\.02 GB"):
+    with processes() as client, pytest.raises(RecordsError, match=r"room for 20\.00 MiB"):
         fpmdask.Balancer(client).sort_records(written.paths, small_disk / "out")
     assert not list(small_disk.iterdir())
 
