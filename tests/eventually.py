@@ -20,6 +20,11 @@ async def until(true, collecting=False):
         await asyncio.sleep(0.02)
 
 
+def in_memory(scheduler):
+    """Return the keys of what workers hold."""
+    return {key for key, task in scheduler.tasks.items() if task.state == "memory"}
+
+
 async def nothing_left(scheduler):
     """Wait until the scheduler has no task, and knows of nothing that workers hold."""
     try:

@@ -19,6 +19,7 @@ from fpmdask.partition.validate import (
     check_numbers,
     check_positive,
     check_units,
+    relative,
 )
 
 # Shares may differ from the units by so much of them, for the arithmetic of float64.
@@ -266,7 +267,7 @@ def integral(shares: ArrayLike, units: float, models: Sequence[Model]) -> IntArr
 def _checked(units: float, speeds: ArrayLike) -> tuple[int, FloatArray]:
     total = check_units(units)
     rates = check_positive(speeds, "speeds")
-    return total, np.maximum(rates / rates.max(), 1e-100)  # only ratios matter
+    return total, relative(rates)
 
 
 def levelled(total: int, within: Callable[[float], Any]) -> FloatArray:

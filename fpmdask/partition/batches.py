@@ -11,12 +11,14 @@ from fpmdask.models import AnalyticModel
 from fpmdask.partition.analytic import integral, levelled
 from fpmdask.partition.even import even
 from fpmdask.partition.validate import (
+    SLOWEST,
     FloatArray,
     IntArray,
     check_numbers,
     check_positive,
     check_units,
     check_workers,
+    relative,
 )
 
 # Sizes this close together are one point, unless their costs differ as on a cliff.
@@ -31,8 +33,6 @@ EXPLORING = 6
 LATEST = 2
 # The speeds and the function are fitted to each other so many times after each batch.
 _FITS = 4
-# Speeds, of the fastest one, and seconds are in this range: their ratios are numbers then.
-_SLOWEST = 1e-100
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -151,7 +151,7 @@ class Batches:
         self._speeds: FloatArray | None = None
         if speeds is not None:
             rates = check_positive(speeds, "speeds", self._workers)
-            self._speeds = np.maximum(rates / rates.max(), _SLOWEST)
+            self._speeds = relative(rates)
         self._given = self._speeds is not None
         self._asked: IntArray | None = None
         self._sizes: list[FloatArray] = []
@@ -215,7 +215,7 @@ class Batches:
             raise PartitionError("no batch is out; call ask(units) first")
         times = check_numbers(seconds, "seconds", self._workers)
         busy = self._asked > 0
-        if not (good := ~busy | ((times >= _SLOWEST) & (times <= 1 / _SLOWEST))).all():
+        if not (good := ~busy | ((times >= SLOWEST) & (times <= 1 / SLOWEST))).all():
             at = int(np.argmin(good))
             raise PartitionError(
                 f"seconds[{at}] is {times[at]}; a number from 1e-100 to 1e100 is needed"
@@ -228,7 +228,7 @@ class Batches:
                 rates = np.where(busy, self._sizes[-1] / self._seconds[-1], np.nan)
             # a worker that had no unit is taken for a middling one
             rates = np.where(busy, rates, np.nanmedian(rates))
-            self._speeds = np.maximum(rates / rates.max(), _SLOWEST)
+            self._speeds = relative(rates)
         self._fit()
 
     def _fit(self) -> None:

@@ -18,6 +18,8 @@ Limits = Sequence[float | None] | NDArray[Any]
 # Whole numbers up to twice this are exact in float64, which the arithmetic on times uses: sums of
 # shares that are rounded up go beyond the units.
 MAX_UNITS = 2**52
+# Speeds, of the fastest one, are no less: their ratios and what follows from them are numbers.
+SLOWEST = 1e-100
 
 _REAL = (int, float, np.integer, np.floating)
 
@@ -78,6 +80,17 @@ def _count(value: Any, name: str) -> int:
     if not 1 <= value <= MAX_UNITS or value != math.floor(value):
         raise PartitionError(f"{wanted}, got {value!r}")
     return int(value)
+
+
+def relative(speeds: FloatArray) -> FloatArray:
+    """Return positive speeds in terms of the fastest, at least `SLOWEST`.
+
+    Examples
+    --------
+    >>> relative(np.array([2.0, 8.0, 1e-320])).tolist()
+    [0.25, 1.0, 1e-100]
+    """
+    return np.asarray(np.maximum(speeds / speeds.max(), SLOWEST))
 
 
 def check_positive(values: ArrayLike, name: str, workers: int | None = None) -> FloatArray:

@@ -84,9 +84,7 @@ async def sort(
         spec = SortSpec(x.dtype, tuple(map(int, sizes)), name, descending, index, extra)
         return {**request, "sort": spec.to_json(), "coming": coming}
 
-    if (
-        not x.dtype.itemsize
-    ):  # fields may be so; of NumPy's new arrays each element has one at least
+    if not x.dtype.itemsize:  # a field: NumPy gives new arrays a byte or character at least
         x = x.astype(f"{x.dtype.kind}1")
     known = isinstance(x, np.ndarray) or not math.isnan(x.size)
     coming = 0 if _is_there(x) or not known else int(x.nbytes)

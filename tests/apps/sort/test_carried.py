@@ -27,7 +27,7 @@ from tests.apps.sort.test_sort_values import (
     cluster,
     frame_of,
 )
-from tests.eventually import nothing_left
+from tests.eventually import in_memory, nothing_left, until
 
 PLAIN = FRAME[["float", "few", "whole", "flag", "date", "delta"]]
 LABELS = PLAIN[["few", "flag", "float"]].set_axis([0, "a", None], axis=1).set_axis(PLAIN.date)
@@ -347,17 +347,13 @@ async def test_slow_workers_hand_rows_over(c, s, *workers, no_other_way, monkeyp
     balancer = await fpmdask.Balancer(c)
     x = c.persist(frame_of(PLAIN, 7))
     await wait(x)
-    before = {key for key, task in s.tasks.items() if task.state == "memory"}
+    before = in_memory(s)
     found = await balancer.sort_values(x, "whole")
     held = [handed[0][address] for address in addresses]
     assert held == pytest.approx([ROWS // 2, ROWS // 2 - 10, 10], rel=0.11)
     await check_sorted(c, found, PLAIN, "whole")
-    for _ in range(200):
-        after = {key for key, task in s.tasks.items() if task.state == "memory"}
-        if len(after - before) == found.npartitions:
-            break
-        await asyncio.sleep(0.02)
-    assert after - before == {future.key for future in futures_of(found)}
+    own = {future.key for future in futures_of(found)}
+    await until(lambda: in_memory(s) - before == own)
     del found, x
     await nothing_left(s)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime
-import gc
 import subprocess
 import sys
 from itertools import pairwise
@@ -20,7 +19,7 @@ import fpmdask
 from fpmdask.apps.homes import Homes
 from fpmdask.apps.sort import encode, frames, rows
 from fpmdask.errors import ChunksLostError, PartitionError
-from tests.eventually import nothing_left
+from tests.eventually import in_memory, nothing_left, until
 
 CONFIG = {
     "distributed.scheduler.active-memory-manager.start": False,
@@ -356,22 +355,13 @@ async def test_only_the_result_keeps_memory(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     x = c.persist(frame_of(FRAME))
     await wait(x)
-    before = {key for key, task in s.tasks.items() if task.state == "memory"}
+    before = in_memory(s)
     found = await balancer.sort_values(x, "float")
-    for _ in range(200):
-        after = {key for key, task in s.tasks.items() if task.state == "memory"}
-        if len(after - before) == found.npartitions:
-            break
-        await asyncio.sleep(0.02)
-    assert after - before == {future.key for future in futures_of(found)}
+    own = {future.key for future in futures_of(found)}
+    await until(lambda: in_memory(s) - before == own)
     assert not any(task.worker_restrictions for task in s.tasks.values())
     del found
-    for _ in range(200):
-        gc.collect()
-        if s.tasks.keys() <= before:
-            break
-        await asyncio.sleep(0.02)
-    assert before >= {key for key, task in s.tasks.items() if task.state == "memory"}
+    await until(lambda: s.tasks.keys() <= before, collecting=True)
 
 
 @cluster()
