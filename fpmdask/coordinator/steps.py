@@ -44,7 +44,10 @@ def step(
         except RunCancelledError:
             answer["cancelled"] = True
         except (Exception, SystemExit) as error:  # a kernel that exits must not end the worker
-            answer["error"] = describe_error(error)
+            if space.cancelled.is_set():  # what it works with is gone, and nobody wants it
+                answer["cancelled"] = True
+            else:
+                answer["error"] = describe_error(error)
     answer["elapsed"] = time.perf_counter() - began
     message = {"op": "fpmdask-answer", **answer}
     side.worker.loop.add_callback(side.worker.batched_send, message)
