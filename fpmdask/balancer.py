@@ -288,11 +288,13 @@ class Balancer:
         units are columns then. Not so with a layout of rows, of rectangles, or rows per worker.
 
         O(workers) tasks. Each worker receives its rows of A and its columns of B once, panel by
-        panel, and keeps its part of C and at most two panels of A and B. Who takes lines off
-        another receives what these need, too. With ``"inner"`` it is O(chunks + workers²) tasks; a
-        worker receives what others have of its range, and some of them what all have added up. It
-        has its range and three times C in memory at once; lazy inputs are read where Dask has it
-        done, and nobody helps whoever is last.
+        panel, and keeps its part of C and at most two panels of A and B. What several need of a
+        worker behind a link four times slower than the middle one crosses it once: one of the
+        others keeps it for them, where its memory has room. Who takes lines off another receives
+        what these need, too. With ``"inner"`` it is O(chunks + workers²) tasks; a worker receives
+        what others have of its range, and some of them what all have added up. It has its range
+        and three times C in memory at once; lazy inputs are read where Dask has it done, and nobody
+        helps whoever is last.
 
         Nothing is measured where this coordinator has seen products of that dtype with shares of
         about the same size on all these workers, unless `epsilon`, `max_rounds`, `timing` or

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 from fpmdask.coordinator.context import RunContext
 
 # Every worker receives a probe from so many others, one after the other: where no more than two
 # links are slow, one of them was not on a way between two fast ones.
 TURNS = 3
+# What looks slow then is probed so often more: a worker whose CPU was busy elsewhere is not slow.
+CONFIRMATIONS = 3
+# A link that takes so many times longer than the middle one is slow.
+SLOW = 4.0
 # A probe that takes longer says no more than that somebody hangs.
 PROBE_SECONDS = 10.0
 
@@ -23,28 +29,60 @@ class Link:
     sending: float
 
 
+def slow_links(links: Mapping[str, Link]) -> set[str]:
+    """Return the workers whose links, either way, are far slower than the middle ones."""
+    if not links:
+        return set()
+    receiving, sending = (
+        sorted(rates)[len(links) // 2]
+        for rates in zip(*((link.receiving, link.sending) for link in links.values()), strict=True)
+    )
+    return {
+        worker
+        for worker, link in links.items()
+        if link.receiving > SLOW * receiving or link.sending > SLOW * sending
+    }
+
+
 async def measured_links(context: RunContext) -> dict[str, Link]:
     """Return the links of the run's workers, by address; those without channels are left out.
 
     Workers receive in a ring, all at once, so that each one sends to one at a time; what is slow
-    with every partner is slow itself. Measured where a worker has started since the last time.
+    with every partner, and again when little else is sent, is slow itself. Measured where a worker
+    has started since the last time.
     """
     known = context.coordinator.links
     workers = {a: w for a, w in context.workers.items() if a in context.channels}
     if len(workers) > 1 and not all(identity in known for identity in workers.values()):
-        ring = list(workers)
-        receiving = dict.fromkeys(ring, math.inf)
-        sending = dict.fromkeys(ring, math.inf)
-        for turn in range(1, min(TURNS, len(ring) - 1) + 1):
-            pairs = [(to, ring[(at + turn) % len(ring)]) for at, to in enumerate(ring)]
-            found = await asyncio.gather(*(_probe(context, *pair) for pair in pairs))
-            for (to, peer), seconds in zip(pairs, found, strict=True):
-                receiving[to] = min(receiving[to], seconds)
-                sending[peer] = min(sending[peer], seconds)
-        for address, identity in workers.items():
-            if math.isfinite(receiving[address]) and math.isfinite(sending[address]):
-                known[identity] = Link(receiving[address], sending[address])
+        found = await _measured(context, list(workers))
+        known |= {workers[address]: link for address, link in found.items()}
     return {address: known[w] for address, w in workers.items() if w in known}
+
+
+async def _measured(context: RunContext, ring: list[str]) -> dict[str, Link]:
+    """Return the links of those that answer."""
+    receiving = dict.fromkeys(ring, math.inf)
+    sending = dict.fromkeys(ring, math.inf)
+
+    async def turn(distance: int, concerned: set[str]) -> None:
+        ways = ((to, ring[(at + distance) % len(ring)]) for at, to in enumerate(ring))
+        pairs = [way for way in ways if concerned.intersection(way)]
+        found = await asyncio.gather(*(_probe(context, *pair) for pair in pairs))
+        for (to, peer), seconds in zip(pairs, found, strict=True):
+            receiving[to] = min(receiving[to], seconds)
+            sending[peer] = min(sending[peer], seconds)
+
+    def links() -> dict[str, Link]:
+        found = {worker: Link(receiving[worker], sending[worker]) for worker in ring}
+        return {w: f for w, f in found.items() if math.isfinite(f.receiving + f.sending)}
+
+    distances = range(1, min(TURNS, len(ring) - 1) + 1)
+    for distance in distances:
+        await turn(distance, set(ring))
+    for distance in islice(cycle(distances), CONFIRMATIONS):
+        if slow := slow_links(links()):
+            await turn(distance, slow)
+    return links()
 
 
 async def _probe(context: RunContext, to: str, peer: str) -> float:

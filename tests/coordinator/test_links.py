@@ -12,7 +12,7 @@ from fpmdask.apps.matmul import run
 from fpmdask.coordinator import links
 from fpmdask.coordinator import worker as worker_module
 from fpmdask.coordinator.channel import Channel
-from fpmdask.coordinator.links import measured_links
+from fpmdask.coordinator.links import CONFIRMATIONS, TURNS, measured_links, slow_links
 from fpmdask.errors import CoordinatorError
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -76,6 +76,31 @@ async def test_a_probe_that_hangs_holds_no_run(c, s, *workers, monkeypatch):
     over.set()
     assert str(workers[1].name) not in found
     assert len(found) == 2
+
+
+@cluster(5)
+async def test_a_worker_that_was_busy_while_it_was_probed_has_no_slow_link(
+    c, s, *workers, monkeypatch
+):
+    busy, slow = workers[1], workers[3]
+    asked = []
+
+    async def probe_of(context, to, peer):
+        asked.append((to, peer))
+        if slow.address in (to, peer):
+            return 1e-7
+        return 1e-8 if busy.address in (to, peer) and len(asked) <= TURNS * len(workers) else 1e-9
+
+    monkeypatch.setattr(links, "_probe", probe_of)
+    await fpmdask.Balancer(c)
+    found = await probe(c, s, monkeypatch)
+    assert slow_links(found) == {str(slow.name)}
+    once = TURNS * len(workers)
+    again = asked[once:]
+    assert any(busy.address in pair for pair in again)
+    assert all({busy.address, slow.address}.intersection(pair) for pair in again)
+    assert len(again) <= CONFIRMATIONS * 4
+    assert all(slow.address in pair for pair in again[4:])  # the busy one was cleared at once
 
 
 @cluster(2)

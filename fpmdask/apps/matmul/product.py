@@ -24,7 +24,7 @@ from fpmdask.apps.matmul.plan import (
     panels,
     rows_within,
 )
-from fpmdask.apps.matmul.relay import chunk_nbytes, in_order_of_arrival, relays, slow_links
+from fpmdask.apps.matmul.relay import chunk_nbytes, in_order_of_arrival, relays
 from fpmdask.apps.matmul.share import multiply_share
 from fpmdask.apps.matmul.tiling import cuts
 from fpmdask.apps.matmul.whereabouts import Whereabouts
@@ -37,7 +37,7 @@ from fpmdask.coordinator.chunks import (
     without_fpmdask,
 )
 from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
-from fpmdask.coordinator.links import Link
+from fpmdask.coordinator.links import Link, slow_links
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
 

@@ -17,12 +17,9 @@ import numpy as np
 
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, needed_keys
 from fpmdask.coordinator.channel import Channel
-from fpmdask.coordinator.links import Link
+from fpmdask.coordinator.links import Link, slow_links
 from fpmdask.coordinator.space import RunSpace, relayed_key
 from fpmdask.coordinator.worker import WorkerSide
-
-# A link that sends so many times slower than the middle one is slow.
-SLOW = 4.0
 
 
 def relays(
@@ -77,21 +74,6 @@ def relays(
             left[relay] -= nbytes
             chosen |= dict.fromkeys(keys, relay)
     return chosen
-
-
-def slow_links(links: Mapping[str, Link]) -> set[str]:
-    """Return the workers whose links, either way, are far slower than the middle ones."""
-    if not links:
-        return set()
-    receiving, sending = (
-        sorted(rates)[len(links) // 2]
-        for rates in zip(*((link.receiving, link.sending) for link in links.values()), strict=True)
-    )
-    return {
-        worker
-        for worker, link in links.items()
-        if link.receiving > SLOW * receiving or link.sending > SLOW * sending
-    }
 
 
 def in_order_of_arrival(

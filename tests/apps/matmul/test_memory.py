@@ -14,8 +14,9 @@ from fpmdask.apps.matmul.kernel import PanelUpdate, panel_depth
 from fpmdask.apps.matmul.plan import panels
 from fpmdask.timing import WorkerContext
 
-# Python's objects, messages, what malloc keeps: less than a panel, and nothing that grows.
-SLACK = 3 << 20
+# Python's objects, messages, what malloc keeps, on a busy machine up to 4.8 MiB: less than a
+# panel of A and B, and nothing that grows.
+SLACK = 5 << 20
 N = 3900
 
 
@@ -41,7 +42,7 @@ def peak():
     return status("VmHWM")
 
 
-@pytest.mark.lab  # whole processes are measured: beside other tests one grew by 35 MB once
+@pytest.mark.lab  # whole processes are measured
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no peak to be read here")
 @pytest.mark.parametrize(
     ("layout", "measured"),

@@ -13,9 +13,9 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import fetch, plan, relay, run
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
-from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slice_of, slow_links
+from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slice_of
 from fpmdask.coordinator.channel import Channels
-from fpmdask.coordinator.links import Link
+from fpmdask.coordinator.links import Link, slow_links
 from fpmdask.coordinator.space import RunSpace
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
