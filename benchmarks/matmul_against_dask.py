@@ -1,15 +1,15 @@
 """`Balancer.matmul` against `A @ B` of dask.array, from persisted uniform chunks, on a lab.
 
     python benchmarks/matmul_against_dask.py [--cases 4096 8192 8192f4 16384x2048x8192]
-        [--lab hcl6] [--repeats 5] [--layout auto]
+        [--lab hcl6] [--repeats 5] [--takes 4] [--layout auto]
 
 A case is n, or rows of A x its columns x columns of B, and f4 for float32. Both multiply the same
 inputs in turns, in five chunkings; every product is checked on sampled rows. *Ours* measures the
 workers, *known* goes by what the product before has taught. *Ideal* is the work over the speeds
 that the workers show, all at once, after each of our products. A turn of either from which the
-machine's host stole more than 6 % of the cores' time is taken again. CPU-seconds, the largest
-resident memory of a worker while it runs and the bytes received are beside the seconds. JSON, a
-table and a plot.
+machine's host stole more than 6 % of the cores' time is taken again, up to `takes` times in all.
+CPU-seconds, the largest resident memory of a worker while it runs and the bytes received are beside
+the seconds. JSON, a table and a plot.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 import psutil
 from dfpa_matmul_parts import data
-from dfpa_matmul_parts.bench import Bench, bars, bench, calmest, figure, table
+from dfpa_matmul_parts.bench import TAKES, Bench, bars, bench, calmest, figure, table
 from dfpa_matmul_parts.chunks import Chunks
 from distributed import wait
 
@@ -112,7 +112,7 @@ def ideal(made: Bench, case: Case, units: dict[str, int]) -> float:
     return k * m / sum(units[name] * depth / seconds for name, seconds in took.items() if seconds)
 
 
-def turn(made: Bench, case: Case, label: str, inputs: tuple[Chunks, Chunks], layout: str) -> Any:
+def turn(made: Bench, case: Case, label: str, inputs: tuple[Chunks, Chunks], options: Any) -> Any:
     """Multiply one pair of inputs by Dask and by us, without and with models."""
     a, b = (
         data.chunked(made.client, name, chunks, case.dtype)
@@ -132,7 +132,7 @@ def turn(made: Bench, case: Case, label: str, inputs: tuple[Chunks, Chunks], lay
                 c = (a @ b).persist()
                 wait(c)
             else:
-                c = made.balancer.matmul(a, b, layout=layout, depth=depth)
+                c = made.balancer.matmul(a, b, layout=options.layout, depth=depth)
             wall = time.perf_counter() - began
         after = made.client.run(usage)
         facts = {
@@ -157,7 +157,7 @@ def turn(made: Bench, case: Case, label: str, inputs: tuple[Chunks, Chunks], lay
         }
 
     for kind in KINDS:
-        found[kind] = calmest(partial(product, kind))
+        found[kind] = calmest(partial(product, kind), options.takes)
         if kind != "dask":
             found[kind]["ideal_seconds"] = ideal(made, case, found[kind]["units"])
     return found
@@ -241,19 +241,20 @@ def main() -> None:
     parser.add_argument("--chunks", nargs="+", help="only these of the five chunkings")
     parser.add_argument("--lab", default="hcl6")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--takes", type=int, default=TAKES, help="of a turn, at most")
     parser.add_argument("--layout", default="auto")
     parser.add_argument(
         "--out", type=Path, default=Path("benchmarks/results/matmul_against_dask.json")
     )
     options = parser.parse_args()
-    results: dict[str, Any] = {"layout": options.layout, "lab": options.lab}
+    results: dict[str, Any] = {"layout": options.layout, "lab": options.lab, "takes": options.takes}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with bench(options.lab) as made:
         for case in options.cases:
             turns = []
             for label, inputs in [*case.chunkings().items()] * options.repeats:
                 if options.chunks is None or label in options.chunks:
-                    turns.append(turn(made, case, label, inputs, options.layout))
+                    turns.append(turn(made, case, label, inputs, options))
                     seconds = ", ".join(f"{k} {turns[-1][k]['seconds']:.1f} s" for k in KINDS)
                     print(f"  {case}, {label}: {seconds}", flush=True)
             results[str(case)] = {"turns": turns, **summary(turns)}

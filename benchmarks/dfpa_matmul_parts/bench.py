@@ -220,15 +220,15 @@ def rounds_of(report: Report) -> dict[str, Any]:
     }
 
 
-def calmest(take: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def calmest(take: Callable[[], dict[str, Any]], most: int = TAKES) -> dict[str, Any]:
     """Return a turn that the machine's host disturbed little.
 
-    The turn is repeated, up to `TAKES` times in all, until less than `CALM` of the cores' time was
+    The turn is repeated, up to `most` times in all, until less than `CALM` of the cores' time was
     stolen from this machine while it ran; otherwise the least disturbed one counts. *stolen* is
     that fraction. The same for all peers, and whatever their seconds are.
     """
     taken = []
-    while len(taken) < TAKES and not any(found["stolen"] < CALM for found in taken):
+    while len(taken) < most and not any(found["stolen"] < CALM for found in taken):
         before = psutil.cpu_times()
         found = take()
         after = psutil.cpu_times()
