@@ -31,15 +31,20 @@ class Helping:
         The run.
     spec
         The product.
-    work_per_byte, beside
+    work_per_byte, arriving, beside
         As for `Tail`.
     """
 
     def __init__(
-        self, context: RunContext, spec: MatmulSpec, work_per_byte: float, beside: Counter[str]
+        self,
+        context: RunContext,
+        spec: MatmulSpec,
+        work_per_byte: float,
+        arriving: Mapping[str, float],
+        beside: Counter[str],
     ) -> None:
         self.context, self.spec = context, spec
-        self.tail = Tail(spec.dtype.itemsize, work_per_byte, beside=beside)
+        self.tail = Tail(spec.dtype.itemsize, work_per_byte, arriving, beside=beside)
         self.panels: dict[int, Panels] = {}
         self.relays: Mapping[Any, str] = {}
         self.done: dict[int, dict[str, Any]] = {}

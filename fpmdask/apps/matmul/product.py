@@ -76,7 +76,6 @@ class Product:
     ) -> None:
         self.context = context
         self.links, self.slow = links, slow_links(links)
-        self.relays: dict[Any, str] = {}
         self.spec = spec
         tiles = placement.tiles
         self.panels: Sequence[tuple[int, int]] = panels(spec, len(tiles))
@@ -94,7 +93,8 @@ class Product:
             },
             by_rows=placement.layout == "rows",
         )
-        self.helping = Helping(context, spec, work_per_byte(spec), self.plan.beside)
+        arriving = {worker: link.receiving for worker, link in links.items()}
+        self.helping = Helping(context, spec, work_per_byte(spec), arriving, self.plan.beside)
         self.heard: dict[str, float] = {}  # when, of each worker
         self.waited = 0.0  # until when nobody's silence counts
         self.making: float | None = None  # since when silence is put down to lost chunks
@@ -114,7 +114,7 @@ class Product:
         places = await self._wait_for_chunks()
         itemsize = self.spec.dtype.itemsize
         assignments = self.plan.assign()
-        self.relays = await offload(  # many workers or chunks would hold the event loop
+        chosen = await offload(  # many workers or chunks would hold the event loop
             relays,
             self.spec,
             {assignment.worker: [assignment.tile] for assignment in assignments},
@@ -122,16 +122,13 @@ class Product:
             self.links,
             {a.worker: self.plan.room(a.worker) * itemsize for a in assignments},
         )
-        for key, worker in self.relays.items():
+        for key, worker in chosen.items():
             self.plan.beside[worker] += chunk_nbytes(self.spec, key) // itemsize
-        self.helping.relays = self.relays
-        if self.relays:
-            self.panels = await offload(
-                in_order_of_arrival, self.spec, self.panels, self.relays, places
-            )
+        self.helping.relays = chosen
+        if chosen:
+            self.panels = await offload(in_order_of_arrival, self.spec, self.panels, chosen, places)
         try:
-            self._assign(assignments, places)
-            self.relays = {}  # whoever starts later asks the owners
+            self._assign(assignments, places, chosen)
             while True:
                 while self.pausing or not self.plan.done:
                     await self._next_event()
@@ -157,9 +154,11 @@ class Product:
         self,
         assignments: Sequence[Assignment],
         holders: dict[Any, list[str]],
+        relays: Mapping[Any, str] | None = None,
     ) -> None:
+        """Have parts computed; without `relays` the owners are asked for all chunks."""
         channels = self.context.channels
-        reached = {key: relay for key, relay in self.relays.items() if relay in channels}
+        reached = {key: relay for key, relay in (relays or {}).items() if relay in channels}
         product = self.spec.to_json()
         bare = without_fpmdask(self.context.scheduler, holders)
         where = Whereabouts(holders, channels, reached).packed(self.spec)
@@ -171,7 +170,7 @@ class Product:
         orders = []
         for assignment in assignments:
             if assignment.part not in self.assignments:  # otherwise it goes on where it was
-                self._begin(assignment)
+                self._begin(assignment, in_order=bool(relays))
             payload = {
                 "part": assignment.part,
                 "tile": assignment.tile.bounds,
@@ -190,12 +189,12 @@ class Product:
         self.context.dispatch(orders, [assignment.part for assignment in assignments])
         self._watch()
 
-    def _begin(self, assignment: Assignment) -> None:
+    def _begin(self, assignment: Assignment, *, in_order: bool) -> None:
         self.assignments[assignment.part] = assignment
         # Everybody starts with another panel, so that not all ask the same owner at once.
         # Relayed chunks come in the order of panels.
         turn = self.turn[assignment.worker] * len(self.panels) // len(self.turn)
-        if self.relays:
+        if in_order:
             turn = 0
         (k0, k1), *later = [*self.panels[turn:], *self.panels[:turn]]
         # Nobody can multiply before the first panel is there: it is a small one.
@@ -312,7 +311,7 @@ class Product:
             places = holders(self.context.scheduler, self.spec.keys)
         except CoordinatorError:  # a share that needs the chunk will find out
             places = {key: [] for key in self.spec.keys}
-        self._assign(assignments, places)
+        self._assign(assignments, places, self.helping.relays)
 
     def _watch(self) -> None:
         """Look for silent workers once the first of those that compute may be one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -239,9 +240,7 @@ class _Update:
             ahead = self.fetcher.start(progress.panels_done, progress.tile)
         while ahead is not None:
             reached(progress.panels_done)
-            waiting = time.perf_counter()
-            panel = ahead.result()
-            progress.wait_seconds += time.perf_counter() - waiting
+            panel = _arrived(ahead, progress)
             give(progress.panels_done)
             # Only now the next one: so never more than two panels are here.
             following = progress.panels_done + 1
@@ -365,11 +364,15 @@ class _Notes:
         if not given.result:
             tile = given.tile
             rest = Tile(tile.row0 + given.merged, tile.column0, tile.row1, tile.column1)
-            while given.first < len(update.order["panels"]):
-                panel = update.fetcher.start(given.first, rest).result()
+            count = len(update.order["panels"])
+            ahead = update.fetcher.start(given.first, rest) if given.first < count else None
+            while ahead is not None:
+                panel = _arrived(ahead, progress)
+                following = given.first + 1
+                ahead = update.fetcher.start(following, rest) if following < count else None
                 update.add(progress, panel, rest, beta=1.0)
-                given.first += 1
-                self.reached(given.first)
+                given.first = following
+                self.reached(following)
 
     def _listen(self) -> None:
         while True:
@@ -388,6 +391,15 @@ class _Notes:
         worker = self.update.side.worker
         message = {"op": "fpmdask-news", "run": self.update.order["run"], "part": self.part, **news}
         worker.loop.add_callback(worker.batched_send, message)
+
+
+def _arrived(ahead: Future[Panel], progress: Progress) -> Panel:
+    """Wait for a panel, also if it does not come, on the share's account."""
+    waiting = time.perf_counter()
+    try:
+        return ahead.result()
+    finally:
+        progress.wait_seconds += time.perf_counter() - waiting
 
 
 def _stop_if(cancelled: bool) -> None:

@@ -15,7 +15,7 @@ more than its own work.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fpmdask.apps.matmul.tile import Tile
@@ -89,6 +89,8 @@ class Tail:
         Bytes of an element.
     work_per_byte : float
         Multiplications that a worker could do in the time that a received or sent byte costs it.
+    arriving : mapping of str to float, optional
+        Seconds per byte of the links to the workers; 0 where there is none.
     beside : Counter, optional
         Worker -> elements that it holds for others, sums that it helps with from now on among them.
 
@@ -103,8 +105,8 @@ class Tail:
     earlier. Where the last one, by whole panels of `STEADY_SECONDS`, would need `EARLY` times as
     long as ``T``, workers that still compute do so, too, and multiply these lines after their own
     part; nobody ever waits for one that waits for it. Nobody is idle meanwhile: who waits for
-    others to multiply its lines helps, and takes lines back that these do not come to in time.
-    O(workers²) per question.
+    others to multiply its lines helps, and takes lines back that these do not come to in time:
+    the panels that they need have to cross its link, instead of a sum. O(workers²) per question.
 
     Examples
     --------
@@ -123,6 +125,7 @@ class Tail:
 
     itemsize: int
     work_per_byte: float
+    arriving: Mapping[str, float] = field(default_factory=dict)
     _parts: dict[int, _Part] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
     _helps: dict[int, tuple[Help, float]] = field(default_factory=dict)  # until when, expected
@@ -190,6 +193,7 @@ class Tail:
             if help.part != part or help.helper not in left:
                 continue
             later = left[help.helper] + OVERHEAD_SECONDS + self._seconds_of(help, help.helper)
+            later += help.tile.area * self.itemsize * self.arriving.get(state.worker, 0.0)
             sooner = own + self._seconds_of(help, state.worker)
             if sooner + GAIN_SECONDS < later:
                 own = sooner
@@ -305,16 +309,18 @@ class Tail:
         can = rate * (level - begins - OVERHEAD_SECONDS) - across * moving
         can_lines = can / (across * per_element + moving)
         # the giver saves the multiplications, and has to receive the sum
-        saved = across * (depth - self.itemsize * self.work_per_byte)
+        pace = self._rate(state, now)
+        per_byte = max(self.work_per_byte, pace * self.arriving.get(state.worker, 0.0))
+        saved = across * (depth - self.itemsize * per_byte)
         if saved <= 0:
             return None
-        spare = self._rate(state, now) * (latest - level) / saved
+        spare = pace * (latest - level) / saved
         room = self._room[helper] - self.beside[helper]
         count = int(min(can_lines, spare, lines, room / across))
         if count < 1:
             return None
         seconds = begins + (count * (across * per_element + moving) + across * moving) / rate
-        after = latest - count * saved / self._rate(state, now)
+        after = latest - count * saved / pace
         if latest - max(after, seconds + OVERHEAD_SECONDS) < GAIN_SECONDS:
             return None
         help = Help(self._made, helper, state.worker, part, state.tile.last(count), first)
@@ -335,9 +341,13 @@ class Tail:
         return left
 
     def _seconds_of(self, help: Help, worker: str) -> float:
-        """Return how long a worker needs to multiply what a helper was given."""
-        depth = sum(self._parts[help.part].depths[help.first :]) if help.part in self._parts else 0
-        return help.tile.area * depth / self._rates[worker] if worker in self._rates else 0.0
+        """Return how long a worker needs to receive and multiply what a helper was given."""
+        if help.part not in self._parts or worker not in self._rates:
+            return 0.0
+        depth, tile = sum(self._parts[help.part].depths[help.first :]), help.tile
+        nbytes = (tile.height + tile.width) * depth * self.itemsize
+        received = nbytes * self.arriving.get(worker, 0.0)
+        return max(received, tile.area * depth / self._rates[worker])
 
     def _waited_for_by(self, worker: str) -> set[str]:
         """Return the worker, whose sums it waits for, whose those wait for, and so on."""

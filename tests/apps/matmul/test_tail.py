@@ -14,8 +14,8 @@ from fpmdask.apps.matmul.tile import Tile
 class Simulation:
     """Workers with speeds that may change, as `share` and `helping` would drive a `Tail`."""
 
-    def __init__(self, tiles, speeds, depths, *, changes=(), delay=0.02, helping=True):
-        self.tail = Tail(itemsize=8, work_per_byte=0.0)
+    def __init__(self, tiles, speeds, depths, *, changes=(), delay=0.02, helping=True, arriving=()):
+        self.tail = Tail(8, 0.0, dict(arriving))
         self.tiles, self.speeds, self.depths = tiles, dict(speeds), depths
         self.delay, self.helping = delay, helping
         height = max(tile.row1 for tile in tiles.values())
@@ -192,6 +192,11 @@ def test_a_giver_takes_lines_back_that_its_helper_does_not_come_to(monkeypatch):
     back = Simulation(tiles, QUICK, depths, changes=changes)
     assert (back.met == 1).all()
     assert {help.giver for help in back.back} == {"w0"}
+    # their panels would have to cross a slow link once more
+    kept = Simulation(tiles, QUICK, depths, changes=changes, arriving={"w0": 1e-6})
+    assert (kept.met == 1).all()
+    assert [help.giver for help in kept.gave].count("w0")
+    assert not kept.back
     monkeypatch.setattr(Tail, "taken_back", lambda *given: [])
     waits = Simulation(tiles, QUICK, depths, changes=changes)
     assert back.makespan < 0.5 * waits.makespan
