@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, bounds_in_c, needed_keys
@@ -31,7 +31,7 @@ class Helping:
         The run.
     spec
         The product.
-    work_per_byte, arriving, beside
+    work_per_byte, arriving, uneven, beside
         As for `Tail`.
     """
 
@@ -41,10 +41,11 @@ class Helping:
         spec: MatmulSpec,
         work_per_byte: float,
         arriving: Mapping[str, float],
+        uneven: Collection[str],
         beside: Counter[str],
     ) -> None:
         self.context, self.spec = context, spec
-        self.tail = Tail(spec.dtype.itemsize, work_per_byte, arriving, beside=beside)
+        self.tail = Tail(spec.dtype.itemsize, work_per_byte, arriving, uneven, beside=beside)
         self.panels: dict[int, Panels] = {}
         self.relays: Mapping[Any, str] = {}
         self.done: dict[int, dict[str, Any]] = {}

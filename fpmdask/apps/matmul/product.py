@@ -94,7 +94,9 @@ class Product:
             by_rows=placement.layout == "rows",
         )
         arriving = {worker: link.receiving for worker, link in links.items()}
-        self.helping = Helping(context, spec, work_per_byte(spec), arriving, self.plan.beside)
+        self.helping = Helping(
+            context, spec, work_per_byte(spec), arriving, self.slow, self.plan.beside
+        )
         self.heard: dict[str, float] = {}  # when, of each worker
         self.waited = 0.0  # until when nobody's silence counts
         self.making: float | None = None  # since when silence is put down to lost chunks

@@ -15,7 +15,7 @@ more than its own work.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fpmdask.apps.matmul.tile import Tile
@@ -91,6 +91,8 @@ class Tail:
         Multiplications that a worker could do in the time that a received or sent byte costs it.
     arriving : mapping of str to float, optional
         Seconds per byte of the links to the workers; 0 where there is none.
+    uneven : collection of str, optional
+        Workers whose panels do not come evenly, behind slow links: that one stalls says nothing.
     beside : Counter, optional
         Worker -> elements that it holds for others, sums that it helps with from now on among them.
 
@@ -104,9 +106,10 @@ class Tail:
     too many, whichever is less, and only where the last one finishes at least `GAIN_SECONDS`
     earlier. Where the last one, by whole panels of `STEADY_SECONDS`, would need `EARLY` times as
     long as ``T``, workers that still compute do so, too, and multiply these lines after their own
-    part; nobody ever waits for one that waits for it. Nobody is idle meanwhile: who waits for
-    others to multiply its lines helps, and takes lines back that these do not come to in time:
-    the panels that they need have to cross its link, instead of a sum. O(workers²) per question.
+    part, unless its panels come unevenly; nobody ever waits for one that waits for it. Nobody is
+    idle meanwhile: who waits for others to multiply its lines helps, and takes lines back that
+    these do not come to in time: the panels that they need have to cross its link, instead of a
+    sum. O(workers²) per question.
 
     Examples
     --------
@@ -126,6 +129,7 @@ class Tail:
     itemsize: int
     work_per_byte: float
     arriving: Mapping[str, float] = field(default_factory=dict)
+    uneven: Collection[str] = ()
     _parts: dict[int, _Part] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
     _helps: dict[int, tuple[Help, float]] = field(default_factory=dict)  # until when, expected
@@ -282,6 +286,7 @@ class Tail:
             if state.index is not None
             and state.index < len(state.depths)
             and state.tile is not None
+            and not (early and state.worker in self.uneven)
         ]
         if not giving:
             return None

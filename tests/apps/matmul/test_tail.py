@@ -14,8 +14,8 @@ from fpmdask.apps.matmul.tile import Tile
 class Simulation:
     """Workers with speeds that may change, as `share` and `helping` would drive a `Tail`."""
 
-    def __init__(self, tiles, speeds, depths, *, changes=(), delay=0.02, helping=True, arriving=()):
-        self.tail = Tail(8, 0.0, dict(arriving))
+    def __init__(self, tiles, speeds, depths, *, changes=(), delay=0.02, helping=True, **links):
+        self.tail = Tail(8, 0.0, **links)
         self.tiles, self.speeds, self.depths = tiles, dict(speeds), depths
         self.delay, self.helping = delay, helping
         height = max(tile.row1 for tile in tiles.values())
@@ -197,6 +197,10 @@ def test_a_giver_takes_lines_back_that_its_helper_does_not_come_to(monkeypatch):
     assert (kept.met == 1).all()
     assert [help.giver for help in kept.gave].count("w0")
     assert not kept.back
+    # that it stalls behind such a link is no sign, unlike the stall of the other one
+    alone = Simulation(tiles, QUICK, depths, changes=changes, uneven={"w0"})
+    assert (alone.met == 1).all()
+    assert {help.giver for help in alone.gave} == {"w3"}
     monkeypatch.setattr(Tail, "taken_back", lambda *given: [])
     waits = Simulation(tiles, QUICK, depths, changes=changes)
     assert back.makespan < 0.5 * waits.makespan
