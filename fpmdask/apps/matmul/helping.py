@@ -47,7 +47,7 @@ class Helping:
         self.context, self.spec = context, spec
         self.tail = Tail(spec.dtype.itemsize, work_per_byte, arriving, uneven, beside=beside)
         self.panels: dict[int, Panels] = {}
-        self.relays: Mapping[Any, str] = {}
+        self.relays: dict[Any, str] = {}
         self.done: dict[int, dict[str, Any]] = {}
         self.taken: dict[int, list[tuple[int, tuple[Any, ...]]]] = {}  # by part: where sums are
         self._looked = 0.0
@@ -101,6 +101,7 @@ class Helping:
 
     def left(self, worker: str) -> None:
         """Take note that a worker is gone, or gets no more work."""
+        self.relays = {key: relay for key, relay in self.relays.items() if relay != worker}
         for help in self.tail.left(worker):
             self._take(help, None)  # nothing is said to a giver that is gone
             if worker != help.helper:

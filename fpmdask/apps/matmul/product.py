@@ -264,6 +264,8 @@ class Product:
             else:
                 self.waiting.add(part)
         elif "missing" in answer:
+            for key in answer["missing"]:
+                self.helping.relays.pop(key, None)  # their owners have them, if anybody
             times = self._starts(part, answer["missing"])
             recovering = self._recover(part, answer["missing"], times)
             self.recoveries[part] = asyncio.create_task(recovering)

@@ -92,7 +92,7 @@ class Tail:
     arriving : mapping of str to float, optional
         Seconds per byte of the links to the workers; 0 where there is none.
     uneven : collection of str, optional
-        Workers whose panels do not come evenly, behind slow links: that one stalls says nothing.
+        Workers behind slow links, whose panels come unevenly: that one stalls says nothing.
     beside : Counter, optional
         Worker -> elements that it holds for others, sums that it helps with from now on among them.
 
@@ -312,11 +312,12 @@ class Tail:
         rate = self._rates[helper]
         begins = left[helper] if early else 0.0
         can = rate * (level - begins - OVERHEAD_SECONDS) - across * moving
-        can_lines = can / (across * per_element + moving)
+        # both have multiplied before the sum crosses the giver's link: seconds per line
+        receiving = across * self.itemsize * self.arriving.get(state.worker, 0.0)
+        can_lines = can / (across * per_element + moving + rate * receiving)
         # the giver saves the multiplications, and has to receive the sum
         pace = self._rate(state, now)
-        per_byte = max(self.work_per_byte, pace * self.arriving.get(state.worker, 0.0))
-        saved = across * (depth - self.itemsize * per_byte)
+        saved = across * (depth - self.itemsize * self.work_per_byte)
         if saved <= 0:
             return None
         spare = pace * (latest - level) / saved
@@ -326,14 +327,15 @@ class Tail:
             return None
         seconds = begins + (count * (across * per_element + moving) + across * moving) / rate
         after = latest - count * saved / pace
-        if latest - max(after, seconds + OVERHEAD_SECONDS) < GAIN_SECONDS:
+        seconds += OVERHEAD_SECONDS
+        if latest - max(after, seconds) - count * receiving < GAIN_SECONDS:
             return None
         help = Help(self._made, helper, state.worker, part, state.tile.last(count), first)
         self._made += 1
         self.beside[helper] += help.tile.area
         state.released.append(help)
         state.settle()
-        self._helps[help.number] = help, now + OVERHEAD_SECONDS + seconds
+        self._helps[help.number] = help, now + seconds
         return help
 
     def _computing(self, now: float) -> dict[str, float]:

@@ -261,6 +261,26 @@ def test_sums_that_a_helper_keeps_take_memory():
     assert sum(help.tile.area for help in kept) == tail.beside["a"] == 250
 
 
+def test_a_sum_crosses_the_link_after_all_has_been_multiplied():
+    """Worker x still has 10 s of work, 1e6 elements of C; y, twice as fast, has none."""
+    areas, depth = [], 200
+    for arriving in (0.0, 2e-7, 1e-6, 5e-6):
+        tail = Tail(8, 0.0, {"x": arriving})
+        tail.began(0, "x", Tile(0, 0, 8000, 125), [depth] * 11)
+        tail.began(1, "y", Tile(8000, 0, 16000, 125), [depth] * 11)
+        for index in range(12):
+            tail.reached(1, index, index / 2)
+        tail.reached(0, 0, 4.5)
+        tail.reached(0, 1, 5.5)
+        tail.ended(1, 5.5)
+        area = sum(help.tile.area for help in tail.helps(5.5))
+        first = 9.0 - 9.0 * area / 1e6, 9.0 / 2 * area / 1e6 + OVERHEAD_SECONDS
+        if area:  # all is there sooner than without help
+            assert 1.0 + max(first) + area * 8 * arriving < 10.0
+        areas.append(area)
+    assert areas[0] > areas[1] > areas[2] > areas[3] == 0
+
+
 def test_helps_of_those_that_leave_are_void():
     tail = Tail(itemsize=8, work_per_byte=0.0)
     tail.began(0, "a", Tile(0, 0, 100, 10), [10] * 10)
