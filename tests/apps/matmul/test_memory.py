@@ -14,9 +14,8 @@ from fpmdask.apps.matmul.kernel import PanelUpdate, panel_depth
 from fpmdask.apps.matmul.plan import panels
 from fpmdask.timing import WorkerContext
 
-# Python's objects, messages, what malloc keeps, on a busy machine up to 4.8 MiB: less than a
-# panel of A and B, and nothing that grows.
-SLACK = 5 << 20
+# Python's objects, messages, what malloc keeps: less than a panel, and nothing that grows.
+SLACK = 3 << 20
 N = 3900
 
 
@@ -27,9 +26,9 @@ def status(name):
 
 
 def warm_up():
-    """Let BLAS take the buffers that it keeps."""
-    large = np.ones((1500, 1500))
-    dgemm(1.0, large, large)
+    """Let BLAS take the buffers that it keeps; what it packs grows with both sides of C."""
+    high, wide = np.ones((N, 512)), np.ones((512, N))
+    dgemm(1.0, high, wide)
 
 
 def reset():
