@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
-from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, bounds_in_c, needed_keys
+from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, bounds_in_c, needed
 from fpmdask.apps.matmul.share import help_share
 from fpmdask.apps.matmul.tail import Help, Tail
 from fpmdask.apps.matmul.whereabouts import Whereabouts
@@ -145,7 +145,7 @@ class Helping:
 
     def _start(self, help: Help) -> None:
         try:
-            places = holders(self.context.scheduler, needed_keys(self.spec, help.tile))
+            places = holders(self.context.scheduler, needed(self.spec, help.tile))
         except CoordinatorError:  # the giver will find out
             places = {}
         if not all(places.values()) or not places:

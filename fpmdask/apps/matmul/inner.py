@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from fpmdask.apps.dealing import Piece
-from fpmdask.apps.matmul.place import OPERATIONS_PER_BYTE, operations
+from fpmdask.apps.matmul.place import RECEIVING, SENDING, operations
 from fpmdask.apps.matmul.plan import MatmulSpec
 
 # A worker holds its sum, a part of C, and what of it another one adds up, at the same time.
@@ -39,7 +39,7 @@ def worth_handing_over(spec: MatmulSpec) -> bool:
     """Tell whether to multiply a line of A and of B takes longer than to send and receive it."""
     rows, _, columns = spec.shape
     nbytes = (rows + columns) * spec.dtype.itemsize
-    return operations(spec, rows) / spec.shape[1] > 2 * OPERATIONS_PER_BYTE * nbytes
+    return operations(spec, rows) / spec.shape[1] > (RECEIVING + SENDING) * nbytes
 
 
 def segments(spec: MatmulSpec) -> list[tuple[int, int]]:

@@ -27,9 +27,10 @@ from fpmdask.partition.validate import FloatArray
 # Only workers as different as this may gain from parts that are no rectangles.
 UNEQUAL = 3.0
 
-# What a worker spends on a byte that it receives or sends, in operations of its own: 0.3 CPU-s per
-# GB, measured on both ends, at 50 Gflop/s. It comes out of the same quota as the multiplication.
-OPERATIONS_PER_BYTE = 15.0
+# What a worker spends on a byte that it receives or sends, in operations of its own: 0.7 and 1.2
+# CPU-s per GB, medians of forty products, at 33 Gflop/s. It comes out of the same quota as the
+# multiplication.
+RECEIVING, SENDING = 24.0, 40.0
 # Of a link's rate, what a worker's panels reach: it pauses where panels do not follow each other.
 LINK_USE = 0.8
 # The layout decides what is moved, that decides the areas, and these the layout.
@@ -219,7 +220,7 @@ def _settled(
             instead = moved_bytes(spec, list(ordered.values()), held)
             if instead[0].sum() < received.sum():
                 tiles, (received, sent) = ordered, instead
-        moving = (received + sent) * OPERATIONS_PER_BYTE / speeds
+        moving = (received * RECEIVING + sent * SENDING) / speeds
         shares = np.array(list(rows.values()), dtype=np.float64)
         arriving = received * receiving / LINK_USE
         # behind a slow link a chunk leaves its owner once, to be relayed
@@ -267,7 +268,7 @@ def operations(spec: MatmulSpec, rows: int) -> float:
 
 def work_per_byte(spec: MatmulSpec) -> float:
     """Return the products of two elements that a worker could make instead of moving a byte."""
-    return OPERATIONS_PER_BYTE / _per_product(spec)
+    return (RECEIVING + SENDING) / 2 / _per_product(spec)
 
 
 def _per_product(spec: MatmulSpec) -> float:

@@ -190,25 +190,27 @@ def bounds_in_c(spec: MatmulSpec, tile: Tile) -> tuple[int, ...]:
     return (tile.transpose() if spec.transposed else tile).bounds
 
 
-def needed_keys(spec: MatmulSpec, tile: Tile) -> list[tuple[str, int, int]]:
-    """Return the keys of the chunks of A and B that a tile of C is made from.
+def needed(spec: MatmulSpec, tile: Tile) -> dict[tuple[str, int, int], int]:
+    """Return the keys of the chunks of A and B that a tile of C is made from, and bytes of each.
 
     Examples
     --------
     >>> import numpy as np
     >>> halves = ((2, 2), (4,))
     >>> spec = MatmulSpec((4, 4, 4), np.dtype("f8"), halves, halves, "a", "b")
-    >>> needed_keys(spec, Tile(0, 0, 2, 4))
-    [('a', 0, 0), ('b', 0, 0), ('b', 1, 0)]
+    >>> needed(spec, Tile(0, 0, 1, 4))
+    {('a', 0, 0): 32, ('b', 0, 0): 64, ('b', 1, 0): 64}
     """
     inner = spec.shape[1]
     of_a = pieces(tile.row0, tile.row1, 0, inner, spec.a_chunks)
     of_b = pieces(0, inner, tile.column0, tile.column1, spec.b_chunks)
-    return [
-        spec.key(name, piece.block)
-        for name, found in ((spec.a_name, of_a), (spec.b_name, of_b))
-        for piece in found
-    ]
+    found: dict[tuple[str, int, int], int] = {}
+    for name, those in ((spec.a_name, of_a), (spec.b_name, of_b)):
+        for piece in those:
+            r0, r1, c0, c1 = piece.source
+            key = spec.key(name, piece.block)  # A may be B
+            found[key] = found.get(key, 0) + (r1 - r0) * (c1 - c0) * spec.dtype.itemsize
+    return found
 
 
 def _along(low: int, high: int, sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:

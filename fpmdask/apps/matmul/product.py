@@ -77,7 +77,7 @@ class Product:
         self.context = context
         self.links, self.slow = links, slow_links(links)
         self.spec = spec
-        tiles = placement.tiles
+        tiles, self.seconds = placement.tiles, placement.seconds
         self.panels: Sequence[tuple[int, int]] = panels(spec, len(tiles))
         self.deepest = max(k1 - k0 for k0, k1 in self.panels)
         self.width = spec.shape[2]
@@ -123,6 +123,7 @@ class Product:
             places,
             self.links,
             {a.worker: self.plan.room(a.worker) * itemsize for a in assignments},
+            self.seconds,
         )
         for key, worker in chosen.items():
             self.plan.beside[worker] += chunk_nbytes(self.spec, key) // itemsize

@@ -7,7 +7,10 @@ owner, and wait there until the chunk has come.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -15,11 +18,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from fpmdask.apps.matmul.plan import MatmulSpec, Tile, needed_keys
+from fpmdask.apps.matmul.plan import MatmulSpec, Tile, needed
 from fpmdask.coordinator.channel import Channel
 from fpmdask.coordinator.links import Link, slow_links
 from fpmdask.coordinator.space import RunSpace, relayed_key
 from fpmdask.coordinator.worker import WorkerSide
+
+# Sending that takes less of the product's time is hidden behind the multiplication.
+HIDDEN = 0.5
 
 
 def relays(
@@ -28,6 +34,7 @@ def relays(
     holders: Mapping[Any, Sequence[str]],
     links: Mapping[str, Link],
     room: Mapping[str, float],
+    seconds: float = math.nan,
 ) -> dict[Any, str]:
     """Return which worker relays which chunk: key -> address.
 
@@ -36,41 +43,55 @@ def relays(
     spec
         The product.
     tiles
-        Worker -> its tiles of C.
+        Worker -> its tiles of C: the larger, the faster it is.
     holders
         Key -> workers that hold the chunk.
     links
         Worker -> its link.
     room
         Worker -> bytes that it may take.
+    seconds
+        What the product is expected to take; NaN where that is not known.
 
     Returns
     -------
     dict
-        Chunks that only workers behind slow links hold and that more than one other worker needs.
-        All chunks of an owner go to one relay, so that they leave in the order of panels: that
-        with the most room of those that relay for the fewest owners.
+        Chunks that only workers behind slow links hold and that more than one other worker needs,
+        where their owner would send them for more than half of the product: what takes less is
+        hidden behind the multiplication, as on a worker whose link looks slow because it has
+        little CPU. All chunks of an owner go to one relay, so that they leave in the order of
+        panels: of those with room for them that which relays fewest bytes for its speed.
     """
     slow = slow_links(links)
     if not slow:
         return {}
-    needing: dict[Any, int] = {}
+    needing: dict[Any, list[int]] = {}
     for worker, own in tiles.items():
-        for key in {key for tile in own for key in needed_keys(spec, tile)}:
-            if slow.issuperset(holders[key]) and worker not in holders[key]:
-                needing[key] = needing.get(key, 0) + 1
+        wanted: Counter[Any] = Counter()
+        for tile in own:
+            wanted.update(needed(spec, tile))
+        for key, nbytes in wanted.items():
+            if holders[key] and slow.issuperset(holders[key]) and worker not in holders[key]:
+                needing.setdefault(key, []).append(nbytes)
     by_owner: dict[str, list[Any]] = {}
-    for key in sorted((key for key, count in needing.items() if count > 1), key=str):
-        by_owner.setdefault(holders[key][0], []).append(key)
-    left = {worker: room[worker] for worker in tiles if worker in links and worker not in slow}
-    owners = dict.fromkeys(left, 0)
+    leaving: Counter[str] = Counter()
+    for key in sorted(needing, key=str):
+        owner = holders[key][0]
+        leaving[owner] += sum(needing[key])
+        if len(needing[key]) > 1:
+            by_owner.setdefault(owner, []).append(key)
+    areas = {w: sum(tile.area for tile in own) for w, own in tiles.items()}
+    left = {w: room[w] for w in tiles if w in links and w not in slow and areas[w]}
+    relayed: Counter[str] = Counter()
     chosen: dict[Any, str] = {}
-    for keys in by_owner.values():
+    for owner, keys in by_owner.items():
+        if leaving[owner] * links[owner].sending < HIDDEN * seconds:
+            continue
         nbytes = sum(chunk_nbytes(spec, key) for key in keys)
         able = [worker for worker, free in left.items() if free >= nbytes]
         if able:
-            relay = min(able, key=lambda worker: (owners[worker], -left[worker]))
-            owners[relay] += 1
+            relay = min(able, key=lambda worker: (relayed[worker] + nbytes) / areas[worker])
+            relayed[relay] += nbytes
             left[relay] -= nbytes
             chosen |= dict.fromkeys(keys, relay)
     return chosen
@@ -129,6 +150,7 @@ class Relaying:
     ) -> None:
         self._side, self._space, self._spec, self._panels = side, space, spec, panels
         self._channels: set[Channel] = set()
+        self._spent: dict[str, tuple[int, float]] = {}  # by owner: bytes and CPU-seconds
         by_owner: dict[str, list[tuple[Any, tuple[str, int]]]] = {}
         for key, owner, address in wanted:
             if relayed_key(key) not in space.offered:
@@ -155,8 +177,19 @@ class Relaying:
         for thread in self._threads:
             thread.join()
 
+    @property
+    def nbytes_received(self) -> int:
+        """Return the bytes that have been received, once the run is over."""
+        return sum(nbytes for nbytes, _ in self._spent.values())
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Return what receiving them took, once the run is over."""
+        return sum(seconds for _, seconds in self._spent.values())
+
     def _receive(self, owner: str, wanted: Sequence[tuple[Any, tuple[str, int]]]) -> None:
         chunks: dict[Any, np.ndarray] = {}
+        nbytes = 0
         try:
             with ExitStack() as opened:
                 channel = opened.enter_context(self._side.channel(owner, wanted[0][1]))
@@ -168,10 +201,13 @@ class Relaying:
                             continue
                         if not self._slice(channel, key, source, chunks):
                             return
+                        r0, r1, c0, c1 = source
+                        nbytes += (r1 - r0) * (c1 - c0) * chunks[key].itemsize
                         self._space.arrived(relayed_key(key), chunks[key], source)
         except OSError:
             pass  # who asks for them here hears that they are missing, and goes to the owner
         finally:
+            self._spent[owner] = nbytes, time.thread_time()
             for key, _ in wanted:
                 rows, columns = self._spec.chunk_shape(key)
                 whole = (0, rows, 0, columns)

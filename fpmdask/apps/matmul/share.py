@@ -179,6 +179,8 @@ def _answer(
     except PartitionError as unusable:
         return {"unusable": str(unusable)}
     progress.seconds += time.perf_counter() - began
+    progress.cpu_seconds["receive"] += relaying.cpu_seconds
+    progress.nbytes_received += relaying.nbytes_received
     progress.cpu_seconds["send"] += _sent_cpu(side) - sent
     progress.cpu_seconds["process"] += time.process_time() - cpu
     if progress.given:

@@ -30,7 +30,8 @@ def cluster(**options):
 def many_panels(monkeypatch):
     monkeypatch.setattr(plan, "PANEL_DEPTH", 20)
     # updates that sleep are a thousand times as slow as real ones: bytes cost next to nothing
-    monkeypatch.setattr(place, "OPERATIONS_PER_BYTE", 0.01)
+    monkeypatch.setattr(place, "RECEIVING", 0.01)
+    monkeypatch.setattr(place, "SENDING", 0.01)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import fetch, plan, relay, run
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
-from fpmdask.apps.matmul.relay import in_order_of_arrival, relays, slice_of
+from fpmdask.apps.matmul.relay import HIDDEN, in_order_of_arrival, relays, slice_of
 from fpmdask.coordinator.channel import Channels
 from fpmdask.coordinator.links import Link, slow_links
 from fpmdask.coordinator.space import RunSpace
@@ -51,6 +51,37 @@ def test_what_several_need_of_a_slow_owner_goes_to_one_relay():
     assert relays(spec, QUARTERS, holders, LINKS, dict.fromkeys(room, 10.0)) == {}
     twice = {key: [*owners, "z"] for key, owners in holders.items()}
     assert relays(spec, QUARTERS, twice, LINKS, room) == {}
+
+
+def test_the_relay_is_the_one_that_is_fast_for_what_it_relays():
+    spec = square(12, 4)
+    holders = {key: ["s"] if key[0] == "a" else ["t"] for key in spec.keys}
+    links = dict.fromkeys("stxyz", FAST) | {"s": SLOW, "t": SLOW}
+    tiles = {
+        "x": [Tile(0, 0, 8, 6)],
+        "y": [Tile(8, 0, 12, 6)],
+        "z": [Tile(0, 6, 12, 12)],
+        "s": [],
+        "t": [],
+    }
+    room = dict.fromkeys(tiles, 1e9)
+    chosen = relays(spec, tiles, holders, links, room | {"y": 2e9})
+    # z needs all of A, x and y the rest of it; x and y need two of three columns of B
+    assert {name: chosen[key] for key in chosen for name in key[:1]} == {"a": "z", "b": "x"}
+    chosen = relays(spec, tiles, holders, links, room | {"z": 10.0})
+    assert set(chosen.values()) == {"x", "y"}
+
+
+def test_what_is_sent_well_within_the_product_is_not_relayed():
+    spec = square(8, 4)
+    holders = {key: ["s"] if key[2] == 0 else ["x"] for key in spec.keys}
+    room = dict.fromkeys(QUARTERS, 1e9)
+    # x and z need a chunk of 128 bytes of the slow owner, y three
+    seconds = 5 * 128 * 1e-7 / HIDDEN
+    assert relays(spec, QUARTERS, holders, LINKS, room, 0.99 * seconds)
+    assert not relays(spec, QUARTERS, holders, LINKS, room, 1.01 * seconds)
+    fast_to_send = LINKS | {"s": Link(1e-7, 1e-9)}
+    assert not relays(spec, QUARTERS, holders, fast_to_send, room, seconds)
 
 
 def test_a_link_is_slow_beside_the_middle_one():
