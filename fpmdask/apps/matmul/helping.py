@@ -67,7 +67,8 @@ class Helping:
             if help is not None:
                 self._drop(help)
         else:
-            self.tail.reached(news["part"], news["reached"], time.monotonic())
+            now, arrived = time.monotonic(), news["arrived"]
+            self.tail.reached(news["part"], news["reached"], now, arrived=arrived)
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look()
 

@@ -218,7 +218,7 @@ def _helped(update: _Update) -> Progress:
     memory = np.empty((tile.height, tile.width), update.spec.sums)
     progress = Progress(Part(((tile, memory),)), tile)
     notes = update.space.notes(f"help {number}")
-    update.panels(progress, lambda index: _stop_if(not notes.empty()), lambda index: None)
+    update.panels(progress, lambda index: _stop_if(not notes.empty()), _tell_nobody)
     update.space.offered[offer(number)] = memory
     return progress
 
@@ -241,8 +241,10 @@ class _Update:
         if progress.panels_done < count:
             ahead = self.fetcher.start(progress.panels_done, progress.tile)
         while ahead is not None:
-            reached(progress.panels_done)
+            if not ahead.done():
+                reached(progress.panels_done, arrived=False)
             panel = _arrived(ahead, progress)
+            reached(progress.panels_done)
             give(progress.panels_done)
             # Only now the next one: so never more than two panels are here.
             following = progress.panels_done + 1
@@ -309,13 +311,15 @@ class _Notes:
         self.part = update.order["part"]
         self.notes = update.space.notes(f"part {self.part}")
         self.told = -NEWS_SECONDS
+        self.stalled = False  # is what it was told
 
-    def reached(self, index: int) -> None:
-        """Tell the coordinator that panel ``index`` is begun."""
+    def reached(self, index: int, *, arrived: bool = True) -> None:
+        """Tell the coordinator that panel ``index`` is begun, or waited for."""
         now = time.perf_counter()
-        if now - self.told >= NEWS_SECONDS or index == len(self.update.order["panels"]):
-            self.told = now
-            self._say(reached=index)
+        last = index == len(self.update.order["panels"])
+        if now - self.told >= NEWS_SECONDS or last or (self.stalled and arrived):
+            self.told, self.stalled = now, not arrived
+            self._say(reached=index, arrived=arrived)
 
     def give(self, index: int) -> None:
         """Release the lines that others multiply from panel ``index`` on."""
@@ -402,6 +406,10 @@ def _arrived(ahead: Future[Panel], progress: Progress) -> Panel:
         return ahead.result()
     finally:
         progress.wait_seconds += time.perf_counter() - waiting
+
+
+def _tell_nobody(index: int, *, arrived: bool = True) -> None:
+    """Nobody counts on when a help is done."""
 
 
 def _stop_if(cancelled: bool) -> None:

@@ -50,8 +50,10 @@ class _Part:
     depths: Sequence[int]
     index: int | None = None  # of the panel in work
     since: float = 0.0
+    stalled: bool = False  # that panel has not arrived
+    stalls: float = 0.0  # seconds
     done: float = 0.0
-    marks: list[tuple[float, float]] = field(default_factory=list)  # (since, done) of panels
+    marks: list[tuple[float, float]] = field(default_factory=list)  # (busy, done) of panels
     released: list[Help] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -61,6 +63,11 @@ class _Part:
     def area(self) -> int:
         return (self.tile or self.whole).area
 
+    @property
+    def busy(self) -> float:
+        """When the panel in work was begun, by a clock that stands still during stalls."""
+        return self.since - self.stalls
+
     def settle(self) -> None:
         """Find what is kept when a help is refused: the giver refuses those after it, too."""
         self.tile = self.whole
@@ -69,9 +76,9 @@ class _Part:
 
     def steady_rate(self) -> float | None:
         """Return the rate in the last whole panels that took `STEADY_SECONDS`, None before."""
-        for since, done in reversed(self.marks):
-            if self.since - since >= STEADY_SECONDS:
-                return (self.done - done) / (self.since - since)
+        for busy, done in reversed(self.marks):
+            if self.busy - busy >= STEADY_SECONDS:
+                return (self.done - done) / (self.busy - busy)
         return None
 
     def work(self, first: int, last: int | None = None) -> float:
@@ -150,17 +157,27 @@ class Tail:
         self._parts[part] = _Part(worker, tile, depths)
         self._room[worker] = room
 
-    def reached(self, part: int, index: int, now: float) -> None:
-        """Take note that a part's panel `index` is in work since `now`."""
+    def reached(self, part: int, index: int, now: float, *, arrived: bool = True) -> None:
+        """Take note that a part's panel `index` is in work since `now`, or waited for.
+
+        A stall says nothing of the worker's speed, unless its panels come unevenly anyway.
+        """
         state = self._parts.get(part)
-        if state is None or (state.index is not None and index <= state.index):
+        if state is None or (state.index is not None and index < state.index):
+            return
+        even = state.worker not in self.uneven
+        if index == state.index:
+            if arrived and state.stalled:
+                state.stalled = False
+                state.stalls += now - state.since
+                state.since = now
             return
         if state.index is not None and now > state.since:
             work = state.work(state.index, index)
             self._rates[state.worker] = work / (now - state.since)
-            state.marks.append((state.since, state.done))
+            state.marks.append((state.busy, state.done))
             state.done += work
-        state.index, state.since = index, now
+        state.index, state.since, state.stalled = index, now, even and not arrived
 
     def ended(self, part: int, now: float) -> list[Help]:
         """Take note that a part is finished; return the helps that nobody waits for any more."""
@@ -366,22 +383,26 @@ class Tail:
             found |= more
 
     def _rate(self, state: _Part, now: float) -> float:
-        rate = self._rates[state.worker]
-        if state.index is None or state.index >= len(state.depths) or now <= state.since:
+        rate, begun = self._rates[state.worker], self._begun(state, now)
+        if state.index is None or state.index >= len(state.depths) or now <= begun:
             return rate
-        return min(rate, state.work(state.index, state.index + 1) / (now - state.since))
+        return min(rate, state.work(state.index, state.index + 1) / (now - begun))
+
+    def _begun(self, state: _Part, now: float) -> float:
+        """Return since when the panel in work is multiplied; now while it has not arrived."""
+        return now if state.stalled else state.since
 
     def _seconds_left(self, state: _Part, now: float, pace: float | None = None) -> float:
         rate = pace or self._rate(state, now)
         if state.index is None:
             return state.work(0) / rate
-        return max(0.0, state.since + state.work(state.index) / rate - now)
+        return max(0.0, self._begun(state, now) + state.work(state.index) / rate - now)
 
     def _first(self, state: _Part, now: float) -> int:
         """Return the first panel that the giver can be told of in time."""
         assert state.index is not None
         index = state.index + 1
-        begins = state.since + state.work(state.index, index) / self._rate(state, now)
+        begins = self._begun(state, now) + state.work(state.index, index) / self._rate(state, now)
         while index < len(state.depths) and begins < now + LEAD_SECONDS:
             begins += state.work(index, index + 1) / self._rate(state, now)
             index += 1

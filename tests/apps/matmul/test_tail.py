@@ -233,6 +233,31 @@ def test_nobody_helps_before_the_speeds_are_known():
     assert tail.helps(1.0) == []
 
 
+def test_a_stall_says_nothing_of_a_workers_speed():
+    def half_way(stall, uneven=()):
+        tail = Tail(itemsize=8, work_per_byte=0.0, uneven=uneven)
+        for part, worker in enumerate(("stalled", "done")):
+            tail.began(part, worker, Tile(0, 0, 100, 100), depths=[10] * 10)
+            tail.reached(part, 0, now=0.0)
+        for panel in range(1, 6):
+            tail.reached(0, panel, now=float(panel))
+        tail.ended(1, now=5.0)
+        if stall:
+            tail.reached(0, 6, now=6.0, arrived=False)
+            before = tail.helps(6.0 + stall)
+            tail.reached(0, 6, now=6.0 + stall)
+        else:
+            tail.reached(0, 6, now=6.0)
+            before = tail.helps(6.0)
+        tail.reached(0, 7, now=7.0 + stall)
+        return before, tail.helps(7.0 + stall), tail._parts[0].steady_rate()
+
+    plain = half_way(0.0)
+    assert plain[0]
+    assert half_way(7.0) == plain
+    assert half_way(7.0, uneven={"stalled"}) != plain
+
+
 def test_who_has_no_memory_left_does_not_help():
     tail = Tail(itemsize=8, work_per_byte=0.0)
     tail.began(0, "a", Tile(0, 0, 100, 10), [10] * 10, room=5)
