@@ -179,12 +179,12 @@ class Relaying:
 
     @property
     def nbytes_received(self) -> int:
-        """Return the bytes that have been received, once the run is over."""
+        """Return the bytes that have been received, once the call is over."""
         return sum(nbytes for nbytes, _ in self._spent.values())
 
     @property
     def cpu_seconds(self) -> float:
-        """Return what receiving them took, once the run is over."""
+        """Return what receiving them took, once the call is over."""
         return sum(seconds for _, seconds in self._spent.values())
 
     def _receive(self, owner: str, wanted: Sequence[tuple[Any, tuple[str, int]]]) -> None:

@@ -317,7 +317,7 @@ class _Notes:
         """Tell the coordinator that panel ``index`` is begun, or waited for."""
         now = time.perf_counter()
         last = index == len(self.update.order["panels"])
-        if now - self.told >= NEWS_SECONDS or last or (self.stalled and arrived):
+        if now - self.told >= NEWS_SECONDS or last or self.stalled == arrived:
             self.told, self.stalled = now, not arrived
             self._say(reached=index, arrived=arrived)
 

@@ -51,7 +51,7 @@ class _Part:
     index: int | None = None  # of the panel in work
     since: float = 0.0
     stalled: bool = False  # that panel has not arrived
-    stalls: float = 0.0  # seconds
+    stalls: float = 0.0  # seconds that do not count
     done: float = 0.0
     marks: list[tuple[float, float]] = field(default_factory=list)  # (busy, done) of panels
     released: list[Help] = field(default_factory=list)
@@ -99,7 +99,8 @@ class Tail:
     arriving : mapping of str to float, optional
         Seconds per byte of the links to the workers; 0 where there is none.
     uneven : collection of str, optional
-        Workers behind slow links, whose panels come unevenly: that one stalls says nothing.
+        Workers behind slow links: their stalls count in their pace, and nobody takes lines off
+        them while it still computes itself.
     beside : Counter, optional
         Worker -> elements that it holds for others, sums that it helps with from now on among them.
 
@@ -160,24 +161,25 @@ class Tail:
     def reached(self, part: int, index: int, now: float, *, arrived: bool = True) -> None:
         """Take note that a part's panel `index` is in work since `now`, or waited for.
 
-        A stall says nothing of the worker's speed, unless its panels come unevenly anyway.
+        Up to `STEADY_SECONDS` of the stalls of a part say nothing of its worker's speed. What it
+        stalls beyond that, and all of it behind a slow link, is its pace.
         """
         state = self._parts.get(part)
         if state is None or (state.index is not None and index < state.index):
             return
-        even = state.worker not in self.uneven
         if index == state.index:
             if arrived and state.stalled:
-                state.stalled = False
-                state.stalls += now - state.since
-                state.since = now
+                begun = self._begun(state, now)
+                state.stalls += begun - state.since
+                state.since, state.stalled = begun, False
             return
         if state.index is not None and now > state.since:
             work = state.work(state.index, index)
             self._rates[state.worker] = work / (now - state.since)
             state.marks.append((state.busy, state.done))
             state.done += work
-        state.index, state.since, state.stalled = index, now, even and not arrived
+        state.index, state.since = index, now
+        state.stalled = not arrived and state.worker not in self.uneven
 
     def ended(self, part: int, now: float) -> list[Help]:
         """Take note that a part is finished; return the helps that nobody waits for any more."""
@@ -389,8 +391,10 @@ class Tail:
         return min(rate, state.work(state.index, state.index + 1) / (now - begun))
 
     def _begun(self, state: _Part, now: float) -> float:
-        """Return since when the panel in work is multiplied; now while it has not arrived."""
-        return now if state.stalled else state.since
+        """Return since when the panel in work counts as multiplied."""
+        if not state.stalled:
+            return state.since
+        return min(now, state.since + STEADY_SECONDS - state.stalls)
 
     def _seconds_left(self, state: _Part, now: float, pace: float | None = None) -> float:
         rate = pace or self._rate(state, now)

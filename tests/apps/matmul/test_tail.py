@@ -254,8 +254,47 @@ def test_a_stall_says_nothing_of_a_workers_speed():
 
     plain = half_way(0.0)
     assert plain[0]
-    assert half_way(7.0) == plain
-    assert half_way(7.0, uneven={"stalled"}) != plain
+    assert half_way(3.0) == plain
+    assert half_way(3.0, uneven={"stalled"}) != plain
+
+
+def stalling(stalls, work):
+    """Two parts of 20 panels; the first one's are waited for, and multiplied, for so long each."""
+    tail, now = Tail(itemsize=8, work_per_byte=0.0), 0.0
+    for part, worker in enumerate(("stalls", "other")):
+        tail.began(part, worker, Tile(0, 0, 100, 100), depths=[10] * 20)
+        tail.reached(part, 0, now=0.0)
+    for panel, stall in enumerate(stalls):
+        tail.reached(0, panel, now, arrived=False)
+        now += stall
+        tail.reached(0, panel, now)
+        now += work
+    return tail, now
+
+
+def test_who_stalls_again_and_again_is_helped():
+    tail, now = stalling([1.0] * 10, 0.1)
+    tail.ended(1, now / 5)
+    (help,) = tail.helps(now)
+    assert help.giver == "stalls"
+    assert tail._seconds_left(tail._parts[0], now) == pytest.approx(11 * 1.1, rel=0.1)
+
+
+def test_who_stalls_for_long_does_not_help_and_lines_are_taken_back_from_it():
+    tail, now = stalling([0.0] * 10, 0.5)
+    tail.reached(1, 1, now / 2)
+    tail.reached(1, 2, now)
+    before = tail.helps(now)
+    assert [help.helper for help in before] == ["stalls"]
+    tail.reached(0, 10, now, arrived=False)
+    tail.multiplied(1, 40.0)
+    assert tail.taken_back(1, 40.0) == before
+
+    tail, now = stalling([0.0] * 10, 0.5)
+    tail.reached(0, 10, now, arrived=False)
+    tail.reached(1, 1, now / 2)
+    tail.reached(1, 10, 40.0)
+    assert tail.helps(40.0) == []
 
 
 def test_who_has_no_memory_left_does_not_help():
