@@ -116,13 +116,16 @@ class Product:
         places = await self._wait_for_chunks()
         itemsize = self.spec.dtype.itemsize
         assignments = self.plan.assign()
+        tiles: dict[str, list[Tile]] = {}
+        for assignment in assignments:
+            tiles.setdefault(assignment.worker, []).append(assignment.tile)
         chosen = await offload(  # many workers or chunks would hold the event loop
             relays,
             self.spec,
-            {assignment.worker: [assignment.tile] for assignment in assignments},
+            tiles,
             places,
             self.links,
-            {a.worker: self.plan.room(a.worker) * itemsize for a in assignments},
+            {worker: self.plan.room(worker) * itemsize for worker in tiles},
             self.seconds,
         )
         for key, worker in chosen.items():
