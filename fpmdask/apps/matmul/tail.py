@@ -108,16 +108,17 @@ class Tail:
     -----
     Work is counted in multiplications, time in seconds on the caller's clock. A worker's rate is
     that of its last panel, so that a change in mid-run shows; where the panel in work takes longer
-    than that, the longer time counts. All together could finish after ``T = Σ rate·left / Σ rate``
-    seconds, with `OVERHEAD_SECONDS` left for a worker that has nothing to do. Such a worker takes
-    from the one that is expected last as many lines as it can finish by then, or as that one has
-    too many, whichever is less, and only where the last one finishes at least `GAIN_SECONDS`
-    earlier. Where the last one, by whole panels of `STEADY_SECONDS`, would need `EARLY` times as
-    long as ``T``, workers that still compute do so, too, and multiply these lines after their own
-    part, unless its panels come unevenly; nobody ever waits for one that waits for it. Nobody is
-    idle meanwhile: who waits for others to multiply its lines helps, and takes lines back that
-    these do not come to in time: the panels that they need have to cross its link, instead of a
-    sum. O(workers²) per question.
+    than that, the longer time counts, less up to `STEADY_SECONDS` in which it had not arrived. All
+    could finish at the time ``T`` by which those that are done before can have multiplied what is
+    left of the others' parts, each with `OVERHEAD_SECONDS` and the panels that it has to receive in
+    advance. A worker that has nothing to do takes from the one that is expected last as many lines
+    as it can finish by ``T``, or as that one has too many, whichever is less, and only where the
+    last one finishes at least `GAIN_SECONDS` earlier. Where the last one, by whole panels of
+    `STEADY_SECONDS`, would need `EARLY` times as long as ``T``, workers that still compute do so,
+    too, and multiply these lines after their own part, unless its panels come unevenly; nobody ever
+    waits for one that waits for it. Nobody is idle meanwhile: who waits for others to multiply its
+    lines helps, and takes lines back that these do not come to in time: the panels that they need
+    have to cross its link, instead of a sum. O(workers² log workers) per question.
 
     Examples
     --------
@@ -288,17 +289,7 @@ class Tail:
     def _help_by(self, helper: str, now: float, *, early: bool) -> Help | None:
         if any(state.worker not in self._rates for state in self._parts.values()):
             return None  # too early to tell
-        computing = self._computing(now)
-        left = {**dict.fromkeys(self._rates, 0.0), **computing}
-        until = [(help.helper, seconds) for help, seconds in self._helps.values()]
-        until += [(self._parts[part].worker, seconds) for part, seconds in self._back.items()]
-        taken = computing.keys() | {worker for worker, _ in until}
-        for worker, seconds in until:
-            if worker in left:
-                left[worker] = max(left[worker], seconds - now)
-        for worker in left.keys() - taken:
-            left[worker] = OVERHEAD_SECONDS  # before it can do anything
-        level = sum(self._rates[w] * s for w, s in left.items()) / sum(self._rates.values())
+        left = self._busy_for(now)
         giving = [
             (left[state.worker], part)
             for part, state in self._parts.items()
@@ -312,13 +303,12 @@ class Tail:
         latest, part = max(giving)
         state = self._parts[part]
         assert state.tile is not None
+        pace = self._rate(state, now)
         if early:
             steady = state.steady_rate()
             if not steady or state.worker in self._waited_for_by(helper):
                 return None
             latest = self._seconds_left(state, now, steady)
-            if latest < EARLY * level:
-                return None
         first = self._first(state, now)
         depth = sum(state.depths[first:])
         if not depth:
@@ -326,27 +316,31 @@ class Tail:
         _, lines, across = state.tile.last_lines()
         if state.tile.is_rectangle:
             lines -= 1  # a part is never given away whole
-        per_element = depth + 2 * self.itemsize * self.work_per_byte  # its sum goes to the giver
-        moving = self.itemsize * self.work_per_byte * depth  # of each line of A and B
-        rate = self._rates[helper]
-        begins = left[helper] if early else 0.0
-        can = rate * (level - begins - OVERHEAD_SECONDS) - across * moving
+        sum_nbytes = across * self.itemsize  # of a line
+        # what helpers multiply for a line, its panels of A and its sum; for all, the panels of B
+        per_line = across * depth + (2 * sum_nbytes + self.itemsize * depth) * self.work_per_byte
+        for_all = sum_nbytes * depth * self.work_per_byte
         # both have multiplied before the sum crosses the giver's link: seconds per line
-        receiving = across * self.itemsize * self.arriving.get(state.worker, 0.0)
-        can_lines = can / (across * per_element + moving + rate * receiving)
+        receiving = sum_nbytes * self.arriving.get(state.worker, 0.0)
         # the giver saves the multiplications, and has to receive the sum
-        pace = self._rate(state, now)
-        saved = across * (depth - self.itemsize * self.work_per_byte)
+        saved = across * depth - sum_nbytes * self.work_per_byte
         if saved <= 0:
             return None
-        spare = pace * (latest - level) / saved
+        paces = {w: rate / (per_line + rate * receiving) for w, rate in self._rates.items()}
+        begins = {w: s + OVERHEAD_SECONDS + for_all / self._rates[w] for w, s in left.items()}
+        others = {self._parts[n].worker: s for s, n in giving} | {state.worker: latest}
+        rates = {**self._rates, state.worker: pace}
+        late = [(rates[w] / saved, s) for w, s in others.items()]
+        level = _level(late, [(paces[w], s) for w, s in begins.items() if w != state.worker])
+        if early and latest < EARLY * level:
+            return None
+        can = paces[helper] * (level - begins[helper])
         room = self._room[helper] - self.beside[helper]
-        count = int(min(can_lines, spare, lines, room / across))
+        count = int(min(can, pace * (latest - level) / saved, lines, room / across))
         if count < 1:
             return None
-        seconds = begins + (count * (across * per_element + moving) + across * moving) / rate
+        seconds = begins[helper] + count * per_line / self._rates[helper]
         after = latest - count * saved / pace
-        seconds += OVERHEAD_SECONDS
         if latest - max(after, seconds) - count * receiving < GAIN_SECONDS:
             return None
         help = Help(self._made, helper, state.worker, part, state.tile.last(count), first)
@@ -356,6 +350,16 @@ class Tail:
         state.settle()
         self._helps[help.number] = help, now + seconds
         return help
+
+    def _busy_for(self, now: float) -> dict[str, float]:
+        """Return worker -> seconds until it is done with its parts and with its helps."""
+        left = {**dict.fromkeys(self._rates, 0.0), **self._computing(now)}
+        until = [(help.helper, seconds) for help, seconds in self._helps.values()]
+        until += [(self._parts[part].worker, seconds) for part, seconds in self._back.items()]
+        for worker, seconds in until:
+            if worker in left:
+                left[worker] = max(left[worker], seconds - now)
+        return left
 
     def _computing(self, now: float) -> dict[str, float]:
         """Return worker -> seconds that its own parts still need, of those that are not done."""
@@ -411,3 +415,29 @@ class Tail:
             begins += state.work(index, index + 1) / self._rate(state, now)
             index += 1
         return index
+
+
+def _level(givers: Sequence[tuple[float, float]], helpers: Sequence[tuple[float, float]]) -> float:
+    """Return when all end if the givers' lines that are left then are the helpers' by then.
+
+    Parameters
+    ----------
+    givers
+        Of each its lines per second, and when it would end.
+    helpers
+        Of each its lines per second, and from when on.
+
+    Examples
+    --------
+    >>> _level([(1.0, 9.0)], [(2.0, 3.0), (9.0, 7.0)])
+    5.0
+    """
+    turns = [(begin, pace) for pace, begin in helpers] + [(end, -pace) for pace, end in givers]
+    now, pace = 0.0, sum(pace for pace, _ in givers)
+    lacking = sum(pace * end for pace, end in givers)
+    for at, change in sorted(turns):
+        if lacking <= pace * (at - now):
+            break
+        lacking -= pace * (at - now)
+        now, pace = at, pace + change
+    return now + lacking / pace if lacking > 0 else now
