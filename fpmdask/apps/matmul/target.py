@@ -183,7 +183,14 @@ class Target:
     def __setitem__(self, region: Any, block: np.ndarray) -> None:
         if not finds(self.out, self.run):
             raise PartitionError(_elsewhere(self.out, [str(get_worker().name)]))
-        self.out[region] = block
+        try:
+            self.out[region] = block
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"worker {get_worker().name} cannot write to out at {self.out.store_path} "
+                f"({error}); mend this and call again: tiles that are written are kept",
+            ) from error
 
 
 def finds(out: Any, run: str) -> bool:

@@ -1,6 +1,7 @@
 """Products written to Zarr: larger than the memory, resumable, refused at once where bad."""
 
 import asyncio
+import sys
 
 import dask.array as da
 import numpy as np
@@ -147,13 +148,66 @@ async def test_the_same_call_goes_on_after_a_failure(
     assert len(set(written)) == len(written) > 2
 
 
+# What another process runs: it stops before it writes its fourth tile.
+CLIENT = """
+import sys, time
+import dask.array as da, zarr
+from distributed import Client
+import fpmdask
+from fpmdask.apps.matmul import stored
+
+address, folder = sys.argv[1:]
+write, count = stored._write, 0
+
+async def stopping(*args):
+    global count
+    count += 1
+    if count == 4:
+        print("three are written", flush=True)
+        time.sleep(600)
+    await write(*args)
+
+stored._write, stored.free_nbytes = stopping, lambda workers: 2 * 60_000.0
+with Client(address) as client:
+    a, b = (da.from_zarr(zarr.open_array(f"{folder}/{name}")) for name in "ab")
+    fpmdask.Balancer(client).matmul(a, b, out=zarr.open_array(f"{folder}/c"))
+"""
+
+
+@cluster()
+async def test_another_client_goes_on_where_one_was_killed(
+    c, s, *workers, tmp_path, small_memory, monkeypatch
+):
+    _, _, expected = matrices(tmp_path)
+    out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
+    killed = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CLIENT, s.address, str(tmp_path)), stdout=asyncio.subprocess.PIPE
+    )
+    assert await killed.stdout.readline() == b"three are written\n"
+    killed.kill()
+    await killed.wait()
+    done = on_store(out).attrs[MARK]["done"]
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "c" / "c").rglob("*")}
+    files = {path for path in before if path.is_file()}
+    assert sum((r1 - r0) * (c1 - c0) for r0, r1, c0, c1 in done) == 100 * len(files) > 0
+
+    a, b = (da.from_zarr(zarr.open_array(str(tmp_path / name))) for name in "ab")
+    balancer = await fpmdask.Balancer(c)
+    await balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[:], expected)
+    assert {path: path.stat().st_mtime_ns for path in files} == {p: before[p] for p in files}
+    assert MARK not in on_store(out).attrs
+    del a, b
+    await nothing_left(s)
+
+
 @cluster()
 async def test_a_write_that_fails_on_a_worker_leaves_nothing(c, s, *workers, tmp_path):
     a, b, _ = matrices(tmp_path)
     out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
     (tmp_path / "c" / "c").write_text("where the folder of chunks would be")
     balancer = await fpmdask.Balancer(c)
-    with pytest.raises(OSError, match="c/c"):
+    with pytest.raises(OSError, match=r"worker . cannot write to out .*c/c.*mend this"):
         await balancer.matmul(a, b, out=out)
     await nothing_left(s)
 
