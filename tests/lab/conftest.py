@@ -1,8 +1,9 @@
 """Fixtures for labs that are really made."""
 
 import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,15 @@ def until() -> Callable[..., Any]:
 def traces() -> Callable[[LabState], set[str]]:
     """Return everything on this machine that bears a lab's marks."""
     return _traces
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, root: None) -> Iterator[Path]:
+    """A disk of 20 MB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)

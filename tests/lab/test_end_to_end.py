@@ -2,10 +2,13 @@
 
 import os
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import dask.array as da
 import numpy as np
+import psutil
 import pytest
 from distributed import Client, wait
 
@@ -89,6 +92,32 @@ def test_shares_follow_the_quotas_and_a_killed_worker_loses_nothing(lab):
         assert killed[1] not in {share["worker"] for share in killer.report.shares}
         units = sum(share["units"] for share in killer.report.shares)
         assert units == pytest.approx(3000, rel=1e-12)  # parts of lines where somebody helped
+
+
+def test_a_worker_that_slows_down_in_the_run_gives_work_up(lab):
+    with Client(lab.scheduler_address) as client, ThreadPoolExecutor(1) as others:
+        balancer = fpmdask.Balancer(client)
+        random = da.random.default_rng(0)
+        a, b = (random.integers(-9, 9, (4096, 4096), chunks=1024).astype("f8") for _ in "ab")
+        a, b = client.persist([a, b])
+        wait([a, b])
+        balancer.matmul(a, b)
+        slowing = others.submit(slow_down, lab, "middle", 0.4, 0.1, seconds=1.0)
+        c = balancer.matmul(a, b)
+        slowing.result()
+        assert {help["helps"] for help in balancer.report.helps} >= {"middle"}
+        lab.set_quota("middle", 0.4)
+        rows = np.arange(0, 4096, 63)
+        np.testing.assert_array_equal(c[rows].compute(), (a[rows] @ b).compute())
+
+
+def slow_down(lab, worker, cores, left, seconds):
+    """Cut a quota once a run has multiplied for so many CPU-seconds."""
+    process = psutil.Process(lab.worker_pid(worker))
+    before = sum(process.cpu_times()[:2])
+    while sum(process.cpu_times()[:2]) < before + seconds * cores:
+        time.sleep(0.02)
+    lab.set_quota(worker, left)
 
 
 def test_a_stopped_worker_is_given_up_and_its_rows_move(lab):

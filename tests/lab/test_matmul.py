@@ -1,0 +1,111 @@
+"""Products on processes: more than memory holds, unequal memory, a disk that is full."""
+
+import contextlib
+import os
+import subprocess
+import time
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from distributed import Client, Nanny, Scheduler, SpecCluster, wait
+
+import fpmdask
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@contextlib.contextmanager
+def processes(*limits):
+    """Two workers with so much memory, whose own part counts from the first second on."""
+    workers = {
+        name: {"cls": Nanny, "options": {"nthreads": 1, "memory_limit": limit}}
+        for name, limit in zip(("small", "large"), limits, strict=True)
+    }
+    scheduler = {"cls": Scheduler, "options": {"dashboard_address": ":0"}}
+    with (
+        dask.config.set({"distributed.worker.memory.recent-to-old-time": "1s"}),
+        SpecCluster(workers, scheduler) as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(2)
+        yield client
+
+
+def resident(dask_worker):
+    """Task: most bytes that the worker's process has had in memory."""
+    with open("/proc/self/status") as status:
+        (line,) = [line for line in status if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+def counted(dask_scheduler):
+    """Task on the scheduler: the bytes that each worker is believed to need."""
+    return [worker.memory.optimistic for worker in dask_scheduler.workers.values()]
+
+
+def stored(path, shape, dtype="f4", chunks=1000):
+    """Return a matrix of small whole numbers in a Zarr array, and that array's dask array."""
+    made = zarr.create_array(
+        str(path), shape=shape, chunks=(chunks, chunks), dtype=dtype, compressors=None
+    )
+    made[:] = np.random.default_rng(len(str(path))).integers(-9, 9, shape)
+    return made, da.from_zarr(made)
+
+
+def test_matrices_larger_than_the_clusters_memory_multiply(tmp_path):
+    limit, n = 320_000_000, 13_000
+    left, a = stored(tmp_path / "a", (n, 600))
+    right, b = stored(tmp_path / "bb", (600, n))
+    out = zarr.create_array(
+        str(tmp_path / "c"), shape=(n, n), chunks=(1000, 1000), dtype="f4", compressors=None
+    )
+    assert a.nbytes + b.nbytes + out.nbytes > 2 * limit
+    with processes(limit, limit) as client:
+        pids = client.run(os.getpid)
+        c = fpmdask.Balancer(client).matmul(a, b, out=out)
+        assert c.shape == (n, n)
+        assert client.run(os.getpid) == pids  # none was started again
+        assert max(client.run(resident).values()) < 0.95 * limit
+    whole = right[:]
+    for row in range(0, n, 1000):
+        np.testing.assert_array_equal(out[row : row + 1000], left[row : row + 1000] @ whole)
+
+
+def test_shares_are_what_unequal_memory_has_room_for(tmp_path):
+    n, limit = 6000, 300_000_000
+    with processes(limit, "4 GB") as client:
+        where = [a for a, w in client.scheduler_info()["workers"].items() if w["name"] == "large"]
+        a = client.persist(da.ones((n, 600), chunks=600), workers=where)
+        b = client.persist(da.ones((600, n), chunks=600), workers=where)
+        wait([a, b])
+        while min(client.run_on_scheduler(counted)) < 50_000_000:
+            time.sleep(0.1)  # until what the processes themselves take is known
+        balancer = fpmdask.Balancer(client)
+        c = balancer.matmul(a, b)
+        bytes_of = {share["worker"]: share["nbytes"] for share in balancer.report.shares}
+        assert sum(bytes_of.values()) == c.nbytes
+        assert 0 < bytes_of["small"] < 0.4 * c.nbytes
+        (peak,) = [peak for at, peak in client.run(resident).items() if at not in where]
+        assert peak < 0.95 * limit
+        assert (c[::50, ::50].compute() == 600).all()
+
+
+def test_a_disk_that_fills_is_said_and_loses_nothing(tmp_path, small_disk):
+    n = 2000
+    left, a = stored(tmp_path / "a", (n, 300), "f8", 500)
+    right, b = stored(tmp_path / "bb", (300, n), "f8", 500)
+    expected = left[:] @ right[:]
+    out = zarr.create_array(
+        str(small_disk / "c"), shape=(n, n), chunks=(500, 500), dtype="f8", compressors=None
+    )
+    with processes("1 GB", "1 GB") as client:
+        balancer = fpmdask.Balancer(client)
+        with pytest.raises(OSError, match=r"(small|large) cannot write to out .* No space left"):
+            balancer.matmul(a, b, out=out)
+        assert not client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.tasks])
+        subprocess.run(["mount", "-o", "remount,size=60m", str(small_disk)], check=True)
+        balancer.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out[:], expected)
