@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from fpmdask.errors import PartitionError
 from fpmdask.layout import br, nrrp
+from fpmdask.layout.nrrp import _best, _Rect
+from fpmdask.partition import proportional
 
 
 @given(
@@ -26,6 +28,24 @@ def test_areas_are_near_the_speeds(speeds):
     for zone, area in zip(layout.zones, wanted, strict=True):
         sides = sum(r.height + r.width for r in zone)
         assert abs(sum(r.area for r in zone) - area) <= sides + 2
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.integers(0, 40))
+def test_every_side_is_within_one_block_of_the_exact_one(speeds, more):
+    shape = (len(speeds) + more, len(speeds) + 2 * more)
+    areas = proportional(shape[0] * shape[1], speeds).astype(float)
+    order = [int(i) for i in np.argsort(-areas, kind="stable") if areas[i] > 0]
+    exact = _best(_Rect(0.0, 0.0, *map(float, shape)), order, areas).zones
+    for worker, zone in enumerate(nrrp(speeds, shape).zones):
+        wide = [r for r in exact.get(worker, ()) if min(r.height, r.width) >= 1]
+        for whole in wide:
+            near = [
+                r
+                for r in zone
+                if abs(r.height - whole.height) <= 1 + 1e-6
+                and abs(r.width - whole.width) <= 1 + 1e-6
+            ]
+            assert near, f"{whole} has become {zone}"
 
 
 def test_a_dominant_worker_takes_an_l():

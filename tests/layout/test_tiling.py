@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fpmdask.errors import PartitionError
 from fpmdask.layout import br, columns, fpm_br, kl, rows
 from fpmdask.models import ConstantModel
+from fpmdask.partition import geometric
 from tests.conformance import check_layout
 
 speeds = st.lists(st.floats(0.01, 100), min_size=1, max_size=24)
@@ -49,12 +50,16 @@ def deviation(layout, unit, turned):
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
-@given(speeds, st.integers(0, 40), st.integers(0, 40))
-def test_every_side_is_within_one_block_of_the_exact_one(speeds, more, wider):
+@given(speeds, st.integers(0, 40), st.integers(0, 40), st.sampled_from([br, constant_fpm_br]))
+def test_every_side_is_within_one_block_of_the_exact_one(speeds, more, wider, made):
     shape = (len(speeds) + more, len(speeds) + wider)
-    layout = br(speeds, shape)
-    straight = deviation(layout, columns(speeds, shape[1] / shape[0]), False)
-    turned = deviation(layout, columns(speeds, shape[0] / shape[1]), True)
+    layout, areas = made(speeds, shape), np.array(speeds)
+    if made is constant_fpm_br:  # areas are numbers of blocks there, before they get sides
+        areas = geometric(shape[0] * shape[1], [ConstantModel(s) for s in speeds]).astype(float)
+        if areas.min() == 0:
+            return
+    straight = deviation(layout, columns(areas, shape[1] / shape[0]), False)
+    turned = deviation(layout, columns(areas, shape[0] / shape[1]), True)
     assert min(straight, turned) <= 1 + 1e-9
     strips = np.array([r.height for r in rows(speeds, shape).rectangles])
     assert np.abs(strips - np.array(speeds) / sum(speeds) * shape[0]).max() <= 1 + 1e-9

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 import time
+import weakref
+from collections import Counter
 
 import dask
 import dask.array as da
@@ -18,7 +20,7 @@ from fpmdask.apps.matmul import share
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.layout import Rectangle, br, kl, nrrp
-from tests.eventually import no_data, nothing_left
+from tests.eventually import no_data, nothing_left, until
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -144,6 +146,36 @@ async def test_chunks_lie_where_the_report_says_and_go_with_the_array(c, s, *wor
     assert sum(report) == 90
     del result, x
     await no_data(s, workers)
+
+
+def memory(chunk):
+    """Return what a chunk's elements are part of."""
+    while chunk.base is not None:
+        chunk = chunk.base
+    return chunk
+
+
+@cluster()
+async def test_a_chunk_that_is_dropped_is_freed_beside_others_of_its_part(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a, b = random((90, 50), "f8", 1), random((50, 70), "f8", 2)
+    shares = {"0": 40, "1": 30, "2": 20}
+    result = await balancer.matmul(a, b, layout="columns", distribution=shares)
+    assert balancer.report.layout["name"] == "columns"
+    rows, columns = (len(sizes) for sizes in result.chunks)
+    arrays = {
+        key: weakref.ref(memory(worker.data[key]))
+        for worker in workers
+        for i, j in np.ndindex(rows, columns)
+        if (key := (result.name, i, j)) in worker.data
+    }
+    held = Counter(w.name for key in arrays for w in workers if key in w.data)
+    assert len(arrays) == rows * columns > max(held.values()) > 1
+    kept = c.persist(result.blocks[0, 0])
+    await wait(kept)
+    del result
+    await until(lambda: sum(array() is not None for array in arrays.values()) == 1, True)
+    np.testing.assert_allclose(await c.compute(kept), (a @ b)[: kept.shape[0], : kept.shape[1]])
 
 
 @pytest.mark.parametrize("layout", ["columns", "nrrp"])
@@ -381,6 +413,7 @@ async def test_a_result_is_cut_anew_as_any_dask_array(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     a, b = random((90, 50), "f8", 1), random((50, 70), "f8", 2)
     result = await balancer.matmul(da.from_array(a, chunks=20), da.from_array(b, chunks=30))
+    assert " against " in balancer.report.layout["why"]
     again = result.rechunk((25, 40))
     assert again.chunks == ((25, 25, 25, 15), (40, 30))
     np.testing.assert_allclose(await c.compute(again), a @ b)

@@ -1,6 +1,8 @@
 """A worker's part of C, and the chunks that it becomes."""
 
+import threading
 import time
+from collections import defaultdict
 from itertools import count
 
 import dask.array as da
@@ -11,6 +13,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import kernel, share
 from fpmdask.apps.matmul import learned as learn
+from fpmdask.apps.matmul.blas import copied
 from fpmdask.apps.matmul.plan import Tile
 from fpmdask.apps.matmul.share import GIVE_WAY_SECONDS, Part, Progress
 from fpmdask.coordinator.channel import Channels
@@ -128,3 +131,56 @@ async def test_a_share_that_hardly_multiplied_teaches_nothing(
     assert all(share["compute_seconds"] > least for share in report.shares)
     kernels = {kernel.name for kernel, _ in s.plugins["fpmdask"].library._models}
     assert (learn.NAME in kernels) is learned
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, timeout=60)
+async def test_a_panel_arrives_while_the_one_before_is_multiplied(c, s, *workers, monkeypatch):
+    """Every update waits for the next panel: it would wait in vain if that came only after it."""
+    arrived, waited = defaultdict(threading.Event), []
+    fetch, add = share.Fetcher._fetch, share._Update.add
+
+    def fetched(self, index, *args):
+        panel = fetch(self, index, *args)
+        arrived[self.order["part"], index].set()
+        return panel
+
+    def added(self, progress, *args, **options):
+        following = progress.panels_done + 1
+        if following < len(self.order["panels"]):
+            waited.append(arrived[self.order["part"], following].wait(20))
+        add(self, progress, *args, **options)
+
+    monkeypatch.setattr(share.Fetcher, "_fetch", fetched)
+    monkeypatch.setattr(share._Update, "add", added)
+    report = await multiplied(c)
+    assert len(waited) >= 2 * len(report.shares)
+    assert all(waited)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_a_chunk_that_is_a_panel_goes_to_blas_as_it_lies(c, s, worker, order, monkeypatch):
+    """C- and F-ordered and transposed chunks, one by another: no element is copied."""
+    taken = []
+
+    def updated(a, b, cell, **options):
+        taken.append((a, b))
+        update(a, b, cell, **options)
+
+    update = share.panel_update
+    monkeypatch.setattr(share, "panel_update", updated)
+    x, y = (np.asarray(np.random.default_rng(n).random((60, 60)), order=order) for n in (0, 1))
+    futures = await c.scatter([x, y])
+    a, b = (
+        da.Array({(name, 0, 0): future}, name, chunks=((60,), (60,)), dtype="f8")
+        for name, future in zip("ab", futures, strict=True)
+    )
+    balancer = await fpmdask.Balancer(c)
+    await balancer.matmul(a, b, layout="rows", distribution={str(worker.name): 60})
+    held = [worker.data[future.key] for future in futures]
+    assert taken
+    assert all(chunk.flags[f"{order}_CONTIGUOUS"] for chunk in held)
+    for panels in taken:
+        for panel, chunk in zip(panels, held, strict=True):
+            assert np.shares_memory(panel, chunk)
+            assert not copied(panel, "f8")
