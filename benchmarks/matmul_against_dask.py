@@ -8,8 +8,8 @@ inputs in turns, in five chunkings; every product is checked on sampled rows. *O
 workers, *known* goes by what the product before has taught. *Ideal* is the work over the speeds
 that the workers show, all at once, after each of our products. A turn of either from which the
 machine's host stole more than 6 % of the cores' time is taken again, up to `takes` times in all.
-CPU-seconds, the largest resident memory of a worker while it runs and the bytes received are beside
-the seconds. JSON, a table and a plot.
+CPU-seconds, the largest resident memory of each worker while it runs, summed up, and the bytes that
+their network interfaces receive are beside the seconds. JSON, a table and a plot.
 """
 
 from __future__ import annotations
@@ -77,8 +77,12 @@ class Case:
 
 
 def usage(dask_worker: Any) -> tuple[float, int]:
-    """Return CPU-seconds that this worker process has used, and bytes that it has received."""
-    received = sum(transfer["total"] for transfer in dask_worker.transfer_incoming_log)
+    """Return CPU-seconds that this worker process has used, and bytes that it has received.
+
+    The latter as its network namespace counts them: of Dask, channels and shuffles alike.
+    """
+    links = psutil.net_io_counters(pernic=True)
+    received = sum(link.bytes_recv for name, link in links.items() if name != "lo")
     return time.process_time(), received
 
 
@@ -151,7 +155,7 @@ def turn(made: Bench, case: Case, label: str, inputs: tuple[Chunks, Chunks], opt
             "phases": dict(report.phases),
             "reason": report.reason,
             "layout": dict(report.layout),
-            "bytes_moved": report.bytes_moved,
+            "reported_bytes": report.bytes_moved,
             "shares": [dict(share) for share in report.shares],
             "helps": [dict(help) for help in report.helps],
         }

@@ -43,7 +43,6 @@ def turns(made: Bench, size: tuple[int, int], options: argparse.Namespace) -> li
         np.testing.assert_allclose(c.compute(), expected, rtol=1e-9)
         report = made.balancer.report
         assert report is not None
-        turn["bytes_moved"] = report.bytes_moved
         del c
         found.append({**turn, "kind": report.layout["name"], "why": report.layout["why"]})
     return found
