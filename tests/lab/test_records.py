@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 
 import dask
 import pytest
@@ -76,16 +77,41 @@ def test_a_worker_that_dies_or_hangs_costs_its_part_only(tmp_path, step, how):
     assert verify(str(tmp_path / "out"), records=1_500_000, checksum=written.checksum).ok
 
 
-@pytest.fixture
-def small_disk(tmp_path, root):
-    """A disk of 20 MB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(path)], check=True)
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
+# What another process runs: a cluster of its own, whose processes are all killed.
+CLUSTER = """
+import sys
+from distributed import Client, LocalCluster
+import fpmdask
+
+def told(event):
+    if event["event"] == "part":
+        print("part", flush=True)
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
+        balancer = fpmdask.Balancer(Client(cluster), progress=told)
+        balancer.sort_records(sys.argv[1], sys.argv[2])
+"""
+
+
+def test_another_cluster_takes_up_what_a_killed_one_has_finished(tmp_path):
+    written = write_records(tmp_path / "in", [2_000_000, 1_000_000])
+    script, target = tmp_path / "cluster.py", tmp_path / "out"
+    script.write_text(CLUSTER)
+    command = [sys.executable, str(script), str(tmp_path / "in" / "*"), str(target)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as running:
+        try:
+            assert running.stdout.readline() == b"part\n"
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
+    finished = {path: path.stat().st_mtime_ns for path in target.glob("part-*")}
+    assert finished
+    assert not (target / "manifest.json").exists()
+    with processes() as client:
+        found = fpmdask.Balancer(client).sort_records(tmp_path / "in" / "*", target)
+        assert found.checksum == written.checksum
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert verify(str(target), records=3_000_000, checksum=written.checksum).ok
 
 
 def test_a_target_without_room_is_refused_at_once(tmp_path, small_disk):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -162,6 +163,33 @@ def test_a_truncated_file_is_named_with_its_length(tmp_path):
     path.write_bytes(bytes(1050))
     with pytest.raises(RecordsError, match=rf"{path} has 1050 bytes.*10 records.*50 bytes more"):
         find([str(path)])
+
+
+@pytest.fixture
+def unprivileged():
+    """Whoever runs the tests may read what everybody may, and no more."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield Path(folder)
+        finally:
+            os.seteuid(user)
+
+
+def test_a_file_that_may_not_be_read_is_named(unprivileged):
+    path = unprivileged / "secret"
+    os.seteuid(os.getuid())
+    path.write_bytes(bytes(1000))
+    path.chmod(0)
+    if os.getuid() == 0:
+        os.seteuid(65534)
+    with pytest.raises(RecordsError, match=f"{path} cannot be read: Permission denied"):
+        find([str(path)])
+    with pytest.raises(RecordsError, match=f"{path} cannot be read: Permission denied"):
+        read(File(str(path), 1000, ""), 0, np.empty((5, 100), np.uint8))
 
 
 def test_a_file_that_shrinks_is_noticed(tmp_path):

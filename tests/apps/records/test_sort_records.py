@@ -617,6 +617,23 @@ async def test_a_file_that_changes_in_between_is_noticed(
 
 
 @cluster(workers=2)
+async def test_a_file_that_vanishes_on_the_way_is_named(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [5000, 300], seed=8)
+    original = share.read
+
+    def vanishes(file, first, records):
+        Path(written.paths[1]).unlink(missing_ok=True)
+        original(file, first, records)
+
+    monkeypatch.setattr(share, "read", vanishes)
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(RecordsError, match=f"{written.paths[1]} cannot be read: No such file"):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+
+
+@cluster(workers=2)
 async def test_a_target_that_is_not_shared_is_refused(c, s, *workers, tmp_path, monkeypatch):
     written = write_records(tmp_path / "in", [5000], seed=8)
     original = Folder.read_json
@@ -633,6 +650,41 @@ async def test_a_target_that_is_not_shared_is_refused(c, s, *workers, tmp_path, 
     monkeypatch.undo()
     shutil.rmtree(tmp_path / "out")
     await balancer.sort_records(written.paths, tmp_path / "out")
+
+
+@cluster(workers=2)
+async def test_a_file_that_only_a_lost_worker_saw_is_named(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [3000, 2000], seed=5)
+    find, lost = survey.find, asyncio.Event()
+
+    def find_own(sources):
+        own = written.paths[int(get_worker().name)]
+        return [file for file in find(sources) if file.path == own]
+
+    def progress(event):
+        if event["event"] == "step" and event["step"] == "count":
+            lost.set()
+
+    monkeypatch.setattr(survey, "find", find_own)
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    running = asyncio.ensure_future(balancer.sort_records(written.paths, tmp_path / "out"))
+    await lost.wait()
+    await workers[1].close(timeout=1)
+    with pytest.raises(RecordsError, match=f"{written.paths[1]} was only on workers that are gone"):
+        await asyncio.wait_for(running, 30)
+
+
+@cluster(nthreads=2)
+async def test_two_slots_per_worker_sort_two_runs_at_once(c, s, *workers, small, tmp_path):
+    written = write_records(tmp_path / "in", SIZES, seed=4)
+    with dask.config.set({"fpmdask.slots": 2}):
+        balancer = await fpmdask.Balancer(c)
+        found = await balancer.sort_records(written.paths, tmp_path / "out")
+    assert found.checksum == written.checksum
+    assert found_in(tmp_path / "out") == expected(written)
+    assert sum(share["units"] for share in balancer.report.shares) == sum(SIZES)
 
 
 @cluster(workers=1)

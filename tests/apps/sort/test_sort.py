@@ -238,6 +238,27 @@ async def test_lost_chunks_are_named(c, s, *workers):
         await balancer.sort(x)
 
 
+@pytest.mark.parametrize("step", ["sort", "count"])
+@cluster()
+async def test_the_only_copy_that_is_lost_on_the_way_is_named(c, s, *workers, step):
+    lost = asyncio.Event()
+
+    def progress(event):
+        if event["event"] == "step" and event["step"] == step:
+            lost.set()
+
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    data = {("only", n): RANDOM.random(1_000_000) for n in range(3)}
+    futures = await c.scatter(data, direct=True, hash=False)
+    x = da.Array(futures, "only", chunks=((1_000_000,) * 3,), dtype="f8")
+    (key,) = workers[1].data
+    running = asyncio.ensure_future(balancer.sort(x))
+    await lost.wait()
+    await workers[1].close(timeout=1)
+    with pytest.raises(ChunksLostError, match=f"1 input chunks were only on .*'only', {key[1]}"):
+        await asyncio.wait_for(running, 30)
+
+
 @cluster()
 async def test_bad_arrays_are_refused_at_once(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
