@@ -8,9 +8,9 @@ one value). Dask sorts a data frame of one column, its partitions in memory, by 
 three partition counts; the best counts. *Ours* measures the workers, *known* goes by the models
 that are there then. With `--rows`, ours is `Balancer.sort_values` of Dask's frame, and both have so
 many columns more. All results are checked: in order, and with the sum of the keys' bits.
-CPU-seconds, the largest resident memory of all workers together and the bytes received are beside
-the seconds. Needs ``pip install -e ".[peers]"``. JSON, a table and a
-plot.
+CPU-seconds, the largest resident memory of each worker, summed up, and the bytes that their network
+interfaces receive are beside the seconds; so is the time of other keys over that of uniform ones
+(at most 1.3 is wanted). Needs ``pip install -e ".[peers]"``. JSON, a table and a plot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from dfpa_matmul_parts.bench import Bench, Target, bars, bench, figure, table
 from distributed import futures_of, wait
 from matmul_against_dask import peak_of, usage
 
-DEFAULT = ("24e6:f8:uniform", "24e6:i8:uniform", "24e6:i8:zipf")
+DEFAULT = tuple(
+    f"{count}:{dtype}:{kind}"
+    for count in ("24e6", "96e6")
+    for dtype in ("f8", "i8")
+    for kind in ("uniform", "zipf")
+)
 CHUNKS = 24
 
 
@@ -144,7 +149,7 @@ def by_us(made: Bench, x: Any, kind: str, sums: Any) -> dict[str, Any]:
     return {
         **turn,
         "kind": kind,
-        "bytes_moved": report.bytes_moved,
+        "reported_bytes": report.bytes_moved,
         "phases": dict(report.phases),
         "reason": report.reason,
         "shares": [dict(share) for share in report.shares],
@@ -198,6 +203,17 @@ def show(case: str, lab: str, turns: list[dict[str, Any]]) -> None:
             print(f"{target.what}: {ratio:.1f}, wanted >= 10: {target.met}")
 
 
+def skew(results: dict[str, list[dict[str, Any]]]) -> None:
+    """Print how long other keys take, over uniform ones of the same number and dtype."""
+    for case, turns in results.items():
+        *same, kind = case.split(":")
+        uniform = results.get(":".join([*same, "uniform"]))
+        if kind != "uniform" and uniform is not None:
+            ratio = best(turns)["known"] / best(uniform)["known"]
+            target = Target(f"{case} over uniform", 1.3, ratio, False)
+            print(f"{target.what}: {ratio:.2f}, wanted <= 1.3: {target.met}")
+
+
 def best(turns: list[dict[str, Any]]) -> dict[str, float]:
     """Return the medians of ours, and of the best way of Dask by tasks and by p2p."""
     found: dict[str, float] = {}
@@ -227,6 +243,7 @@ def main() -> None:
         with bench(options.lab) as made:
             turns = results[case] = case_of(made, case, options)
         show(case, options.lab, turns)
+    skew(results)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(results, indent=1))
 

@@ -1,10 +1,11 @@
-"""How far the splits of sorting work are from the exact one, by N: naive, corrected, exact.
+"""How far the splits of sorting work are from the exact one, by N: naive, corrected, FPM, exact.
 
     python benchmarks/sort_shares.py
 
 For x ln x on 48 workers of speed 1 and 48 of 1.5 (the cluster of Cérin, Dubacq and Roch, 2006, who
 sort 5.4e8 records on it), and on two workers of 1 and 2. The makespan of each split, in whole
-units, over that of the exact one. No cluster, no noise. JSON, a table and a plot.
+units, over that of the exact one, as emulated kernels without noise take it. *FPM* knows nothing:
+DFPA measures these kernels until all finish within ε = 1e-4. No cluster. JSON, a table and a plot.
 """
 
 from __future__ import annotations
@@ -17,27 +18,37 @@ import numpy as np
 from dfpa_matmul_parts.bench import figure, table
 
 from fpmdask.models import AnalyticModel
-from fpmdask.partition import by_complexity, integral, nlogn_correction, nlogn_lambert
+from fpmdask.partition import Dfpa, by_complexity, integral, nlogn_correction, nlogn_lambert
+from fpmdask.timing import EmulatedKernel, WorkerContext, measure
 
 CLUSTERS = {"48 of 1 and 48 of 1.5": [1.0] * 48 + [1.5] * 48, "1 and 2": [1.0, 2.0]}
+EPSILON = 1e-4
 SIZES = (*(10**n for n in range(3, 13)), 540_000_000)
 
 
 def excesses(units: int, speeds: list[float]) -> dict[str, float]:
     """Return by how much each split's makespan is above the exact one's."""
     models = [AnalyticModel("nlogn", speed) for speed in speeds]
+    known = {str(n): model.to_json() for n, model in enumerate(models)}
+    kernels = [EmulatedKernel(WorkerContext(name), known) for name in known]
     rates = np.array(speeds)
+
+    def seconds(whole: np.ndarray) -> np.ndarray:
+        return np.array([measure(k, int(n)).seconds for k, n in zip(kernels, whole, strict=True)])
+
+    def makespan(shares: np.ndarray) -> float:
+        return float(seconds(integral(shares, units, models)).max())
+
+    dfpa = Dfpa(units, len(speeds), epsilon=EPSILON)
+    while (asked := dfpa.ask()) is not None:
+        dfpa.tell(seconds(asked))
     splits = {
         "naive": rates / rates.sum() * units,
         "correction": nlogn_correction(units, speeds),
         "lambert": nlogn_lambert(units, speeds),
+        "fpm": dfpa.outcome.distribution,
         "exact": by_complexity(units, speeds, "nlogn"),
     }
-
-    def makespan(shares: np.ndarray) -> float:
-        whole = integral(shares, units, models)
-        return max(float(model.time(n)) for model, n in zip(models, whole, strict=True))
-
     least = makespan(splits["exact"])
     return {name: makespan(shares) / least - 1 for name, shares in splits.items()}
 
@@ -50,7 +61,7 @@ def main() -> None:
     for title, rows in found.items():
         table(
             f"makespan above the exact split's, workers {title}",
-            ["N", "naive", "correction", "lambert", "exact"],
+            ["N", "naive", "correction", "lambert", "fpm", "exact"],
             [
                 [f"{units:.2g}", *(f"{value:.4%}" for value in row.values())]
                 for units, row in rows.items()
@@ -62,7 +73,7 @@ def main() -> None:
 
     def draw(*axes: Any) -> None:
         for axis, (title, rows) in zip(axes, found.items(), strict=True):
-            for split in ("naive", "correction", "lambert"):
+            for split in ("naive", "correction", "lambert", "fpm"):
                 axis.semilogx([*rows], [row[split] for row in rows.values()], "o-", label=split)
             axis.set(
                 title=f"workers {title}", xlabel="N", ylabel="makespan above the exact split's"
