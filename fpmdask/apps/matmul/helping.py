@@ -47,6 +47,7 @@ class Helping:
         self.context, self.spec = context, spec
         self.tail = Tail(spec.dtype.itemsize, work_per_byte, arriving, uneven, beside=beside)
         self.panels: dict[int, Panels] = {}
+        self.held: dict[str, int] = {}  # worker -> elements of a panel of A and B of its own
         self.relays: dict[Any, str] = {}
         self.done: dict[int, dict[str, Any]] = {}
         self.taken: dict[int, list[tuple[int, tuple[Any, ...]]]] = {}  # by part: where sums are
@@ -57,6 +58,9 @@ class Helping:
         part = assignment.part
         self.panels[part] = panels
         depths = [k1 - k0 for k0, k1 in panels]
+        worker, tile = assignment.worker, assignment.tile
+        held = max(depths) * (tile.height + tile.width)
+        self.held[worker] = max(held, self.held.get(worker, 0))
         self.tail.began(part, assignment.worker, assignment.tile, depths, room)
 
     def news(self, news: Mapping[str, Any]) -> None:
@@ -154,7 +158,9 @@ class Helping:
             return
         context, channels = self.context, self.context.channels
         relays = {key: self.relays[key] for key in places if self.relays.get(key) in channels}
-        panels = list(self.panels[help.part][help.first :])
+        sides = help.tile.height + help.tile.width
+        deepest = self.held.get(help.helper, 0) // sides
+        panels = deeper(self.panels[help.part][help.first :], deepest)
         payload = {
             "help": help.number,
             "tile": help.tile.bounds,
@@ -184,3 +190,23 @@ class Helping:
 
     def _drop(self, help: Help) -> None:
         self.context.tell(help.helper, f"help {help.number}", {"drop": True})
+
+
+def deeper(panels: Panels, deepest: int) -> list[tuple[int, int]]:
+    """Return panels for lines of a part: neighbours put together, up to a depth, but the first.
+
+    A help has few lines, and what it asks for takes about as long to come, however little it is.
+
+    Examples
+    --------
+    >>> deeper([(0, 5), (5, 10), (10, 15), (15, 20), (30, 35)], 10)
+    [(0, 5), (5, 15), (15, 20), (30, 35)]
+    """
+    found = list(panels[:1])
+    for k0, k1 in panels[1:]:
+        low, high = found[-1]
+        if len(found) > 1 and high == k0 and k1 - low <= deepest:
+            found[-1] = (low, k1)
+        else:
+            found.append((k0, k1))
+    return found

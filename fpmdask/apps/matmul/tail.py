@@ -24,6 +24,8 @@ from fpmdask.apps.matmul.tile import Tile
 OVERHEAD_SECONDS = 0.15
 # Help must make the last worker finish so much earlier.
 GAIN_SECONDS = 0.2
+# A help multiplies for so many times as long as it takes to begin it and to receive its panels.
+WORTH = 1.0
 # A giver that begins its next panel sooner than this cannot be told in time.
 LEAD_SECONDS = 0.15
 # Workers that still compute take work off one that would need so many times as long as all together
@@ -86,6 +88,43 @@ class _Part:
         return float(self.area * sum(self.depths[first:last]))
 
 
+@dataclass(frozen=True)
+class _Late:
+    """The part that is expected last, and who could multiply lines of it, in lines per second.
+
+    `rates` has that and the end of each worker that could give, without help; `paces`, `begins` and
+    `least` those of helpers, from when on, and how many lines are worth while.
+    """
+
+    state: _Part
+    part: int
+    first: int
+    lines: int
+    across: int
+    rates: Mapping[str, tuple[float, float]]
+    paces: Mapping[str, float]
+    begins: Mapping[str, float]
+    least: Mapping[str, float]
+    per_line: float
+    receiving: float
+
+    def level_with(self, helper: str) -> float:
+        """Return when all end if `helper` does, and as many others as it is worth while for."""
+        helpers = {*self.paces}
+        while True:
+            each = [(self.paces[w], self.begins[w]) for w in sorted(helpers)]
+            level = _level([*self.rates.values()], each)
+            idle = [
+                (self.paces[w], w)
+                for w in helpers - {helper}
+                if self.paces[w] * (level - self.begins[w]) < self.least[w]
+            ]
+            if not idle:
+                return level
+            # with the slower half of them gone it may be worth while for the others
+            helpers -= {w for _, w in sorted(idle)[: (len(idle) + 1) // 2]}
+
+
 @dataclass
 class Tail:
     """Follow how far the parts are; find the worker that is last, and take work off it.
@@ -110,15 +149,17 @@ class Tail:
     that of its last panel, so that a change in mid-run shows; where the panel in work takes longer
     than that, the longer time counts, less up to `STEADY_SECONDS` in which it had not arrived. All
     could finish at the time ``T`` by which those that are done before can have multiplied what is
-    left of the others' parts, each with `OVERHEAD_SECONDS` and the panels that it has to receive in
-    advance. A worker that has nothing to do takes from the one that is expected last as many lines
-    as it can finish by ``T``, or as that one has too many, whichever is less, and only where the
-    last one finishes at least `GAIN_SECONDS` earlier. Where the last one, by whole panels of
+    left of the others' parts, each after `OVERHEAD_SECONDS` and the panels that it has to receive;
+    those count whose help multiplies for as long as it takes to begin it, and in any case one. A
+    worker that has nothing to do takes from the one that is expected last as many lines as it can
+    finish by ``T``, or as that one has too many, whichever is less, and only where the last one
+    finishes at least `GAIN_SECONDS` earlier. Where the last one, by whole panels of
     `STEADY_SECONDS`, would need `EARLY` times as long as ``T``, workers that still compute do so,
     too, and multiply these lines after their own part, unless its panels come unevenly; nobody ever
     waits for one that waits for it. Nobody is idle meanwhile: who waits for others to multiply its
     lines helps, and takes lines back that these do not come to in time: the panels that they need
-    have to cross its link, instead of a sum. O(workers² log workers) per question.
+    have to cross its link, instead of a sum. O(workers · (log workers + panels)) per question and
+    per help that is made.
 
     Examples
     --------
@@ -280,13 +321,22 @@ class Tail:
             if state.index == len(state.depths) and part not in waiting
         }
         free = self._rates.keys() - helping - self._unable
+        late: dict[bool, _Late | None] = {}
         for worker in sorted(free, key=lambda w: (w in busy, -self._rates[w], w)):
-            help = self._help_by(worker, now, early=worker in busy)
+            early = worker in busy
+            if early not in late:
+                late[early] = self._late(now, early=early)
+            found = late[early]
+            if found is None or (early and found.state.worker in self._waited_for_by(worker)):
+                continue
+            help = self._help_by(worker, found, now)
             if help is not None:
                 made.append(help)
+                late.clear()
         return made
 
-    def _help_by(self, helper: str, now: float, *, early: bool) -> Help | None:
+    def _late(self, now: float, *, early: bool) -> "_Late | None":
+        """Return the part that is expected last, and what it takes to help; None if it does not."""
         if any(state.worker not in self._rates for state in self._parts.values()):
             return None  # too early to tell
         left = self._busy_for(now)
@@ -302,48 +352,65 @@ class Tail:
             return None
         latest, part = max(giving)
         state = self._parts[part]
-        assert state.tile is not None
-        pace = self._rate(state, now)
-        if early:
-            steady = state.steady_rate()
-            if not steady or state.worker in self._waited_for_by(helper):
-                return None
-            latest = self._seconds_left(state, now, steady)
+        steady = state.steady_rate() if early else None
+        if early and steady is None:
+            return None
         first = self._first(state, now)
         depth = sum(state.depths[first:])
-        if not depth:
-            return None
+        assert state.tile is not None
         _, lines, across = state.tile.last_lines()
         if state.tile.is_rectangle:
             lines -= 1  # a part is never given away whole
         sum_nbytes = across * self.itemsize  # of a line
-        # what helpers multiply for a line, its panels of A and its sum; for all, the panels of B
-        per_line = across * depth + (2 * sum_nbytes + self.itemsize * depth) * self.work_per_byte
-        for_all = sum_nbytes * depth * self.work_per_byte
-        # both have multiplied before the sum crosses the giver's link: seconds per line
-        receiving = sum_nbytes * self.arriving.get(state.worker, 0.0)
         # the giver saves the multiplications, and has to receive the sum
         saved = across * depth - sum_nbytes * self.work_per_byte
         if saved <= 0:
             return None
-        paces = {w: rate / (per_line + rate * receiving) for w, rate in self._rates.items()}
-        begins = {w: s + OVERHEAD_SECONDS + for_all / self._rates[w] for w, s in left.items()}
-        others = {self._parts[n].worker: s for s, n in giving} | {state.worker: latest}
-        rates = {**self._rates, state.worker: pace}
-        late = [(rates[w] / saved, s) for w, s in others.items()]
-        level = _level(late, [(paces[w], s) for w, s in begins.items() if w != state.worker])
-        if early and latest < EARLY * level:
+        # what helpers multiply for a line, its panels and its sum; the panels that all lines share
+        per_line = across * depth + (2 * sum_nbytes + self.itemsize * depth) * self.work_per_byte
+        for_all = sum_nbytes * depth * self.work_per_byte
+        # both have multiplied before the sum crosses the giver's link: seconds per line
+        receiving = sum_nbytes * self.arriving.get(state.worker, 0.0)
+        paces, begins, least = {}, {}, {}
+        for worker, rate in self._rates.items():
+            room = self._room.get(worker, 0.0) - self.beside[worker]
+            if worker == state.worker or worker in self._unable or room < across:
+                continue
+            paces[worker] = rate / (per_line + rate * receiving)
+            begins[worker] = left[worker] + OVERHEAD_SECONDS + for_all / rate
+            least[worker] = max(1.0, WORTH * (OVERHEAD_SECONDS * rate + for_all) / per_line)
+        rates = {
+            self._parts[n].worker: (self._rate(self._parts[n], now) / saved, seconds)
+            for seconds, n in giving
+        }
+        if early:
+            assert steady is not None
+            seconds = self._seconds_left(state, now, steady)
+            rates[state.worker] = steady / saved, seconds
+            level = _level([*rates.values()], [(paces[w], begins[w]) for w in paces])
+            if seconds < EARLY * level:
+                return None
+            rates[state.worker] = self._rate(state, now) / saved, latest
+        return _Late(
+            state, part, first, lines, across, rates, paces, begins, least, per_line, receiving
+        )
+
+    def _help_by(self, helper: str, late: "_Late", now: float) -> Help | None:
+        if helper not in late.paces:
             return None
-        can = paces[helper] * (level - begins[helper])
+        level = late.level_with(helper)
+        pace, latest = late.rates[late.state.worker]
+        can = late.paces[helper] * (level - late.begins[helper])
         room = self._room[helper] - self.beside[helper]
-        count = int(min(can, pace * (latest - level) / saved, lines, room / across))
-        if count < 1:
+        count = int(min(can, pace * (latest - level), late.lines, room / late.across))
+        if count < late.least[helper]:
             return None
-        seconds = begins[helper] + count * per_line / self._rates[helper]
-        after = latest - count * saved / pace
-        if latest - max(after, seconds) - count * receiving < GAIN_SECONDS:
+        seconds = late.begins[helper] + count * late.per_line / self._rates[helper]
+        if latest - max(level, seconds) - count * late.receiving < GAIN_SECONDS:
             return None
-        help = Help(self._made, helper, state.worker, part, state.tile.last(count), first)
+        state = late.state
+        assert state.tile is not None
+        help = Help(self._made, helper, state.worker, late.part, state.tile.last(count), late.first)
         self._made += 1
         self.beside[helper] += help.tile.area
         state.released.append(help)
@@ -353,12 +420,17 @@ class Tail:
 
     def _busy_for(self, now: float) -> dict[str, float]:
         """Return worker -> seconds until it is done with its parts and with its helps."""
-        left = {**dict.fromkeys(self._rates, 0.0), **self._computing(now)}
-        until = [(help.helper, seconds) for help, seconds in self._helps.values()]
-        until += [(self._parts[part].worker, seconds) for part, seconds in self._back.items()]
-        for worker, seconds in until:
-            if worker in left:
-                left[worker] = max(left[worker], seconds - now)
+        own = self._computing(now)
+        left = {**dict.fromkeys(self._rates, 0.0), **own}
+        for help, _ in self._helps.values():
+            if help.helper in own:  # it begins with it after its part
+                left[help.helper] += self._seconds_of(help, help.helper)
+        for help, until in self._helps.values():
+            if help.helper in left:
+                left[help.helper] = max(left[help.helper], until - now)
+        for part, until in self._back.items():
+            worker = self._parts[part].worker
+            left[worker] = max(left[worker], until - now)
         return left
 
     def _computing(self, now: float) -> dict[str, float]:
