@@ -243,9 +243,9 @@ def main() -> None:
         with bench(options.lab) as made:
             turns = results[case] = case_of(made, case, options)
         show(case, options.lab, turns)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(results, indent=1))
     skew(results)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=1))
 
     def draw(axis: Any) -> None:
         bars(axis, {case: best(turns) for case, turns in results.items()})

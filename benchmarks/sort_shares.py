@@ -5,7 +5,8 @@
 For x ln x on 48 workers of speed 1 and 48 of 1.5 (the cluster of Cérin, Dubacq and Roch, 2006, who
 sort 5.4e8 records on it), and on two workers of 1 and 2. The makespan of each split, in whole
 units, over that of the exact one, as emulated kernels without noise take it. *FPM* knows nothing:
-DFPA measures these kernels until all finish within ε = 1e-4. No cluster. JSON, a table and a plot.
+DFPA measures these kernels until all finish within ε = 1e-4, or nothing is to be gained. No
+cluster. JSON, a table and a plot.
 """
 
 from __future__ import annotations

@@ -114,8 +114,9 @@ def test_a_worker_that_slows_down_in_the_run_gives_work_up(lab):
 def slow_down(lab, worker, cores, left, seconds):
     """Cut a quota once a run has multiplied for so many CPU-seconds."""
     process = psutil.Process(lab.worker_pid(worker))
-    before = sum(process.cpu_times()[:2])
+    before, late = sum(process.cpu_times()[:2]), time.monotonic() + 60
     while sum(process.cpu_times()[:2]) < before + seconds * cores:
+        assert time.monotonic() < late, "the run does not multiply"
         time.sleep(0.02)
     lab.set_quota(worker, left)
 

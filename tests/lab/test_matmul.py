@@ -13,6 +13,7 @@ import zarr
 from distributed import Client, Nanny, Scheduler, SpecCluster, wait
 
 import fpmdask
+from fpmdask.apps.matmul import stored as tiles
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -93,7 +94,8 @@ def test_shares_are_what_unequal_memory_has_room_for(tmp_path):
         assert (c[::50, ::50].compute() == 600).all()
 
 
-def test_a_disk_that_fills_is_said_and_loses_nothing(tmp_path, small_disk):
+def test_a_disk_that_fills_is_said_and_loses_nothing(tmp_path, small_disk, monkeypatch):
+    monkeypatch.setattr(tiles, "free_nbytes", lambda workers: 90e6)  # two tiles; one finds room
     n = 2000
     left, a = stored(tmp_path / "a", (n, 300), "f8", 500)
     right, b = stored(tmp_path / "bb", (300, n), "f8", 500)
@@ -105,7 +107,19 @@ def test_a_disk_that_fills_is_said_and_loses_nothing(tmp_path, small_disk):
         balancer = fpmdask.Balancer(client)
         with pytest.raises(OSError, match=r"(small|large) cannot write to out .* No space left"):
             balancer.matmul(a, b, out=out)
-        assert not client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.tasks])
+        until = time.monotonic() + 30
+        while client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.tasks]):
+            assert time.monotonic() < until, "tasks are left"
+            time.sleep(0.1)
+        (tile,) = zarr.open_array(out.store).attrs["fpmdask.matmul"]["done"]
+        kept = {path: path.stat().st_mtime_ns for path in (small_disk / "c").rglob("c/*/*")}
         subprocess.run(["mount", "-o", "remount,size=60m", str(small_disk)], check=True)
         balancer.matmul(a, b, out=out)
+    written = {
+        path
+        for path, when in kept.items()
+        if int(path.name) * 500 < tile[3] and path.stat().st_mtime_ns != when
+    }
+    assert kept
+    assert not written
     np.testing.assert_array_equal(out[:], expected)

@@ -99,7 +99,12 @@ def test_another_cluster_takes_up_what_a_killed_one_has_finished(tmp_path):
     script, target = tmp_path / "cluster.py", tmp_path / "out"
     script.write_text(CLUSTER)
     command = [sys.executable, str(script), str(tmp_path / "in" / "*"), str(target)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as running:
+    options = {
+        "stdout": subprocess.PIPE,
+        "start_new_session": True,
+        "env": {**os.environ, "DASK_TEMPORARY_DIRECTORY": str(tmp_path / "scratch")},
+    }
+    with subprocess.Popen(command, **options) as running:
         try:
             assert running.stdout.readline() == b"part\n"
         finally:

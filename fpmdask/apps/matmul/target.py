@@ -186,11 +186,11 @@ class Target:
         try:
             self.out[region] = block
         except OSError as error:
-            raise OSError(
-                error.errno,
+            says = (
                 f"worker {get_worker().name} cannot write to out at {self.out.store_path} "
-                f"({error}); mend this and call again: tiles that are written are kept",
-            ) from error
+                f"({error}); mend this and call again: tiles that are written are kept"
+            )
+            raise OSError(*filter(None, (error.errno, says))) from error
 
 
 def finds(out: Any, run: str) -> bool:

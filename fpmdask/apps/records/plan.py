@@ -115,6 +115,7 @@ def run_records(working: float, threads: int) -> int:
 
 def dealt(
     spans: Sequence[tuple[int, int]],
+    paths: Sequence[str],
     seen: Sequence[Sequence[str]],
     shares: Mapping[str, int],
     most: Mapping[str, int],
@@ -125,6 +126,8 @@ def dealt(
     ----------
     spans : sequence of (int, int)
         First record and end of each piece of the input, within one file; in order.
+    paths : sequence of str
+        The file of each, for the error.
     seen : sequence of sequence of str
         Who can read each.
     shares : mapping
@@ -145,7 +148,7 @@ def dealt(
 
     Examples
     --------
-    >>> dealt([(0, 100), (100, 150)], [["a", "b"], ["b"]], {"a": 100, "b": 50},
+    >>> dealt([(0, 100), (100, 150)], ["x", "y"], [["a", "b"], ["b"]], {"a": 100, "b": 50},
     ...       {"a": 60, "b": 60})
     [(0, 50, 'a'), (50, 100, 'a'), (100, 150, 'b')]
     """
@@ -156,8 +159,8 @@ def dealt(
         readers = [worker for worker in shares if worker in allowed]
         if not readers:
             raise RecordsError(
-                f"records {spans[number][0]} … {spans[number][1]} are in a file that was only on "
-                "workers that are gone"
+                f"{paths[number]} was only on workers that are gone or left out; start one that "
+                "can read it and call again: parts that are finished are taken up"
             )
         at, end = spans[number]
         for worker in readers:

@@ -93,13 +93,8 @@ class Sorting(RecordsAttempt):
             whole = sum(shares.values())
             sizes = {worker: share * again_ // max(1, whole) for worker, share in shares.items()}
         seen = [sort.seen[number] for *_, number in spans]
-        for (*_, number), there in zip(spans, seen, strict=True):
-            if not {*there} & shares.keys():
-                raise RecordsError(
-                    f"{sort.job.files[number].path} was only on workers that are gone; start one "
-                    "that can read it and call again: parts that are finished are taken up"
-                )
-        found = dealt([(first, end) for first, end, _ in spans], seen, sizes, most)
+        paths = [sort.job.files[number].path for *_, number in spans]
+        found = dealt([(first, end) for first, end, _ in spans], paths, seen, sizes, most)
         sort.runs |= {(first, end): worker for first, end, worker in found}
 
     async def _edges(

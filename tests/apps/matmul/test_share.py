@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import defaultdict
 from itertools import count
 
 import dask.array as da
@@ -136,18 +135,21 @@ async def test_a_share_that_hardly_multiplied_teaches_nothing(
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, timeout=60)
 async def test_a_panel_arrives_while_the_one_before_is_multiplied(c, s, *workers, monkeypatch):
     """Every update waits for the next panel: it would wait in vain if that came only after it."""
-    arrived, waited = defaultdict(threading.Event), []
+    arrived, waited = {}, []
     fetch, add = share.Fetcher._fetch, share._Update.add
+
+    def has_come(one, index):
+        return arrived.setdefault((one.order["part"], index), threading.Event())
 
     def fetched(self, index, *args):
         panel = fetch(self, index, *args)
-        arrived[self.order["part"], index].set()
+        has_come(self, index).set()
         return panel
 
     def added(self, progress, *args, **options):
         following = progress.panels_done + 1
         if following < len(self.order["panels"]):
-            waited.append(arrived[self.order["part"], following].wait(20))
+            waited.append(has_come(self, following).wait(20))
         add(self, progress, *args, **options)
 
     monkeypatch.setattr(share.Fetcher, "_fetch", fetched)

@@ -183,9 +183,11 @@ async def test_another_client_goes_on_where_one_was_killed(
     killed = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", CLIENT, s.address, str(tmp_path)), stdout=asyncio.subprocess.PIPE
     )
-    assert await killed.stdout.readline() == b"three are written\n"
-    killed.kill()
-    await killed.wait()
+    try:
+        assert await killed.stdout.readline() == b"three are written\n"
+    finally:
+        killed.kill()
+        await killed.wait()
     done = on_store(out).attrs[MARK]["done"]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "c" / "c").rglob("*")}
     files = {path for path in before if path.is_file()}

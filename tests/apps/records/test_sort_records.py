@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -676,15 +677,27 @@ async def test_a_file_that_only_a_lost_worker_saw_is_named(
         await asyncio.wait_for(running, 30)
 
 
-@cluster(nthreads=2)
-async def test_two_slots_per_worker_sort_two_runs_at_once(c, s, *workers, small, tmp_path):
+@cluster(workers=1)
+async def test_a_worker_of_two_slots_reads_two_runs_at_once(
+    c, s, worker, small, tmp_path, monkeypatch
+):
     written = write_records(tmp_path / "in", SIZES, seed=4)
+    both, original = threading.Barrier(2), share.read
+
+    def read(*args):
+        if not both.broken:  # one alone waits in vain, and breaks it
+            with contextlib.suppress(threading.BrokenBarrierError):
+                met.append(both.wait(3))
+        original(*args)
+
+    met = []
+    monkeypatch.setattr(share, "read", read)
     with dask.config.set({"fpmdask.slots": 2}):
         balancer = await fpmdask.Balancer(c)
         found = await balancer.sort_records(written.paths, tmp_path / "out")
+    assert met
     assert found.checksum == written.checksum
     assert found_in(tmp_path / "out") == expected(written)
-    assert sum(share["units"] for share in balancer.report.shares) == sum(SIZES)
 
 
 @cluster(workers=1)
