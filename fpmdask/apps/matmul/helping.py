@@ -76,6 +76,10 @@ class Helping:
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look()
 
+    def paused(self, part: int) -> None:
+        """Take note that a part waits for chunks that are made again."""
+        self.tail.paused(part)
+
     def waits(self, part: int) -> bool:
         """Tell whether others still multiply lines of a part."""
         return any(help.part == part for help in self.tail.open_helps)

@@ -271,6 +271,7 @@ class Product:
             for key in answer["missing"]:
                 self.helping.relays.pop(key, None)  # their owners have them, if anybody
             times = self._starts(part, answer["missing"])
+            self.helping.paused(part)
             recovering = self._recover(part, answer["missing"], times)
             self.recoveries[part] = asyncio.create_task(recovering)
         elif "unusable" in answer:

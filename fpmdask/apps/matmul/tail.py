@@ -54,6 +54,8 @@ class _Part:
     since: float = 0.0
     stalled: bool = False  # that panel has not arrived
     stalls: float = 0.0  # seconds that do not count
+    paused: bool = False  # waits for chunks that are made again, and begins that panel anew
+    pauses: float = 0.0  # seconds
     done: float = 0.0
     marks: list[tuple[float, float]] = field(default_factory=list)  # (busy, done) of panels
     released: list[Help] = field(default_factory=list)
@@ -67,8 +69,8 @@ class _Part:
 
     @property
     def busy(self) -> float:
-        """When the panel in work was begun, by a clock that stands still during stalls."""
-        return self.since - self.stalls
+        """When the panel in work was begun, by a clock that stands still meanwhile."""
+        return self.since - self.stalls - self.pauses
 
     def settle(self) -> None:
         """Find what is kept when a help is refused: the giver refuses those after it, too."""
@@ -209,6 +211,9 @@ class Tail:
         state = self._parts.get(part)
         if state is None or (state.index is not None and index < state.index):
             return
+        if state.paused:
+            state.pauses += now - state.since
+            state.since, state.paused = now, False
         if index == state.index:
             if arrived and state.stalled:
                 begun = self._begun(state, now)
@@ -222,6 +227,15 @@ class Tail:
             state.done += work
         state.index, state.since = index, now
         state.stalled = not arrived and state.worker not in self.uneven
+
+    def paused(self, part: int) -> None:
+        """Take note that a part is not computed until it is heard of again.
+
+        Nobody takes lines off it meanwhile, and how long that is says nothing of its worker.
+        """
+        state = self._parts.get(part)
+        if state is not None and state.index is not None:
+            state.paused = True
 
     def ended(self, part: int, now: float) -> list[Help]:
         """Take note that a part is finished; return the helps that nobody waits for any more."""
@@ -346,6 +360,7 @@ class Tail:
             if state.index is not None
             and state.index < len(state.depths)
             and state.tile is not None
+            and not state.paused
             and not (early and state.worker in self.uneven)
         ]
         if not giving:
@@ -468,6 +483,8 @@ class Tail:
 
     def _begun(self, state: _Part, now: float) -> float:
         """Return since when the panel in work counts as multiplied."""
+        if state.paused:
+            return now
         if not state.stalled:
             return state.since
         return min(now, state.since + STEADY_SECONDS - state.stalls)

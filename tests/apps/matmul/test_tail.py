@@ -311,6 +311,25 @@ def test_a_stall_says_nothing_of_a_workers_speed():
     assert half_way(3.0, uneven={"stalled"}) != plain
 
 
+def test_a_part_that_waits_for_lost_chunks_is_left_alone_and_not_slower_for_it():
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    for part, worker in enumerate(("waits", "other", "done")):
+        tail.began(part, worker, Tile(0, 0, 100, 100), depths=[10] * 20)
+        for panel in range(6):
+            tail.reached(part, panel, now=float(panel))
+    tail.ended(2, now=5.5)
+    tail.paused(0)
+    (help,) = tail.helps(15.0)
+    assert help.giver == "other"
+    assert tail._seconds_left(tail._parts[0], 15.0) == pytest.approx(15.0)
+    tail.reached(0, 5, now=25.0, arrived=False)
+    tail.reached(0, 5, now=25.0)
+    assert tail._seconds_left(tail._parts[0], 25.5) == pytest.approx(14.5)
+    for panel in range(6, 11):
+        tail.reached(0, panel, now=20.0 + panel)
+    assert tail._parts[0].steady_rate() == pytest.approx(1e5)
+
+
 def stalling(stalls, work):
     """Two parts of 20 panels; the first one's are waited for, and multiplied, for so long each."""
     tail, now = Tail(itemsize=8, work_per_byte=0.0), 0.0
