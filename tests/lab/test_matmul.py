@@ -14,6 +14,7 @@ from distributed import Client, Nanny, Scheduler, SpecCluster, wait
 
 import fpmdask
 from fpmdask.apps.matmul import stored as tiles
+from tests.resident import peak
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -33,13 +34,6 @@ def processes(*limits):
     ):
         client.wait_for_workers(2)
         yield client
-
-
-def resident(dask_worker):
-    """Task: most bytes that the worker's process has had in memory."""
-    with open("/proc/self/status") as status:
-        (line,) = [line for line in status if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024
 
 
 def counted(dask_scheduler):
@@ -69,7 +63,7 @@ def test_matrices_larger_than_the_clusters_memory_multiply(tmp_path):
         c = fpmdask.Balancer(client).matmul(a, b, out=out)
         assert c.shape == (n, n)
         assert client.run(os.getpid) == pids  # none was started again
-        assert max(client.run(resident).values()) < 0.95 * limit
+        assert max(client.run(peak).values()) < 0.95 * limit
     whole = right[:]
     for row in range(0, n, 1000):
         np.testing.assert_array_equal(out[row : row + 1000], left[row : row + 1000] @ whole)
@@ -89,8 +83,8 @@ def test_shares_are_what_unequal_memory_has_room_for(tmp_path):
         bytes_of = {share["worker"]: share["nbytes"] for share in balancer.report.shares}
         assert sum(bytes_of.values()) == c.nbytes
         assert 0 < bytes_of["small"] < 0.4 * c.nbytes
-        (peak,) = [peak for at, peak in client.run(resident).items() if at not in where]
-        assert peak < 0.95 * limit
+        (most,) = [most for at, most in client.run(peak).items() if at not in where]
+        assert most < 0.95 * limit
         assert (c[::50, ::50].compute() == 600).all()
 
 

@@ -14,6 +14,7 @@ from distributed import Client, LocalCluster
 import fpmdask
 from fpmdask.errors import RecordsError
 from fpmdask.records import verify, write_records
+from tests.resident import peak
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -29,13 +30,6 @@ def processes(**options):
         yield client
 
 
-def resident(dask_worker):
-    """Task: most bytes that the worker's process has had in memory."""
-    with open("/proc/self/status") as status:
-        (line,) = [line for line in status if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024
-
-
 def test_four_times_the_clusters_memory_is_sorted_within_it(tmp_path):
     limit = 250_000_000
     written = write_records(tmp_path / "in", [10_000_000, 4_000_000, 6_000_000], kind="skewed")
@@ -43,7 +37,7 @@ def test_four_times_the_clusters_memory_is_sorted_within_it(tmp_path):
         balancer = fpmdask.Balancer(client)
         found = balancer.sort_records(tmp_path / "in" / "*", tmp_path / "out", checksum=False)
         assert found.records * 100 >= 4 * 2 * limit
-        assert max(client.run(resident).values()) < 0.85 * limit
+        assert max(client.run(peak).values()) < 0.85 * limit
         assert not balancer.report.left_out
         for share in balancer.report.shares:
             assert share["nbytes_spilled"] > 0.8 * share["records_read"] * 100

@@ -13,16 +13,11 @@ from fpmdask.apps.matmul.arrays import check
 from fpmdask.apps.matmul.kernel import PanelUpdate, panel_depth
 from fpmdask.apps.matmul.plan import panels
 from fpmdask.timing import WorkerContext
+from tests.resident import peak, status
 
 # Python's objects, messages, what malloc keeps: less than a panel, and nothing that grows.
 SLACK = 3 << 20
 N = 3900
-
-
-def status(name):
-    """Return a field of this process's memory in bytes."""
-    line = next(s for s in Path("/proc/self/status").read_text().splitlines() if s.startswith(name))
-    return int(line.split()[1]) << 10
 
 
 def warm_up():
@@ -35,10 +30,6 @@ def reset():
     """Let the peak begin anew; return what is resident now."""
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
-
-
-def peak():
-    return status("VmHWM")
 
 
 @pytest.mark.lab  # whole processes are measured
