@@ -41,23 +41,28 @@ def counted(dask_scheduler):
     return [worker.memory.optimistic for worker in dask_scheduler.workers.values()]
 
 
-def stored(path, shape, dtype="f4", chunks=1000):
+def stored(path, shape, dtype="f4", chunks=(1000, 1000)):
     """Return a matrix of small whole numbers in a Zarr array, and that array's dask array."""
-    made = zarr.create_array(
-        str(path), shape=shape, chunks=(chunks, chunks), dtype=dtype, compressors=None
-    )
+    made = zarr.create_array(str(path), shape=shape, chunks=chunks, dtype=dtype, compressors=None)
     made[:] = np.random.default_rng(len(str(path))).integers(-9, 9, shape)
     return made, da.from_zarr(made)
 
 
-def test_matrices_larger_than_the_clusters_memory_multiply(tmp_path):
-    limit, n = 320_000_000, 13_000
-    left, a = stored(tmp_path / "a", (n, 600))
-    right, b = stored(tmp_path / "bb", (600, n))
+@pytest.mark.parametrize(
+    ("n", "inner", "chunk", "deep"),
+    [
+        (13_000, 600, 1000, 600),
+        pytest.param(2000, 42_000, 250, 2100, marks=pytest.mark.thorough),
+    ],
+)
+def test_matrices_larger_than_the_clusters_memory_multiply(tmp_path, n, inner, chunk, deep):
+    limit = 320_000_000
+    left, a = stored(tmp_path / "a", (n, inner), chunks=(chunk, deep))
+    right, b = stored(tmp_path / "bb", (inner, n), chunks=(deep, chunk))
     out = zarr.create_array(
-        str(tmp_path / "c"), shape=(n, n), chunks=(1000, 1000), dtype="f4", compressors=None
+        str(tmp_path / "c"), shape=(n, n), chunks=(chunk, chunk), dtype="f4", compressors=None
     )
-    assert a.nbytes + b.nbytes + out.nbytes > 2 * limit
+    assert max(a.nbytes + b.nbytes, out.nbytes) > 2 * limit
     with processes(limit, limit) as client:
         pids = client.run(os.getpid)
         c = fpmdask.Balancer(client).matmul(a, b, out=out)
@@ -91,8 +96,8 @@ def test_shares_are_what_unequal_memory_has_room_for(tmp_path):
 def test_a_disk_that_fills_is_said_and_loses_nothing(tmp_path, small_disk, monkeypatch):
     monkeypatch.setattr(tiles, "free_nbytes", lambda workers: 90e6)  # two tiles; one finds room
     n = 2000
-    left, a = stored(tmp_path / "a", (n, 300), "f8", 500)
-    right, b = stored(tmp_path / "bb", (300, n), "f8", 500)
+    left, a = stored(tmp_path / "a", (n, 300), "f8", (500, 300))
+    right, b = stored(tmp_path / "bb", (300, n), "f8", (300, 500))
     expected = left[:] @ right[:]
     out = zarr.create_array(
         str(small_disk / "c"), shape=(n, n), chunks=(500, 500), dtype="f8", compressors=None

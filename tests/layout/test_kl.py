@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fpmdask.errors import PartitionError
-from fpmdask.layout import br, kl
+from fpmdask.layout import br, fpm_kl, kl
+from fpmdask.models import SurfaceModel
 from tests.conformance import check_layout
 
 ORACLES = json.loads((Path(__file__).parents[1] / "oracles.json").read_text("utf-8"))
@@ -51,7 +52,12 @@ def test_workers_are_placed_row_by_row_and_shares_follow_speeds():
         assert (found.left == 0) == (j == 0)
 
 
-def test_every_side_is_within_one_block_of_the_exact_one():
+def constant_fpm_kl(speeds, shape, grid):
+    return fpm_kl([SurfaceModel.from_points([10], [10], [100 / s]) for s in speeds], shape, grid)
+
+
+@pytest.mark.parametrize("made", [kl, constant_fpm_kl])
+def test_every_side_is_within_one_block_of_the_exact_one(made):
     rng = np.random.default_rng(9)
     for _ in range(100):
         grid = tuple(rng.integers(1, 6, 2).tolist())
@@ -60,7 +66,7 @@ def test_every_side_is_within_one_block_of_the_exact_one():
         speeds = 10 ** rng.uniform(0, 1.5, grid)
         widths = speeds.sum(axis=0) / speeds.sum() * shape[1]
         heights = speeds / speeds.sum(axis=0) * shape[0]
-        for worker, found in enumerate(kl(speeds.ravel(), shape, grid).rectangles):
+        for worker, found in enumerate(made(speeds.ravel(), shape, grid).rectangles):
             i, j = divmod(worker, grid[1])
             if found.height:
                 assert abs(found.height - heights[i, j]) <= 1 + 1e-9

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpmdask.errors import PartitionError
-from fpmdask.layout import br, columns, fpm_br, kl, rows
+from fpmdask.layout import br, columns, fpm_br, kl, nrrp, rows
 from fpmdask.models import ConstantModel
 from fpmdask.partition import geometric
 from tests.conformance import check_layout
@@ -67,7 +67,7 @@ def test_every_side_is_within_one_block_of_the_exact_one(speeds, more, wider, ma
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
-@given(st.data(), speeds, sides, sides, st.sampled_from([br, constant_fpm_br, rows]))
+@given(st.data(), speeds, sides, sides, st.sampled_from([br, constant_fpm_br, nrrp, rows]))
 def test_limits_hold_and_those_with_room_are_met(data, speeds, down, across, layout):
     blocks = down * across
     limit = st.one_of(st.none(), st.integers(0, blocks))

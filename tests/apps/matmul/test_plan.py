@@ -340,6 +340,10 @@ def test_any_tiles_cover_the_product_after_any_losses(shape, weights, data):
     assert taken in LAYOUTS[1:]
     plan = PartsPlan(tiles, by_rows=taken == "rows")
     assert plan.elements == shape[0] * shape[1]
+    if taken == "columns":  # c of p workers' columns make c · (p - c + 1) chunks at most
+        downs, rights = cuts(tile for own in tiles.values() for tile in own)
+        busy = sum(map(bool, tiles.values()))
+        assert len(downs) - 1 + len(rights) - 1 <= busy + 1
     living = list(workers)
     while len(living) > 1 and data.draw(st.booleans()):
         for part in plan.assign():
