@@ -56,7 +56,7 @@ class CommonFunction:
         self._brinks = steep & (run <= math.log(near))
         self._rise = np.append(np.diff(self._y), 1.0)
         self._run = np.where(self._brinks, 0.0, run)
-        # Where a steep piece is entered: its middle halves the doubt about the cliff in it.
+        # Where a steep piece is entered: around its middle, for the cliff may be anywhere in it.
         self._middle = np.where(steep & ~self._brinks, run / 2, np.nan)
         # A plateau or a cliff at an end says nothing of what is beyond; a power from 1 to 2 does.
         ends = np.clip(slopes, 1.0, 2.0) if slopes.size else np.ones(1)
@@ -92,6 +92,20 @@ class CommonFunction:
         found = np.where(at == x.size - 1, x[-1] + (logs - y[-1]) / self._last, found)
         return np.where(wanted > 0, np.exp(np.minimum(found, 700.0)), 0.0)
 
+    def apart(self, units: FloatArray, speeds: FloatArray) -> FloatArray:
+        """Return the same units in all, but workers sent to the middle of one steep piece apart.
+
+        Of k of them each tries another place, so that the doubt about the cliff is k + 1 times
+        as small after it.
+        """
+        found = units.copy()
+        for at in np.flatnonzero(np.isfinite(self._middle)):
+            low, middle = np.exp(self._x[at] + np.array([0.0, self._middle[at]]))
+            inside = np.flatnonzero(np.isclose(units, middle, rtol=1e-9))
+            places = 2.0 * np.arange(1, inside.size + 1) / (inside.size + 1) - 1.0
+            found[inside[np.argsort(speeds[inside])]] += places * (middle - low)
+        return found
+
 
 class Batches:
     """Partition batch after batch among workers, learning speeds and complexity from the times.
@@ -114,16 +128,16 @@ class Batches:
     -----
     Worker i takes T = f(n) / k_i for n units, with one function f for all. The cost C = T·k_i of
     every share is recorded at its size; f is interpolated between (on logarithmic axes, where
-    powers are straight lines), and the next distribution is that of `by_complexity`, whose
-    search for T is dichotomic. The paper leaves open, and here is so:
+    powers are straight lines), and the next distribution is that of `by_complexity`, which
+    searches for T between bounds. The paper leaves open, and here is so:
 
     1. A size that comes again keeps the geometric mean of its costs. Sizes within 2 % are one,
        unless their costs differ by half: then there is a cliff between them.
     2. Costs that decrease with the size are pooled (adjacent violators, weighted, in logarithms).
     3. Beyond the sizes seen, the slope at the end is kept, between 1 and 2.
-    4. A piece whose cost rises faster than the size's 8th power is a cliff: whoever gets into it
-       tries its middle, until its ends are within 2 % or six batches are over; then nobody is sent
-       beyond.
+    4. A piece whose cost rises faster than the size's 8th power is a cliff: those who get into it
+       try places around its middle, until its ends are within 2 % or six batches are over; then
+       nobody is sent beyond. One worker alone halves the doubt with each batch.
     5. The speeds are the means, over all batches, of what f says they are: noise averages out.
        Times that say a speed other by half than the worker's others are left out; after two in a
        row the speed has changed, and those before are forgotten.
@@ -194,6 +208,7 @@ class Batches:
         else:
             speeds, within = self._speeds, self._function.units_within
             shares = levelled(total, lambda seconds: within(seconds * speeds))
+            shares = self._function.apart(shares, speeds)
             models = [AnalyticModel(self._function, speed) for speed in speeds]
             self._asked = integral(shares, total, models)
         return self._asked.copy()
@@ -253,7 +268,7 @@ class Batches:
         apart[0, ~told.any(0)] = 0.0
         # one even batch has told the speeds already
         for _ in range(_FITS if self._given or len(sizes) > 1 else 0):
-            apart[told] = np.interp(x, *_points(x, t + logs[worker])) - t - logs[worker]
+            apart[told] = _apart(x, t + logs[worker], *_points(x, t + logs[worker]))
             # what is beyond a cliff for one and not for another says nothing of speeds; where most
             # of a worker's times are as far apart, they do
             usual = np.abs(apart - np.nanmedian(apart, axis=0)) < math.log(CLIFF)
@@ -263,7 +278,7 @@ class Batches:
         units, costs = _points(x, t + logs[worker])
         near = NEAR if len(sizes) < EXPLORING else math.inf
         self._function = CommonFunction(units, costs, near)
-        apart[told] = np.interp(x, units, costs) - t - logs[worker]
+        apart[told] = _apart(x, t + logs[worker], units, costs)
         return apart
 
     def _forgets(self, apart: FloatArray) -> bool:
@@ -278,6 +293,22 @@ class Batches:
                 self._since[worker] = batches[-LATEST]
                 found = True
         return found
+
+
+def _apart(x: FloatArray, y: FloatArray, units: FloatArray, costs: FloatArray) -> FloatArray:
+    """Return how far the function through points is from measurements, all as logarithms.
+
+    A measured size is within a steep piece only where it is one with sizes beside it: it is on that
+    side of the cliff which its cost says.
+    """
+    found = np.interp(x, units, costs)
+    if units.size > 1:
+        at = np.clip(np.searchsorted(units, x), 1, units.size - 1)
+        low, high = costs[at - 1], costs[at]
+        steep = (high - low > STEEP * (units[at] - units[at - 1])) & (x > units[at - 1])
+        nearer = np.where(y - low < high - y, low, high)
+        found = np.where(steep & (x < units[at]), nearer, found)
+    return np.asarray(found - y)
 
 
 def _points(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:

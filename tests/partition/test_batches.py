@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fpmdask.errors import PartitionError
-from fpmdask.partition import Batches, by_complexity
+from fpmdask.models import AnalyticModel
+from fpmdask.partition import Batches, by_complexity, integral
 
 
 def cliff(at):
@@ -15,14 +16,16 @@ COMPLEXITIES = {
     "n": lambda x: 1.0 * x,
     "n log n": lambda x: x * np.log(np.maximum(x, 2.0)),
     "n²": lambda x: 1.0 * x**2,
-    "cliff": cliff(90_000),
+    "cliff": cliff(70_000),
 }
 
 
 def simulated(complexity, speeds, units, batches, noise=0.0, seed=0):
     """Return the makespan of each batch over the oracle's."""
     random = np.random.default_rng(seed)
-    best = (complexity(by_complexity(units, speeds, complexity)) / speeds).max()
+    models = [AnalyticModel(complexity, speed) for speed in speeds]
+    oracle = integral(by_complexity(units, speeds, complexity), units, models)
+    best = (complexity(oracle.astype(float)) / speeds).max()
     learning, ratios = Batches(len(speeds)), []
     for _ in range(batches):
         sizes = learning.ask(units)
@@ -45,7 +48,7 @@ def test_the_seventh_batch_is_near_the_oracle(name, workers):
         np.testing.assert_allclose(learning.speeds, speeds / 4.0, rtol=0.01)
 
 
-@pytest.mark.parametrize("name", ["n", "n log n", "n²"])
+@pytest.mark.parametrize("name", COMPLEXITIES)
 def test_noise_averages_out(name):
     """With 5 % noise per time the median of 15 seeds is within 5 % after six batches."""
     speeds = np.linspace(1.0, 4.0, 6)
@@ -57,18 +60,43 @@ def test_noise_averages_out(name):
     assert max(last) < 1.12
 
 
+def test_a_size_that_comes_again_costs_the_geometric_mean():
+    learning = Batches(2)
+    for seconds in (10.0, 12.1):
+        np.testing.assert_array_equal(learning.ask(1000), [500, 500])
+        learning.tell([seconds, seconds])
+    assert learning.complexity(500.0) == pytest.approx(11.0)
+
+
 @pytest.mark.parametrize("at", [60_000, 75_000])
 @pytest.mark.parametrize("workers", [2, 6])
 def test_cliffs_in_the_way_are_halved_in(at, workers):
-    """The oracle's share lies at the cliff: within 3 % of it after six batches, 6 % with noise."""
+    """The oracle's share lies at the cliff: within 2 % of it after six batches, 5 % with noise."""
     speeds = np.linspace(1.0, 4.0, workers)
 
     def last(noise, seed):
         found, _ = simulated(cliff(at), speeds, 50_000 * workers, 7, noise=noise, seed=seed)
         return found[6]
 
-    assert last(0.0, 0) < 1.03
-    assert np.median([last(0.05, seed) for seed in range(7)]) < 1.06
+    assert last(0.0, 0) < 1.02
+    assert np.median([last(0.05, seed) for seed in range(7)]) < 1.05
+
+
+def test_a_cliff_that_was_found_is_not_forgotten():
+    """Sizes beside it that are taken for one are not taken for a worker that has become slower."""
+    speeds = np.linspace(1.0, 4.0, 6)
+    ratios, _ = simulated(cliff(77_000), speeds, 300_000, 7)
+    assert ratios[6] < 1.02
+
+
+def test_workers_at_one_cliff_try_several_places():
+    speeds, learning = np.array([1.0, 1.0, 4.0, 4.0, 4.0]), Batches(5)
+    for _ in range(3):
+        sizes = learning.ask(100_000)
+        learning.tell(cliff(24_000)(sizes.astype(float)) / speeds)
+    sizes = learning.ask(100_000)
+    assert len(set(sizes[2:])) == 3
+    assert sizes.sum() == 100_000
 
 
 def after(learning, complexity, speeds, batches, noise=0.0, seed=0):
