@@ -8,7 +8,8 @@ sorts by key and writes Parquet, on the same `hcl6` (by tasks and by p2p, 24 par
 DuckDB do the same in one process that nothing throttles, on all of this machine's cores. *Ours*
 writes sorted record files, with and without their checksums. The *floor* is what the workers need,
 all at once, to read their shares, sort the keys, bring the records into order and write them, and
-the bytes that came over links at the speed measured of them. Rows and bytes of records per second.
+the bytes that came over links at the speed measured of them. Rows and bytes of records per second,
+and the phases of each worker.
 Needs ``pip install -e ".[peers]"``. JSON, a table and a plot.
 """
 
@@ -37,6 +38,7 @@ from fpmdask.records import verify, write_records
 from fpmdask.records.format import RECORD_NBYTES, order
 
 PARTITIONS = 24
+PHASES = ("read", "sort", "gather", "count", "exchange", "merge", "write")
 
 POLARS = """
 import sys, numpy as np, polars as pl
@@ -201,6 +203,20 @@ def main() -> None:
         seconds = float(statistics.median(turn["seconds"] for turn in some))
         rows.append([way, seconds, records / seconds / 1e6, records / seconds / 1e4])
     table(f"{records} records, hcl6", ["way", "s", "M rows/s", "MB/s"], rows)
+    table(
+        f"ours in {middle['seconds']:.2f} s, of which the sort {middle['phases']['sort']:.2f} s",
+        ["worker", "records", *(f"{name} s" for name in PHASES), "idle s", "CPU s"],
+        [
+            [
+                share["worker"],
+                share["units"],
+                *(share["phases"].get(name, 0.0) for name in PHASES),
+                middle["phases"]["sort"] - share["seconds"],
+                share["cpu_seconds"]["process"],
+            ]
+            for share in middle["shares"]
+        ],
+    )
     whole = least["alone"] + least["exchange"]
     print(
         f"floor: read, sort, gather, write {least['alone']:.2f} s, exchange "

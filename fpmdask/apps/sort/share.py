@@ -88,14 +88,10 @@ class _Share:
             self.space.offered[run_key(self.attempt, number)] = run.reshape(1, -1)
             for what, along in self._along(number).items():
                 self.space.offered[run_key(self.attempt, number, what)] = along.reshape(1, -1)
-        turn, of = self.order["turn"]
-        samples = [
-            sampled(run, self.order["samples"], place_of(turn, of, n, len(runs)))
-            for n, run in enumerate(runs)
-        ]
+        samples = self._timed("sample", partial(self._sampled, runs))
         self._say(
             sizes=[run.size for run in runs],
-            samples=[sample.tobytes() for sample in samples],
+            samples=samples,
             seconds=self.seconds["sort"],
         )
         with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
@@ -217,6 +213,14 @@ class _Share:
             at += piece.size
         edges = [0, *accumulate(run.size for run in runs)]
         return [positions[low:high] for low, high in pairwise(edges)]
+
+    def _sampled(self, runs: Sequence[np.ndarray]) -> list[bytes]:
+        """Return samples of each run, packed."""
+        turn, of = self.order["turn"]
+        return [
+            sampled(run, self.order["samples"], place_of(turn, of, n, len(runs))).tobytes()
+            for n, run in enumerate(runs)
+        ]
 
     def _chunks(self, wanted: Sequence[Any]) -> dict[Any, Any]:
         async def look() -> dict[Any, Any]:
