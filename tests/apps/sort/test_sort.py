@@ -17,7 +17,7 @@ import fpmdask
 from fpmdask.apps.sort import attempt, run, share, shares
 from fpmdask.apps.sort.attempt import Attempt
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
-from tests.eventually import nothing_left
+from tests.eventually import nothing_left, until
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 RANDOM = np.random.default_rng(0)
@@ -38,9 +38,11 @@ ARRAYS = {
     "deltas": RANDOM.integers(-99, 99, 300).astype("m8[s]"),
     "bytes": np.array([b"b", b"abc", b"", b"zz"] * 50),
     "text": np.array(["b", "äbc", "", "zz"] * 50, "U8"),
+    "complex and not": np.array([1 + 2j, np.nan, complex(0, np.nan), 1 - 1j, -0.0] * 60),
     "one": np.array([3.0]),
     "two": np.array([2, 1]),
 }
+NUMBERS = [*np.typecodes["AllInteger"], *"efdgFDG?", ">i4", ">u8", ">f8", ">c16"]
 
 
 def cluster(workers=3, nthreads=1, **options):
@@ -62,6 +64,24 @@ async def test_arrays_sort_as_in_numpy(c, s, *workers):
             assert found.shape == values.shape
         del found, x
     await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_every_kind_of_number_sorts_as_in_numpy(c, s, *workers):
+    """Chunks without keys are among those with some."""
+    balancer = await fpmdask.Balancer(c)
+    for name in NUMBERS:
+        values = (RANDOM.random(301) * 99 - 30).astype("f8").astype(name)
+        if values.dtype.kind == "c":
+            values += (1j * RANDOM.integers(0, 9, 301)).astype(name)
+        x = c.persist(da.from_array(values, chunks=((0, 100, 0, 0, 200, 1, 0),)))
+        found = await balancer.sort(x)
+        assert found.dtype == np.sort(values).dtype, name
+        np.testing.assert_array_equal(await c.compute(found), np.sort(values), name)
+        at = await c.compute(await balancer.argsort(x))
+        np.testing.assert_array_equal(np.sort(at), np.arange(301), name)
+        np.testing.assert_array_equal(values[at], np.sort(values), name)
 
 
 @pytest.mark.parametrize("channels", [True, False])
@@ -150,10 +170,16 @@ async def test_named_workers_only(c, s, *workers):
     np.testing.assert_array_equal(await c.compute(found), np.sort(values))
 
 
-@pytest.mark.parametrize("step", ["sort", "count", "exchange", "publish"])
+@pytest.mark.parametrize("step", ["measure", "sort", "count", "exchange", "publish"])
 @cluster()
-async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(c, s, *workers, step):
+async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(
+    c, s, *workers, step, monkeypatch
+):
     reached = asyncio.Event()
+    if step == "measure":
+        monkeypatch.setattr(run, "FEW", 0)
+        long = replace(run.ROUGH, min_seconds=0.3, budget_seconds=0.5)
+        monkeypatch.setattr(run, "ROUGH", long)
 
     def progress(event):
         if event["event"] == "step" and event["step"] == step and event["attempt"] == 0:
@@ -163,10 +189,14 @@ async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(c, s, *wo
     x = c.persist(da.random.default_rng(1).random(200_000, chunks=10_000))
     expected = np.sort(await c.compute(x))
     running = asyncio.ensure_future(balancer.sort(x))
-    await reached.wait()
+    if step == "measure":  # there is no event where it begins
+        await until(lambda: workers[1].state.executing)
+    else:
+        await reached.wait()
     await workers[1].close(timeout=1)
     found = await asyncio.wait_for(running, 30)
     np.testing.assert_array_equal(await c.compute(found), expected)
+    assert bool(balancer.report.rounds) == (step == "measure")
     del found, x, running
     await nothing_left(s)
 
@@ -238,7 +268,7 @@ async def test_lost_chunks_are_named(c, s, *workers):
         await balancer.sort(x)
 
 
-@pytest.mark.parametrize("step", ["sort", "count"])
+@pytest.mark.parametrize("step", ["sort", "count", "exchange"])
 @cluster()
 async def test_the_only_copy_that_is_lost_on_the_way_is_named(c, s, *workers, step):
     lost = asyncio.Event()
