@@ -29,7 +29,7 @@ from typing import Any
 
 import dask
 import numpy as np
-from dfpa_matmul_parts.bench import Bench, bars, bench, figure, table
+from dfpa_matmul_parts.bench import Bench, bars, bench, figure, phases_table, table
 from distributed import wait
 
 from fpmdask.apps.records.kernel import gather
@@ -203,20 +203,8 @@ def main() -> None:
         seconds = float(statistics.median(turn["seconds"] for turn in some))
         rows.append([way, seconds, records / seconds / 1e6, records / seconds / 1e4])
     table(f"{records} records, hcl6", ["way", "s", "M rows/s", "MB/s"], rows)
-    table(
-        f"ours in {middle['seconds']:.2f} s, of which the sort {middle['phases']['sort']:.2f} s",
-        ["worker", "records", *(f"{name} s" for name in PHASES), "idle s", "CPU s"],
-        [
-            [
-                share["worker"],
-                share["units"],
-                *(share["phases"].get(name, 0.0) for name in PHASES),
-                middle["phases"]["sort"] - share["seconds"],
-                share["cpu_seconds"]["process"],
-            ]
-            for share in middle["shares"]
-        ],
-    )
+    title = f"ours in {middle['seconds']:.2f} s, of which the sort {middle['phases']['sort']:.2f} s"
+    phases_table(title, middle, PHASES)
     whole = least["alone"] + least["exchange"]
     print(
         f"floor: read, sort, gather, write {least['alone']:.2f} s, exchange "

@@ -4,14 +4,13 @@
         [--partitions 12 24 48] [--methods tasks p2p] [--repeats 3] [--rows [--columns 0]]
 
 A case is the number of keys, their dtype, and uniform, zipf, equal (all the same) or most (95 % one
-value; these two, by default, without Dask). Dask sorts a data frame of one column, its partitions
-in memory, by tasks and by p2p, in three partition counts; the best counts. *Ours* measures the
-workers, *known* goes by the models that are there then. With `--rows`, ours is
-`Balancer.sort_values` of Dask's frame, and both have so many columns more. All results are checked:
-in order, and with the sum of the keys' bits. CPU-seconds, the largest resident memory of each
-worker, summed up, and the bytes that their network interfaces receive are beside the seconds; so is
-the time of other keys over that of uniform ones (at most 1.3 is wanted). Needs ``pip install -e
-".[peers]"``. JSON, a table and a plot.
+value). Dask sorts a data frame of one column, its partitions in memory, by tasks and by p2p, in
+three partition counts; the best counts. *Ours* measures the workers, *known* goes by the models
+that are there then. With `--rows`, ours is `Balancer.sort_values` of Dask's frame, and both have so
+many columns more. All results are checked: in order, and with the sum of the keys' bits.
+CPU-seconds, the largest resident memory of each worker, summed up, and the bytes that their network
+interfaces receive are beside the seconds; so is the time of other keys over that of uniform ones
+(at most 1.3 is wanted). Needs ``pip install -e ".[peers]"``. JSON, a table and a plot.
 """
 
 from __future__ import annotations
@@ -33,14 +32,16 @@ from dfpa_matmul_parts.bench import Bench, Target, bars, bench, figure, table
 from distributed import futures_of, wait
 from matmul_against_dask import peak_of, usage
 
-DEFAULT = tuple(
-    f"{count}:{dtype}:{kind}"
-    for count in ("24e6", "96e6")
-    for dtype in ("f8", "i8")
-    for kind in ("uniform", "zipf")
+DEFAULT = (
+    *(
+        f"{count}:{dtype}:{kind}"
+        for count in ("24e6", "96e6")
+        for dtype in ("f8", "i8")
+        for kind in ("uniform", "zipf")
+    ),
+    "24e6:f8:equal",
+    "24e6:f8:most",
 )
-# without Dask: only how long they take beside uniform ones
-SKEWED = ("24e6:f8:equal", "24e6:f8:most")
 CHUNKS = 24
 
 
@@ -171,7 +172,7 @@ def case_of(made: Bench, case: str, options: argparse.Namespace) -> list[dict[st
         for kind in ("ours" if not repeat else "known", "known"):
             turns.append(by_us(made, given, kind, sums))
             print(f"  {case} {kind}: {turns[-1]['seconds']:.2f} s", flush=True)
-        if repeat < options.dask_repeats and case not in SKEWED:
+        if repeat < options.dask_repeats:
             for method in options.methods:
                 for partitions in options.partitions:
                     turns.append(by_dask(made, x, partitions, method, columns, sums))
@@ -229,7 +230,7 @@ def best(turns: list[dict[str, Any]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", nargs="+", default=(*DEFAULT, *SKEWED))
+    parser.add_argument("--cases", nargs="+", default=DEFAULT)
     parser.add_argument("--lab", default="hcl6")
     parser.add_argument("--partitions", nargs="+", type=int, default=(12, 24, 48))
     parser.add_argument("--methods", nargs="+", default=("tasks", "p2p"))

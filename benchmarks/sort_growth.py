@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from dfpa_matmul_parts import data
-from dfpa_matmul_parts.bench import Bench, bars, bench, figure, table
+from dfpa_matmul_parts.bench import Bench, bars, bench, figure, phases_table, table
 from distributed import Client
 from matmul_growth import definition
 from sort_against_dask import inputs
@@ -69,8 +69,8 @@ def light(units: float, repeats: int) -> dict[str, Any]:
         turn = several(made, units, repeats)
         counts = {share["worker"]: int(share["units"]) for share in turn["shares"]}
         # the kernel sorts one of so many keys
-        units = {name: SAMPLE * count for name, count in counts.items()}
-        took = made.measure(units, ("sort.local", {"dtype": "<f8"}), POLICY)
+        timed = {name: SAMPLE * count for name, count in counts.items()}
+        took = made.measure(timed, ("sort.local", {"dtype": "<f8"}), POLICY)
         square = np.ones((2048, 2048))
         made.balancer.matmul(square, square)
         report = made.balancer.report
@@ -83,18 +83,7 @@ def light(units: float, repeats: int) -> dict[str, Any]:
     )
     turn |= {"sorting": turn["units"] / speed, "exchange": exchange}
     turn["efficiency"] = (turn["sorting"] + exchange) / turn["seconds"]
-    rows = [
-        [
-            share["worker"],
-            share["units"],
-            *(share["phases"].get(name, 0.0) for name in PHASES),
-            turn["phases"]["sort"] - share["seconds"],
-            share["cpu_seconds"]["process"],
-        ]
-        for share in turn["shares"]
-    ]
-    head = ["worker", "keys", *(f"{name} s" for name in PHASES), "idle s", "CPU s"]
-    table(f"{turn['units']:.3g} float64 in {turn['seconds']:.2f} s", head, rows)
+    phases_table(f"{turn['units']:.3g} float64 in {turn['seconds']:.2f} s", turn, PHASES)
     print(
         f"sorting once {turn['sorting']:.2f} s, exchange {exchange:.2f} s: "
         f"{turn['efficiency']:.2f} of that, wanted >= 0.6: {turn['efficiency'] >= 0.6}"
@@ -148,10 +137,10 @@ def cut() -> dict[str, float]:
     """
     keys = np.random.default_rng(0).random(8_000_000)
     places = [keys.size * n // 11 for n in range(1, 11)]
-    threads = ThreadPoolExecutor(2)
 
     def both(x: np.ndarray) -> None:
-        list(threads.map(np.ndarray.sort, (x, other)))
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(np.ndarray.sort, (x, other)))
 
     ways: dict[str, Callable[[np.ndarray], object]] = {
         "sort": np.ndarray.sort,

@@ -252,6 +252,21 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Non
     print(end="", flush=True)
 
 
+def phases_table(title: str, turn: Mapping[str, Any], phases: Sequence[str]) -> None:
+    """Print the seconds that each worker of a sort spent in its phases, idle, and on a CPU."""
+    rows = [
+        [
+            share["worker"],
+            share["units"],
+            *(share["phases"].get(name, 0.0) for name in phases),
+            turn["phases"]["sort"] - share["seconds"],
+            share["cpu_seconds"]["process"],
+        ]
+        for share in turn["shares"]
+    ]
+    table(title, ["worker", "units", *(f"{name} s" for name in phases), "idle s", "CPU s"], rows)
+
+
 def _shown(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else str(value)
 

@@ -92,11 +92,11 @@ class CommonFunction:
         found = np.where(at == x.size - 1, x[-1] + (logs - y[-1]) / self._last, found)
         return np.where(wanted > 0, np.exp(np.minimum(found, 700.0)), 0.0)
 
-    def apart(self, units: FloatArray, speeds: FloatArray) -> FloatArray:
-        """Return the same units in all, but workers sent to the middle of one steep piece apart.
+    def spread(self, units: FloatArray, speeds: FloatArray) -> FloatArray:
+        """Spread workers that are sent to the middle of one steep piece, from slow to fast.
 
         Of k of them each tries another place, so that the doubt about the cliff is k + 1 times
-        as small after it.
+        as small after it. The units in all stay the same.
         """
         found = units.copy()
         for at in np.flatnonzero(np.isfinite(self._middle)):
@@ -208,7 +208,7 @@ class Batches:
         else:
             speeds, within = self._speeds, self._function.units_within
             shares = levelled(total, lambda seconds: within(seconds * speeds))
-            shares = self._function.apart(shares, speeds)
+            shares = self._function.spread(shares, speeds)
             models = [AnalyticModel(self._function, speed) for speed in speeds]
             self._asked = integral(shares, total, models)
         return self._asked.copy()
