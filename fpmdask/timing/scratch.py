@@ -1,6 +1,8 @@
 """Memory that a worker's kernels use again from round to round."""
 
+import contextlib
 import math
+import mmap
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +14,9 @@ from fpmdask.errors import KernelError
 
 # A cache line, and the widest vector register
 ALIGNMENT = 64
+# Less is not worth a huge page: NumPy begins here, too.
+_HUGE_NBYTES = 4 << 20
+_HAS_HUGE = hasattr(mmap, "MADV_HUGEPAGE")
 
 
 class Scratch:
@@ -24,8 +29,9 @@ class Scratch:
     -----
     A buffer belongs to its label: arrays taken under one label share memory, and the last one taken
     is the only one that may be used. It is not safe for several threads at once. A buffer has half
-    as much room again as was asked for: memory that is never touched costs nothing, and a slightly
-    larger size in the next round needs no new buffer.
+    as much room again as was asked for, so that a slightly larger size in the next round needs no
+    new buffer. Room that was not asked for costs no memory: huge pages are asked for up to the end
+    of what was, as NumPy does for all of an array.
 
     Examples
     --------
@@ -43,7 +49,12 @@ class Scratch:
         self._used: dict[str, int] = {}  # bytes of the largest array taken, per buffer
 
     def take(
-        self, label: str, shape: int | Sequence[int], dtype: npt.DTypeLike
+        self,
+        label: str,
+        shape: int | Sequence[int],
+        dtype: npt.DTypeLike,
+        *,
+        exact: bool = False,
     ) -> npt.NDArray[Any]:
         """Return a C-contiguous array on the buffer of `label`; its contents are undefined.
 
@@ -55,6 +66,8 @@ class Scratch:
             Each >= 0.
         dtype : dtype
             Any without Python objects.
+        exact : bool
+            A new buffer has no room for more.
 
         Returns
         -------
@@ -74,18 +87,18 @@ class Scratch:
                 "and dtypes without Python objects"
             )
         nbytes = math.prod(form) * kind.itemsize
-        return self._bytes(label, nbytes)[:nbytes].view(kind).reshape(form)
+        return self._bytes(label, nbytes, exact)[:nbytes].view(kind).reshape(form)
 
-    def _bytes(self, label: str, nbytes: int) -> npt.NDArray[np.uint8]:
+    def _bytes(self, label: str, nbytes: int, exact: bool) -> npt.NDArray[np.uint8]:
         buffer = self._buffers.get(label)
         if buffer is None or buffer.size < nbytes:
             del buffer
             self._drop(label)  # freed first: never both at once
-            room = nbytes + nbytes // 2
-            raw = np.empty(room + ALIGNMENT, np.uint8)
-            buffer = raw[-raw.ctypes.data % ALIGNMENT :][:room]
+            buffer = _new(nbytes) if exact else _with_room(nbytes, nbytes // 2)
             self._buffers[label] = buffer
-        self._used[label] = max(nbytes, self._used.get(label, 0))
+        if nbytes > self._used.get(label, 0):
+            _huge(buffer, nbytes)
+            self._used[label] = nbytes
         return buffer
 
     def _drop(self, label: str) -> None:
@@ -124,11 +137,11 @@ class Scratch:
         (True, 0)
         """
         used = self._used.get(label, 0)
-        array = self.take(label, shape, dtype)
+        array = self.take(label, shape, dtype, exact=True)
         if used > array.nbytes + array.nbytes // 4:
             del array
             self._drop(label)
-            array = self.take(label, shape, dtype)
+            array = self.take(label, shape, dtype, exact=True)
         self._drop(label)
         return array
 
@@ -144,3 +157,25 @@ class Scratch:
 
     def __repr__(self) -> str:
         return f"Scratch({len(self._buffers)} buffers, {self.nbytes} bytes)"
+
+
+def _new(nbytes: int) -> npt.NDArray[np.uint8]:
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    return raw[-raw.ctypes.data % ALIGNMENT :][:nbytes]
+
+
+def _with_room(nbytes: int, room: int) -> npt.NDArray[np.uint8]:
+    """Return memory of which the kernel makes no huge pages unless `_huge` asks it to."""
+    if nbytes < _HUGE_NBYTES or not _HAS_HUGE:
+        return _new(nbytes + room)
+    mapped = mmap.mmap(-1, nbytes + room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(mapped, np.uint8)
+
+
+def _huge(buffer: npt.NDArray[np.uint8], nbytes: int) -> None:
+    """Ask for huge pages up to the last whole page of so many bytes of a buffer."""
+    base: Any = buffer.base
+    mapped = base.obj if isinstance(base, memoryview) else None
+    if isinstance(mapped, mmap.mmap):
+        with contextlib.suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE, 0, nbytes - nbytes % mmap.PAGESIZE)

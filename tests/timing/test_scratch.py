@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 from fpmdask.errors import KernelError
 from fpmdask.timing import Deadline, DeadlinePassed, Scratch
+from tests.resident import status
 
 
 @given(
@@ -43,6 +46,30 @@ def test_memory_is_kept_while_it_suffices_and_grows_otherwise():
     scratch.clear()
     assert scratch.nbytes == 0
     first[:] = 1.0
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no memory to be read here")
+def test_room_that_was_not_asked_for_takes_no_memory():
+    scratch, before = Scratch(), status("VmRSS")
+    sizes = [9_000_000 + 250_000 * n for n in range(8)]
+    for n, nbytes in enumerate(sizes):
+        scratch.take(f"{n}", nbytes, "uint8")[:] = 1
+        scratch.take(f"{n}", nbytes + 1_000_000, "uint8")[:] = 1
+    grown = status("VmRSS") - before
+    assert scratch.nbytes <= grown + (1 << 20)
+    assert grown < scratch.nbytes + (1 << 20)  # eight huge pages would be 16
+
+
+def test_an_exact_buffer_has_no_room():
+    scratch = Scratch()
+    first = scratch.take("a", 100, "uint8", exact=True)
+    assert np.shares_memory(first, scratch.take("a", 100, "uint8"))
+    larger = scratch.take("a", 101, "uint8", exact=True)
+    assert not np.shares_memory(first, larger)
+    with_room = scratch.take("b", 101, "uint8")
+    assert np.shares_memory(with_room, scratch.take("b", 151, "uint8"))
+    assert larger.base.nbytes == with_room.base.nbytes - 50
+    assert scratch.hand_over("c", 101, "uint8").base.nbytes == larger.base.nbytes
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((-1,), "f8"), ((2, -3), "f8"), (3, object)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -81,7 +82,7 @@ class Fetcher:
     """Gets the panels of one share, one ahead, in a thread.
 
     Two buffers each for A and B in the worker's scratch take turns: BLAS reads one while the next
-    panel is received into the other.
+    panel is received into the other. They have the size of the deepest panel, and no room beyond.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Fetcher:
         self.side, self.space, self.spec, self.order = side, space, spec, order
         self.where = Whereabouts.unpacked(spec, order["where"])
         self._addresses: dict[str, tuple[str, int]] = dict(self.where.channels)
+        self._deepest = max((k1 - k0 for k0, k1 in order["panels"]), default=0)
         self._bare = frozenset(order["bare"])  # holders without fpmdask
         self._thread = ThreadPoolExecutor(1, "fpmdask-fetch")
         self._open = ExitStack()
@@ -237,9 +239,11 @@ class Fetcher:
                 fits = piece.dtype == self.spec.dtype and piece.flags.aligned
                 if item.operand == operand and fits and piece.shape == shape:
                     return piece
-        label = f"matmul.{operand}{index % 2}"
-        buffer: np.ndarray = self.space.scratch.take(label, shape, self.spec.dtype)
-        return buffer
+        label, size = f"matmul.{operand}{index % 2}", math.prod(shape)
+        k0, k1 = self.order["panels"][index]
+        largest = size // (k1 - k0) * self._deepest
+        buffer = self.space.scratch.take(label, largest, self.spec.dtype, exact=True)
+        return buffer[:size].reshape(shape)
 
     def _asked(self, peer: str, items: Sequence[Wanted]) -> Channel | None:
         """Send a peer the request over its channel; None where there is no way to it."""

@@ -235,7 +235,8 @@ class PanelUpdate:
     def _filled(self, which: str, rows: int, columns: int) -> Array:
         label = f"{NAME}.{which}"
         dtype = summed(self.dtype) if which == "c" else self.dtype
-        array = self.context.scratch.take(label, (rows, columns), dtype)
+        exact = which != "c"  # the others are small, B's is always as large
+        array = self.context.scratch.take(label, (rows, columns), dtype, exact=exact)
         flat = array.reshape(-1)
         known = _Known.of(self.context.scratch)
         pattern = np.zeros(_FILL, dtype) if which == "c" else _pattern(dtype)
