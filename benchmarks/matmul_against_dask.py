@@ -261,9 +261,9 @@ def main() -> None:
                     turns.append(turn(made, case, label, inputs, options))
                     seconds = ", ".join(f"{k} {turns[-1][k]['seconds']:.1f} s" for k in KINDS)
                     print(f"  {case}, {label}: {seconds}", flush=True)
-            results[str(case)] = {"turns": turns, **summary(turns)}
+                    results[str(case)] = {"turns": turns, **summary(turns)}
+                    options.out.write_text(json.dumps(results, indent=1, default=str))
             show(f"{case}, {options.lab}", results[str(case)], options.repeats)
-            options.out.write_text(json.dumps(results, indent=1, default=str))
     cases = {str(case): results[str(case)] for case in options.cases}
     draw(cases, options.out.with_suffix(".png"))
 
