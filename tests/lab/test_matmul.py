@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import time
 
@@ -20,10 +21,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @contextlib.contextmanager
-def processes(*limits):
+def processes(*limits, **options):
     """Two workers with so much memory, whose own part counts from the first second on."""
     workers = {
-        name: {"cls": Nanny, "options": {"nthreads": 1, "memory_limit": limit}}
+        name: {"cls": Nanny, "options": {"nthreads": 1, "memory_limit": limit, **options}}
         for name, limit in zip(("small", "large"), limits, strict=True)
     }
     scheduler = {"cls": Scheduler, "options": {"dashboard_address": ":0"}}
@@ -122,3 +123,27 @@ def test_a_disk_that_fills_is_said_and_loses_nothing(tmp_path, small_disk, monke
     assert kept
     assert not written
     np.testing.assert_array_equal(out[:], expected)
+
+
+def test_a_full_disk_for_spills_stops_no_product(small_disk):
+    n, inner = 3000, 7000
+    settings = {f"distributed.worker.memory.{at}": False for at in ("spill", "pause", "terminate")}
+    with (
+        dask.config.set(settings),
+        processes("500 MB", "4 GB", local_directory=str(small_disk)) as client,
+    ):
+        [where] = [a for a, w in client.scheduler_info()["workers"].items() if w["name"] == "small"]
+        random = da.random.default_rng(3)
+        a, b = (random.random(shape, chunks=500) for shape in ((n, inner), (inner, n)))
+        expected = (a[::250] @ b).compute(scheduler="threads")
+        a, b = client.persist([a, b], workers=where)
+        wait([a, b])  # 336 MB: beyond 300 MB they would go to the disk
+        assert shutil.disk_usage(small_disk).free < 2_000_000, "one more chunk would fit"
+        balancer = fpmdask.Balancer(client)
+        c = balancer.matmul(a, b)
+        np.testing.assert_allclose(c[::250].compute(), expected)
+        del a, b, c
+        until = time.monotonic() + 30
+        while client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.tasks]):
+            assert time.monotonic() < until, "tasks are left"
+            time.sleep(0.1)
