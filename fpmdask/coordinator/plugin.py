@@ -20,7 +20,7 @@ from fpmdask.coordinator.installation import PLUGIN, check_version, worker_shim
 from fpmdask.coordinator.leases import Leases
 from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.tickets import Tickets
-from fpmdask.errors import CoordinatorError
+from fpmdask.errors import CoordinatorError, PartitionError
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -33,6 +33,8 @@ App = Callable[[RunContext], Awaitable[dict[str, Any]]]
 
 # A poll is answered after this many seconds even without news, so that dead comms are noticed.
 POLL_SECONDS = 10.0
+# So long is waited for workers to give free memory back before a run is refused for want of it.
+TRIM_SECONDS = 5.0
 
 
 def restore(version: str, settings: dict[str, Any]) -> CoordinatorPlugin:
@@ -155,6 +157,19 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     async def check(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
         """Return why ``app`` could not run with ``spec`` now, or None; nothing is started."""
+        refusal = self._refusal(app, client, spec)
+        if refusal is not None and refusal["type"] == PartitionError.__name__:
+            await self._trim()  # free memory that seems to be used may be what lacks
+            refusal = self._refusal(app, client, spec)
+        return refusal
+
+    async def _trim(self) -> None:
+        """Have all workers give back what their malloc keeps."""
+        asked = (self.scheduler.rpc(address).fpmdask_trim() for address in self.scheduler.workers)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), TRIM_SECONDS)
+
+    def _refusal(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
         try:
             module, _, _ = self.apps[app].partition(":")
             importlib.import_module(module).check(RunContext(self, CHECK, client, spec))

@@ -22,6 +22,7 @@ from fpmdask.coordinator import config
 from fpmdask.coordinator.blas_threads import blas_threads
 from fpmdask.coordinator.channel import Channel, Channels
 from fpmdask.coordinator.fingerprint import fingerprint
+from fpmdask.coordinator.heap import SUSPICIOUS, trim
 from fpmdask.coordinator.identity import canonical
 from fpmdask.coordinator.installation import PLUGIN
 from fpmdask.coordinator.remote_errors import describe_error
@@ -92,6 +93,7 @@ class WorkerSide(WorkerPlugin):
             fpmdask_pieces=self.pieces,
             fpmdask_probe=self.probe,
             fpmdask_publish=self.publish,
+            fpmdask_trim=self.trim,
         )
         worker.stream_handlers["fpmdask-forget"] = self.forget
         worker.stream_handlers["fpmdask-gone"] = self.gone
@@ -102,7 +104,7 @@ class WorkerSide(WorkerPlugin):
 
     async def teardown(self, worker: Worker) -> None:
         """Take the handlers back and drop what runs left."""
-        for handler in ("prepare", "pieces", "probe", "publish"):
+        for handler in ("prepare", "pieces", "probe", "publish", "trim"):
             worker.handlers.pop(f"fpmdask_{handler}", None)
         for message in ("forget", "gone", "back", "tell"):
             worker.stream_handlers.pop(f"fpmdask-{message}", None)
@@ -123,6 +125,7 @@ class WorkerSide(WorkerPlugin):
             "fingerprint": fingerprint(self.worker.state.nthreads, limit).to_json(),
             "channel": None if self.channels is None else self.channels.address,
         }
+        await self.trim()
         self._keep_scratch()
         space = self.spaces.setdefault(run, RunSpace(run, self.scratch))
         space.offered[PROBE] = np.zeros((1, PROBE_NBYTES), np.uint8)
@@ -134,6 +137,15 @@ class WorkerSide(WorkerPlugin):
             else:
                 answer["kernel"] = _identity(space.kernel, kernel.get("digest"))
         return answer
+
+    async def trim(self) -> None:
+        """Give back what malloc keeps where that is much, and tell the scheduler."""
+        worker = self.worker
+        limit, monitor = worker.memory_manager.memory_limit, worker.monitor
+        beside = monitor.get_process_memory() - worker.state.nbytes
+        if limit and beside > SUSPICIOUS * limit and await offload(trim):
+            monitor.update()
+            await worker.heartbeat()
 
     def forget(self, run: str) -> None:
         """Stop what ``run`` does here at its next check, and drop what it keeps."""

@@ -18,6 +18,8 @@ START_SECONDS = 120.0
 # Part of the machine's memory that the workers share; the rest is the scheduler's, the driver's
 # and the page cache's.
 SHARED_MEMORY = 0.8
+# What Dask's nannies set.
+_MALLOC, TRIM_THRESHOLD = "MALLOC_TRIM_THRESHOLD_", "65536"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -62,16 +64,19 @@ def worker_command(
 
 
 def environment(definition: LabDefinition, worker: WorkerDefinition | None) -> dict[str, str]:
-    """Return a process's environment: this one's, the definition's, and BLAS threads.
+    """Return a process's environment: this one's, the definition's, and what a nanny would set.
 
     Notes
     -----
     Without a nanny Dask leaves BLAS its default, a thread per core of the machine, and a worker
     held to a part of a core wastes its quota on switching between them. As many as the worker
     has threads is what a machine of that size would use, for every program that runs on the lab.
+    And malloc keeps freed arrays of up to 32 MB, so that a worker's memory fills up with nothing;
+    a nanny has it give them back.
     """
     values = {**os.environ, **dict(definition.dask)}
     if worker is not None:
+        values.setdefault(_MALLOC, TRIM_THRESHOLD)
         values |= dict.fromkeys(_BLAS_THREADS, str(worker.nthreads)) | dict(worker.environment)
     return values
 

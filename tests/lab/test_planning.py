@@ -3,6 +3,8 @@
 import ipaddress
 from pathlib import Path
 
+import dask
+import distributed  # noqa: F401  (its configuration)
 import pytest
 
 from fpmdask.errors import LabError
@@ -181,8 +183,9 @@ def test_command_lines(tmp_path: Path) -> None:
     assert "10.64.0.1:0" in cluster.scheduler_command(open_lab, "10.64.0.1", tmp_path)
 
 
-def test_a_workers_environment_bounds_its_blas_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_the_environment_that_a_nanny_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     worker = WorkerDefinition("w", nthreads=2, environment=(("MKL_NUM_THREADS", "1"),))
     lab = LabDefinition("x", (worker,), dask=(("DASK_A", "1"),))
     values = cluster.environment(lab, worker)
@@ -190,6 +193,10 @@ def test_a_workers_environment_bounds_its_blas_threads(monkeypatch: pytest.Monke
     assert values["MKL_NUM_THREADS"] == "1", "the definition has the last word"
     assert values["DASK_A"] == "1"
     assert cluster.environment(lab, None)["OMP_NUM_THREADS"] == "7"
+    nanny = dask.config.get("distributed.nanny.pre-spawn-environ")
+    assert values["MALLOC_TRIM_THRESHOLD_"] == str(nanny["MALLOC_TRIM_THRESHOLD_"])
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    assert cluster.environment(lab, worker)["MALLOC_TRIM_THRESHOLD_"] == "131072", "as for a nanny"
 
 
 def test_a_throttled_worker_gets_its_quota_and_an_idle_one_is_left_alone() -> None:

@@ -1,0 +1,86 @@
+"""Free memory that a worker's malloc keeps is given back before plans are made."""
+
+import platform
+import time
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import fpmdask
+from fpmdask.coordinator import heap
+
+LIMIT = 500_000_000
+glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is told to give memory back"
+)
+
+
+def riddle(dask_worker: Any) -> int:
+    """Leave 225 MB free in malloc's heaps, between arrays that are kept; return the memory used."""
+    first = np.ones(30 << 17)
+    del first  # so that arrays of up to 30 MB come from the heap
+    arrays = [np.ones(1 << 17) for _ in range(250)]
+    dask_worker.kept = arrays[::10]
+    del arrays
+    return int(dask_worker.monitor.get_process_memory())
+
+
+@glibc
+def test_what_malloc_keeps_does_not_count_as_used() -> None:
+    settings = {
+        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+        "distributed.worker.memory.recent-to-old-time": "200ms",
+    }
+    with (
+        dask.config.set(settings),
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, memory_limit=LIMIT, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        x = da.random.default_rng(1).random((1200, 1200), chunks=600).persist()
+        [used] = client.run(riddle).values()
+        assert used > 0.6 * LIMIT
+        [state] = cluster.scheduler.workers.values()
+        give_up = time.monotonic() + 30
+        while state.memory.optimistic < 0.6 * LIMIT:
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        # all that a plan may use is taken, it seems; nothing is refused for that
+        c = fpmdask.Balancer(client).matmul(x, x)
+        a = x.compute()
+        np.testing.assert_allclose(c.compute(), a @ a)
+        assert state.memory.optimistic < 0.6 * LIMIT
+
+
+@glibc
+def test_the_heap_is_gone_through_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def found(pad: int) -> int:
+        calls.append(pad)
+        return 1
+
+    monkeypatch.setattr(heap, "_last", [-heap.OFTEN])
+    monkeypatch.setattr(heap, "_malloc_trim", lambda: found)
+    assert heap.trim()
+    assert not heap.trim()
+    heap._last[0] -= heap.OFTEN
+    assert heap.trim()
+    assert calls == [0, 0]
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*_: Any) -> Any:
+        raise OSError
+
+    monkeypatch.setattr("ctypes.CDLL", nothing)
+    heap._malloc_trim.cache_clear()
+    try:
+        assert not heap.trim()
+    finally:
+        heap._malloc_trim.cache_clear()
