@@ -30,7 +30,9 @@ def riddle(dask_worker: Any) -> int:
 
 
 @glibc
-def test_what_malloc_keeps_does_not_count_as_used() -> None:
+def test_what_malloc_keeps_does_not_count_as_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a nanny that an earlier test started in this process has left it in the environment
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     settings = {
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
         "distributed.worker.memory.recent-to-old-time": "200ms",
