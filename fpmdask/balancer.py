@@ -172,6 +172,7 @@ class Balancer:
         scout
             Units of a first, short round on every worker of which nothing is known. Without it the
             first round is even, as in the paper, and lasts as long as the slowest worker needs.
+            With a `max_rounds` of 1 the units follow the speeds that it finds.
         least_gain
             Relative gain in makespan that pays for another round, >= 0.
 
@@ -243,7 +244,8 @@ class Balancer:
             `fpmdask.layout.Rectangle` of blocks (a layout's `zones`) is taken as it is, spread over
             C; nothing is measured then.
         epsilon, max_rounds, timing
-            As for `partition`.
+            As for `partition`. Without the first two one short round is measured, as who is done
+            early helps the others; with ``rebalance=False`` as many as DFPA wants.
         distribution
             Worker name → rows of C of full width, as `partition` or an earlier report found them
             (columns of full height where C has few rows); nothing is measured then. With

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 DEPTH = 128
 # Ten periods of the duty cycle per measurement, so that none dominates; at most twice that.
 MIN_SECONDS, BUDGET_SECONDS = 0.4, 0.8
+# Scouting and a round of its shares, so that there are curves to see.
+ROUNDS = 2
 # Rows of the product that warms everything up.
 WARM_UP = 256
 
@@ -181,7 +183,14 @@ def _multiply(
         }
     )
     policy = TimingPolicy(min_seconds=MIN_SECONDS, budget_seconds=BUDGET_SECONDS)
-    c = balancer.matmul(a, b, epsilon=epsilon, timing=policy, depth=min(DEPTH, n))
+    c = balancer.matmul(
+        a,
+        b,
+        epsilon=epsilon,
+        max_rounds=ROUNDS if epsilon is None else None,
+        timing=policy,
+        depth=min(DEPTH, n),
+    )
     balanced = balancer.report
     assert split is not None
     assert balanced is not None

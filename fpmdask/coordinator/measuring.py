@@ -50,7 +50,8 @@ class Measuring:
     epsilon, max_rounds, least_gain
         As for `fpmdask.partition.Dfpa`; ``max_rounds`` counts all rounds, also interrupted ones.
     scout
-        Units of the scouting round, 0 for none. An even first round, as in the paper, takes as long
+        Units of the scouting round, 0 for none; the only one with a `max_rounds` of 1, whose speeds
+        the shares then follow. An even first round, as in the paper, takes as long
         as the slowest worker needs for an even share, and that one touches memory that its own
         share does not need.
 
@@ -95,7 +96,7 @@ class Measuring:
         self._asked: dict[str, int] = {}
         self._seconds: dict[str, float] = {}
         self._pending: set[str] = set()
-        self._scouted: dict[str, ConstantModel] = {}
+        self._scouted: dict[str, tuple[int, float]] = {}  # units, seconds
 
     @property
     def round(self) -> int:
@@ -111,6 +112,18 @@ class Measuring:
     def pending(self) -> frozenset[str]:
         """Workers whose answer the current round waits for."""
         return frozenset(self._pending)
+
+    @property
+    def models(self) -> dict[str, PiecewiseLinearModel]:
+        """What is known of each worker; of one that was only scouted its one speed."""
+        found = {}
+        for worker, member in self.members.items():
+            if member.model is not None:
+                found[worker] = member.model
+            elif worker in self._scouted:
+                units, seconds = self._scouted[worker]
+                found[worker] = PiecewiseLinearModel.from_points([units], [seconds])
+        return found
 
     # ---- events
 
@@ -179,8 +192,6 @@ class Measuring:
 
     def _scouting(self) -> list[Instruction]:
         """Time a few units, an even share at most, on each worker of which nothing is known."""
-        if self.max_rounds < 2:
-            return []  # the one round is DFPA's
         few = min(self.scout, max(1, self.units // max(1, len(self.members))))
         most = {w: 0 if m.model is not None else m.limit for w, m in self.members.items()}
         return self._ask({w: int(min(few, room)) for w, room in most.items()})
@@ -211,7 +222,10 @@ class Measuring:
     def _known(self, worker: str) -> Model | None:
         """Return the worker's model, or what scouting has found where there is none."""
         model = self.members[worker].model
-        return self._scouted.get(worker) if model is None else model
+        if model is not None or worker not in self._scouted:
+            return model
+        units, seconds = self._scouted[worker]
+        return ConstantModel(units / seconds)  # not for `Dfpa` to keep as a measured point
 
     def _advance(self) -> list[Instruction]:
         if self._pending or self.concluded or not self._started:
@@ -271,7 +285,7 @@ class Measuring:
                 continue
             units = self._asked[worker]
             if self._dfpa is None and math.isfinite(measured):
-                self._scouted[worker] = ConstantModel(units / measured)
+                self._scouted[worker] = units, measured
             else:
                 afresh = worker in refuted
                 self.members[worker] = member.measured(units, measured, afresh=afresh)

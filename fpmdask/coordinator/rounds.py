@@ -213,9 +213,8 @@ class Rounds:
                 result.proposal,
             )
             self.context.report["models"] = {
-                self.context.name(address): member.model.to_json()
-                for address, member in machine.members.items()
-                if member.model is not None
+                self.context.name(address): model.to_json()
+                for address, model in machine.models.items()
             }
             return
         if self.context.errors and not machine.members:

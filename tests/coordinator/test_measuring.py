@@ -244,12 +244,15 @@ def test_scouts_that_fail_leave_or_find_it_too_large():
     assert set(measuring.left_out) == {"a", "b"}
 
 
-def test_a_single_round_is_not_spent_on_scouting():
+def test_shares_follow_the_scouted_speeds_where_scouting_is_the_only_round():
     members = {worker: Member(worker) for worker in SPEEDS}
     measuring = Measuring(1000, members, epsilon=0.1, max_rounds=1, scout=20)
     assert answer_all(measuring, measuring.start(), SPEEDS) == [Conclude()]
     assert measuring.result.reason == "max_rounds"
-    assert measuring.result.distribution == dict.fromkeys(SPEEDS, 250)
+    total = sum(SPEEDS.values())
+    assert measuring.result.distribution == {
+        worker: round(1000 * speed / total) for worker, speed in SPEEDS.items()
+    }
 
 
 def test_scouts_get_an_even_share_at_most():

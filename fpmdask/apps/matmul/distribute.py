@@ -28,13 +28,15 @@ TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.06, budget_seconds=0.12, 
 # The product uses what all rounds say together; another one improves that by about a fifth of the
 # gain that it promises.
 LEAST_GAIN = 0.12
-# What two rounds leave unbalanced costs less to make good in the run than to measure: scouting, and
-# one round of the shares that it proposes.
-ROUNDS_BEFORE_HELP = 2
+# What scouting leaves unbalanced costs less to make good in the run, by help, than to measure by
+# another round.
+ROUNDS_BEFORE_HELP = 1
+# Without help a round of the shares that scouting proposes follows.
+ROUNDS_BRIEFLY = 2
 # Operations per second and worker, to tell small products: a factor of ten does not matter.
 GUESSED_SPEED = 2e10
-# The scouting round is this much smaller than an even share.
-SCOUT = 8
+# The scouting round is this much smaller than an even share, and where no other one follows.
+SCOUT, SCOUT_ALONE = 8, 4
 
 
 def check(context: RunContext) -> None:
@@ -143,13 +145,13 @@ def least_gain(shape: tuple[int, int, int], workers: int) -> float:
     return max(LEAST_GAIN, TIMING.budget_seconds / product)
 
 
-def scout_rows(rows: int, workers: int) -> int:
-    """Return the rows of the scouting round.
+def scout_rows(rows: int, workers: int, *, alone: bool = False) -> int:
+    """Return the rows of the scouting round, `alone` if it is the only one.
 
     Enough to tell the workers apart, few enough that the slowest of them, with a quarter of the
     mean speed, takes no longer than in a balanced round.
     """
-    return max(1, rows // (SCOUT * workers))
+    return max(1, rows // ((SCOUT_ALONE if alone else SCOUT) * workers))
 
 
 async def find_distribution(
@@ -179,8 +181,8 @@ async def find_distribution(
             bounds[address] = rows_within(spec, free, deepest, context.spec["lazy"])
         return bounds[address]
 
-    briefly = context.spec["rebalance"]
-    return await measured_shares(context, spec.shape, limit_of, len(bounds), briefly=briefly)
+    rounds = ROUNDS_BEFORE_HELP if context.spec["rebalance"] else None
+    return await measured_shares(context, spec.shape, limit_of, len(bounds), rounds)
 
 
 async def measured_shares(
@@ -188,8 +190,7 @@ async def measured_shares(
     shape: tuple[int, int, int],
     limit_of: Callable[[str], float],
     workers: int,
-    *,
-    briefly: bool,
+    rounds: int | None,
 ) -> dict[str, int]:
     """Return units per worker by DFPA, noted as the run's distribution.
 
@@ -201,19 +202,24 @@ async def measured_shares(
         Address -> the most units that a worker has memory for.
     workers
         How many there are at first.
-    briefly
-        Whether what a few rounds leave unbalanced does not matter.
+    rounds
+        How many are enough, scouting included, if the caller does not ask for DFPA by its settings;
+        None: as many as DFPA wants.
     """
     measuring = context.spec["measuring"]
     if measuring["policy"] is None:
         measuring = {**measuring, "policy": TIMING.to_json()}
-    if briefly and not context.spec["thorough"]:
-        measuring = {**measuring, "max_rounds": min(ROUNDS_BEFORE_HELP, measuring["max_rounds"])}
+    alone = False
+    if rounds is not None and not context.spec["thorough"]:
+        most = min(rounds, measuring["max_rounds"])
+        measuring, alone = {**measuring, "max_rounds": most}, most == 1
+    # a caller's only round is an even one, as in the paper
+    scouting = alone or measuring["max_rounds"] > 1
     machine = await measure(
         context,
         shape[0],
         limit_of=limit_of,
-        scout=scout_rows(shape[0], workers),
+        scout=scout_rows(shape[0], workers, alone=alone) if scouting else 0,
         least_gain=least_gain(shape, workers),
         **measuring,
     )

@@ -19,6 +19,9 @@ SAME = 1.25
 # Shares from half of the smallest size known to twice the largest are covered: what moving takes
 # is not in them yet, and memory has limits of its own.
 BELOW, ABOVE = 0.5, 2.0
+# Workers that get so much of the rows together need not be covered: what a slow one does itself
+# differs from product to product as it is helped.
+GUESSED = 0.1
 
 
 def learn(
@@ -84,8 +87,8 @@ def computing_alone(share: Mapping[str, Any], moving: float) -> float:
 def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:
     """Return (rows of full width, seconds of one column of A) per worker by what was learned.
 
-    None where a worker is not known since its start, or would get a share of a size that none of
-    its products has come near to.
+    None where a worker is not known since its start, or more than a few rows would go to workers
+    none of whose products has come near to such a share.
     """
     models = {}
     for address, identity in context.workers.items():
@@ -96,10 +99,13 @@ def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float
     rows, _, width = spec.shape
     by_rows = [_scaled(model, width) for model in models.values()]
     shares = geometric(rows, by_rows, [bounds[address] for address in models])
+    guessed = 0
     for share, model in zip(shares, models.values(), strict=True):
         units, _ = model.points
-        if share and not BELOW * units[0] <= share * width <= ABOVE * units[-1]:
-            return None
+        if not BELOW * units[0] <= share * width <= ABOVE * units[-1]:
+            guessed += int(share)
+    if guessed > GUESSED * rows:
+        return None
     distribution = {a: int(share) for a, share in zip(models, shares, strict=True)}
     seconds = {
         address: float(models[address].time(share * width)) if share else 0.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed.utils import offload
 
-from fpmdask.apps.matmul.distribute import measured_shares, shared_out
+from fpmdask.apps.matmul.distribute import ROUNDS_BRIEFLY, measured_shares, shared_out
 from fpmdask.apps.matmul.inner import (
     COPIES,
     FEWER,
@@ -201,5 +201,5 @@ async def _measured(context: RunContext, units: int, depth: int, width: int) -> 
     whose depth is M.
     """
     shape, workers = (units, depth, width), len(context.workers)
-    found = await measured_shares(context, shape, lambda _: math.inf, workers, briefly=True)
+    found = await measured_shares(context, shape, lambda _: math.inf, workers, ROUNDS_BRIEFLY)
     return {worker: count for worker, count in found.items() if count}

@@ -524,4 +524,5 @@ def test_small_products_are_measured_less():
     gains = [distribute.least_gain((n, n, n), 6) for n in (4096, 2048, 1024)]
     assert distribute.LEAST_GAIN <= gains[0] < gains[1] < gains[2]
     assert distribute.scout_rows(8192, 6) == 170
+    assert distribute.scout_rows(8192, 6, alone=True) == 341
     assert distribute.scout_rows(5, 6) == 1
