@@ -603,10 +603,10 @@ class Balancer:
     def _sort(self, x: Any, descending: bool, *, index: bool) -> Any:
         from fpmdask.apps.sort import arrays
 
-        if not isinstance(descending, bool):
+        if not isinstance(descending, bool | np.bool_):
             raise PartitionError(f"descending = {descending!r}; give True or False")
         arrays.check(x)
-        sorting = partial(arrays.sort, descending=descending, index=index)
+        sorting = partial(arrays.sort, descending=bool(descending), index=index)
         return self._sync(sorting, self.client, x, self._sort_request(), self._follow)
 
     def _sort_request(self) -> dict[str, Any]:

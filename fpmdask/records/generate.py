@@ -66,7 +66,8 @@ def write_records(
     Raises
     ------
     RecordsError
-        For a size, kind or seed that cannot be, or a file that is there already.
+        For a size, kind or seed that cannot be, a file that is there already, or where a file
+        cannot be written; none of the call's files stays then.
 
     Notes
     -----
@@ -91,7 +92,6 @@ def write_records(
     if threads is not None and not (_is_count(threads) and threads):
         raise RecordsError(f"threads = {threads!r}; give an int >= 1")
     folder = Path(target)
-    folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"records-{n:05d}" for n in range(len(counts))]
     for path in paths:
         if path.exists():
@@ -100,7 +100,9 @@ def write_records(
 
     def write(number: int) -> int:
         total = 0
-        descriptor = os.open(paths[number], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(paths[number], flags, 0o666)
+        made.append(paths[number])
         try:
             for first in range(0, int(counts[number]), BLOCK):
                 count = min(BLOCK, int(counts[number]) - first)
@@ -112,8 +114,20 @@ def write_records(
             os.close(descriptor)
         return total
 
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-        sums = list(pool.map(write, range(len(paths))))
+    made: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+            sums = list(pool.map(write, range(len(paths))))
+    except BaseException as error:
+        for path in made:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise RecordsError(
+                f"cannot write {error.filename or folder}: {error.strerror or error}; nothing of "
+                "this call is left there"
+            ) from error
+        raise
     return Written(tuple(map(str, paths)), offsets[-1], sum(sums))
 
 

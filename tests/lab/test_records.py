@@ -45,7 +45,7 @@ def test_four_times_the_clusters_memory_is_sorted_within_it(tmp_path):
     assert verify(str(tmp_path / "out"), records=20_000_000, checksum=written.checksum).ok
 
 
-@pytest.mark.parametrize("step", ["sort", "exchange"])
+@pytest.mark.parametrize("step", ["sort", "count", "plan", "exchange"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_dies_or_hangs_costs_its_part_only(tmp_path, step, how):
     written = write_records(tmp_path / "in", [1_000_000, 500_000], kind="duplicates")
@@ -143,6 +143,6 @@ def test_a_spill_disk_without_room_is_said(tmp_path, small_disk):
     folder = str(small_disk)
     with processes(memory_limit=250_000_000, local_directory=folder) as client:
         balancer = fpmdask.Balancer(client)
-        with pytest.raises(ValueError, match=r"1500000 records do not fit .* room for"):
+        with pytest.raises(RecordsError, match=r"1500000 records do not fit .* room for"):
             balancer.sort_records(written.paths, tmp_path / "out", checksum=False)
     assert not (tmp_path / "out").exists()

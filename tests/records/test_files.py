@@ -1,5 +1,6 @@
 """Files of records: written, found, verified; and what is refused."""
 
+import errno
 import json
 import os
 import tempfile
@@ -11,7 +12,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from fpmdask.errors import RecordsError
-from fpmdask.records import KINDS, verify, write_records
+from fpmdask.rawio import write_at
+from fpmdask.records import KINDS, generate, verify, write_records
 from fpmdask.records.files import Exists, Folder, NotHere, find, read
 from fpmdask.records.format import RECORD_NBYTES, File, order
 from fpmdask.records.verify import checked_manifest
@@ -75,6 +77,26 @@ def test_nothing_is_overwritten(tmp_path):
     write_records(tmp_path, [10])
     with pytest.raises(RecordsError, match="exists"):
         write_records(tmp_path, [10])
+
+
+def test_a_write_that_fails_is_said_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(descriptor, at, data):
+        if at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_at(descriptor, at, data)
+
+    monkeypatch.setattr(generate, "write_at", full)
+    with pytest.raises(RecordsError, match=r"cannot write .*in: No space left .* nothing of"):
+        write_records(tmp_path / "in", [100, 70_000, 100])
+    assert not list((tmp_path / "in").iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordsError, match=r"cannot write .*file"):
+        write_records(tmp_path / "file", [1])
+
+
+def test_files_are_data_and_no_programs(tmp_path):
+    (path,) = write_records(tmp_path / "in", [1]).paths
+    assert not os.stat(path).st_mode & 0o111
 
 
 def test_files_are_found_by_path_and_glob_and_url(tmp_path):

@@ -30,7 +30,7 @@ async def run(context: RunContext) -> dict[str, Any]:
     if finished is not None:
         context.set_result({}, {}, None, "complete already", {})
         return finished
-    speeds = Speeds(context, LEARNED, {}, FEW, "records")
+    speeds = Speeds(context, LEARNED, {}, FEW, "records", where="memory and disks")
     shares = await sort.shares(speeds) if sort.job.records else {}
     measured = time.perf_counter()
     phases["measure"] = measured - looked

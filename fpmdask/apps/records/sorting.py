@@ -105,7 +105,12 @@ class Sorting(RecordsAttempt):
         Parts end at the ranks ``exact`` as exactly as a round of counts tells.
         """
         sort = self.sort
-        own = {worker: [r for r in runs if sort.runs[r] == worker] for worker in self.workers}
+        own: dict[str, list[tuple[int, int]]] = {worker: [] for worker in self.workers}
+        at_worker = {}  # run → its number among those of its worker
+        for run in runs:
+            mine = own[sort.runs[run]]
+            at_worker[run] = len(mine)
+            mine.append(run)
         told = await self.everyone("samples", "sort")
         samples = {}
         for worker in self.workers:
@@ -125,10 +130,7 @@ class Sorting(RecordsAttempt):
             self.tell(worker, count=packed)
         told = await self.everyone("below", "count")
         below, through = (
-            [
-                np.frombuffer(told[sort.runs[run]][side][own[sort.runs[run]].index(run)], np.int64)
-                for run in runs
-            ]
+            [np.frombuffer(told[sort.runs[run]][side][at_worker[run]], np.int64) for run in runs]
             for side in ("below", "through")
         )
         at = await offload(cuts, below, through, ranks)

@@ -16,7 +16,7 @@ from fpmdask.apps.records.survey import FORMAT, VERSION, claim, finish, part_nam
 from fpmdask.apps.sort.attempt import Attempt, LostWorker, again
 from fpmdask.apps.sort.shares import Speeds
 from fpmdask.coordinator.context import RunContext
-from fpmdask.errors import RecordsError
+from fpmdask.errors import PartitionError, RecordsError
 from fpmdask.records.format import RECORD_NBYTES
 from fpmdask.records.verify import checked_manifest
 
@@ -65,7 +65,7 @@ class RecordsSort:
         self.numbers = count()
         self.job = Job(())
         self.seen: list[list[str]] = []
-        self.disk: dict[str, float] = {}
+        self.disk: dict[str, tuple[Any, float]] = {}  # which one it spills to, and its free bytes
         self.memory: dict[str, Memory] = {}
         self.runs: dict[tuple[int, int], str] = {}
         self.sums: dict[tuple[int, int], np.ndarray] = {}
@@ -126,7 +126,7 @@ class RecordsSort:
 
     def _note_room(self, found: Mapping[str, Any]) -> None:
         for worker, answer in found.items():
-            self.disk[worker] = answer["local_nbytes"]
+            self.disk[worker] = tuple(answer["local_disk"]), answer["local_nbytes"]
             self.memory[worker] = memory_of(self.context, worker, answer["resident_nbytes"])
 
     async def look_again(self) -> None:
@@ -156,7 +156,7 @@ class RecordsSort:
                 f"{target} holds these records sorted, without a checksum; `fpmdask records "
                 "verify` computes it"
             )
-        return manifest
+        return manifest | {"target": target}  # the folder may have been moved
 
     def _resume(self, job: Any, names: Mapping[str, int]) -> None:
         """Take up what is in the target, if it is of this job."""
@@ -187,7 +187,10 @@ class RecordsSort:
         context = self.context
         given = self.request["distribution"]
         if given is None:
-            return await speeds.shares(self.job.records, self._room)
+            try:
+                return await speeds.shares(self.job.records, self._room)
+            except PartitionError as error:
+                raise RecordsError(str(error)) from error
         there = {context.name(address): address for address in context.workers}
         if not self.began:
             self._check_distribution(given, there)
@@ -212,9 +215,11 @@ class RecordsSort:
             )
 
     def _room(self, address: str) -> float:
-        """Return how many records a worker can take: in its memory and on its disk."""
+        """Return how many records a worker can take: in its memory, and on its part of a disk."""
         memory = self.memory.get(address, Memory(0.0, 0.0))
-        return (memory.kept + self.disk.get(address, 0.0)) // RECORD_NBYTES
+        which, free = self.disk.get(address, (None, 0.0))
+        sharing = [w for w in self.context.workers if w in self.disk and self.disk[w][0] == which]
+        return (memory.kept + free / max(1, len(sharing))) // RECORD_NBYTES
 
     def threads(self, address: str) -> int:
         """Return how many runs or parts a worker does at once: its threads, or its slots."""

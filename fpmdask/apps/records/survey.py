@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -114,6 +115,7 @@ def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
     # one who was stopped before there was a job has left nothing but its temporary file
     names = {name: nbytes for name, nbytes in there.items() if not _is_temporary(name)}
     local = os.statvfs(side.worker.local_directory)
+    device = os.stat(side.worker.local_directory).st_dev
     return {
         "files": files,
         "lacking": lacking,
@@ -123,6 +125,7 @@ def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
         "manifest": folder.read_json(MANIFEST) if MANIFEST in names else None,
         "resident_nbytes": float(psutil.Process().memory_info().rss),
         "target_nbytes": folder.free_nbytes(),
+        "local_disk": (socket.gethostname(), device),
         "local_nbytes": float(local.f_bavail) * local.f_frsize,
     }
 

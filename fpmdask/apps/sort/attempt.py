@@ -173,7 +173,8 @@ class Attempt:
         if "unusable" in answer:
             raise PartitionError(answer["unusable"])
         if "missing" in answer:
-            raise LostWorker(f"{context.name(worker)} did not get all it needs")
+            peer = context.name(answer["missing"])
+            raise LostWorker(f"{context.name(worker)} did not get all it needs of {peer}")
         if answer.get("left") or "cancelled" in answer:
             if worker in context.workers:
                 context.leave_out(worker, CLOSING)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-# A packed key: so many bits of the key above those of its number.
-NUMBER_BITS = np.uint64(32)
+# A word has room for a key of up to 32 bits and as many different numbers.
 MOST_PACKED = 1 << 32
+WORD_BITS = 64
+NOT_A_TIME = np.iinfo(np.int64).min
 
 
 def stable_order(keys: np.ndarray) -> np.ndarray:
     """Return the order of keys, equal ones as they were: ``numpy.argsort(keys, kind="stable")``.
 
-    Keys of up to 32 bits are sorted with their numbers in one word, which is several times as fast.
-    Of others NumPy finds an order five times as fast where it need not be stable; without equal
-    keys it is.
+    Keys of up to 32 bits, and whole numbers, dates and durations whose range leaves room, are
+    sorted with their numbers in one word, which is several times as fast. Of others NumPy finds an
+    order five times as fast where it need not be stable; without equal keys it is.
 
     Examples
     --------
@@ -23,12 +24,13 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
     >>> stable_order(np.array([0.0, np.nan, -0.0, -1.0], "f4")).tolist()
     [3, 0, 2, 1]
     """
-    if keys.itemsize <= 4 and keys.dtype.kind in "biuf" and keys.size < MOST_PACKED:
-        packed = _ordered_bits(keys).astype(np.uint64)
-        packed <<= NUMBER_BITS
+    packed = _words(keys)
+    if packed is not None:
+        bits = _number_bits(keys)
+        packed <<= np.uint64(bits)
         packed |= np.arange(keys.size, dtype=np.uint64)
         packed.sort()
-        packed &= np.uint64(MOST_PACKED - 1)
+        packed &= np.uint64((1 << bits) - 1)
         return packed.view(np.int64)
     order = np.argsort(keys)
     found = keys[order]
@@ -50,6 +52,27 @@ def sort_with_positions(keys: np.ndarray, positions: np.ndarray) -> None:
 def merged_positions(keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Return positions in the order of their keys, equal ones as they were."""
     return np.asarray(positions[stable_order(keys)])
+
+
+def _number_bits(keys: np.ndarray) -> int:
+    return max(1, (keys.size - 1).bit_length())
+
+
+def _words(keys: np.ndarray) -> np.ndarray | None:
+    """Return words in order as the keys are, new ones, that leave room for numbers; or None."""
+    if keys.itemsize <= 4 and keys.dtype.kind in "biuf":
+        return _ordered_bits(keys).astype(np.uint64) if keys.size < MOST_PACKED else None
+    if not keys.size or keys.dtype.kind not in "iumM":
+        return None
+    whole = keys.astype(np.uint64 if keys.dtype.kind == "u" else np.int64)
+    low = int(whole.min())
+    if keys.dtype.kind in "mM" and low == NOT_A_TIME:  # it comes last
+        return None
+    if (int(whole.max()) - low).bit_length() + _number_bits(keys) > WORD_BITS:
+        return None
+    words = whole.view(np.uint64)
+    words -= np.uint64(low % (1 << WORD_BITS))
+    return words
 
 
 def _ordered_bits(keys: np.ndarray) -> np.ndarray:

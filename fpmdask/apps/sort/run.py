@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +21,16 @@ from fpmdask.apps.sort.plan import SortSpec, check_fits, exchange, recipe
 from fpmdask.apps.sort.share import sort_share
 from fpmdask.apps.sort.shares import ROUGH, Speeds
 from fpmdask.apps.sort.splitters import Splitting, place_of, sample_count
-from fpmdask.coordinator.chunks import free_nbytes, publish, wait_for_chunks
+from fpmdask.coordinator.chunks import free_nbytes, publish, wait_for_chunks, without_fpmdask
 from fpmdask.coordinator.context import KernelFailed, RunContext
-from fpmdask.errors import PartitionError
+from fpmdask.errors import CoordinatorError, PartitionError
 
 # Fewer keys than this per worker are not worth measuring anybody.
 FEW = 1 << 17
 # Under which the library keeps what sorts took.
 LEARNED = "sort.share"
+# A worker that has just joined is prepared within so long.
+JOIN_SECONDS, LOOK_AGAIN_SECONDS = 5.0, 0.1
 
 
 def check(context: RunContext) -> None:
@@ -175,6 +178,7 @@ class Sorting(Attempt):
         """Go through the steps; return what the client needs to know of the result."""
         context, spec = self.context, self.spec
         places = await wait_for_chunks(context.scheduler, spec.keys, context.spec["recovery"])
+        await reachable(context, places)
         shares = {worker: n for worker, n in shares.items() if worker in context.workers}
         if sum(shares.values()) < spec.units:
             raise LostWorker("a worker left before the sort began")
@@ -320,7 +324,8 @@ class Sorting(Attempt):
         self, runs: Sequence[tuple[str, int]], tried: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how many keys of each run are below each candidate, and how many not above it."""
-        packed = tried.tobytes()
+        # keys that were put together are in this machine's byte order
+        packed = tried.astype(self.spec.dtype, copy=False).tobytes()
         for worker in self.workers:
             self.tell(worker, count=packed)
         told = await self.everyone("below", "count")
@@ -362,6 +367,30 @@ class Sorting(Attempt):
         return {"name": name, "sizes": sizes}
 
 
+async def reachable(context: RunContext, places: Mapping[Any, Sequence[str]]) -> None:
+    """Refuse chunks that only workers without fpmdask hold: nobody can ask these for pieces.
+
+    Raises
+    ------
+    CoordinatorError
+        With the workers and how many chunks they hold.
+    """
+    give_up = time.monotonic() + JOIN_SECONDS
+    while True:
+        bare = set(without_fpmdask(context.scheduler, places))
+        alone = [holders for holders in places.values() if holders and bare.issuperset(holders)]
+        if not alone:
+            return
+        if time.monotonic() < give_up:
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            continue
+        names = ", ".join(sorted({context.name(worker) for holders in alone for worker in holders}))
+        raise CoordinatorError(
+            f"{len(alone)} of {len(places)} chunks are only on workers without this fpmdask "
+            f"({names}); install it there, or move the chunks with client.replicate"
+        )
+
+
 def where_they_are(
     spec: SortSpec, places: Sequence[Sequence[str]], shares: Mapping[str, int]
 ) -> dict[str, list[Piece]]:
@@ -384,10 +413,19 @@ def where_they_are(
 
 
 def _parts(context: RunContext, shares: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return (worker, keys) of the result's parts in order: one per thread of a worker."""
+    """Return (worker, keys) of the result's parts in order: one per thread of a worker.
+
+    Raises
+    ------
+    LostWorker
+        If one has left meanwhile.
+    """
     parts = []
     for worker, share in shares.items():
-        threads = min(max(1, context.scheduler.workers[worker].nthreads), max(1, share >> 14))
+        state = context.scheduler.workers.get(worker)
+        if state is None:
+            raise LostWorker(f"{context.name(worker)} left")
+        threads = min(max(1, state.nthreads), max(1, share >> 14))
         for n in range(threads):
             parts.append((worker, share * (n + 1) // threads - share * n // threads))
     return parts

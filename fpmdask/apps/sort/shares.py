@@ -40,8 +40,8 @@ class Speeds:
         What else tells one kind of work from another.
     few : int
         Fewer units than this per worker are not worth measuring anybody.
-    noun : str
-        What units are called in messages.
+    noun, where : str
+        What units are called in messages, and what bounds them.
     timing : TimingPolicy
         How the kernel is timed.
 
@@ -61,6 +61,7 @@ class Speeds:
     few: int
     noun: str
     timing: TimingPolicy = TIMING
+    where: str = "memory"
     reason: str = field(default="", init=False)
     told: bool = field(default=False, init=False)
     learned: bool = field(default=False, init=False)
@@ -88,9 +89,9 @@ class Speeds:
         }
         if sum(bounds.values()) < units:
             raise PartitionError(
-                f"{units} {self.noun} do not fit into the memory of the {len(workers)} workers "
-                f"that are left, which have room for {sum(bounds.values()):.0f}; add workers or "
-                "memory"
+                f"{units} {self.noun} do not fit into the {self.where} of the {len(workers)} "
+                f"workers that are left, which have room for {sum(bounds.values()):.0f}; add "
+                f"workers or {self.where}"
             )
         models, reason = self._models(), "known"
         if models is None and units >= self.few * len(workers):

@@ -469,6 +469,35 @@ async def test_a_later_call_clears_what_a_finished_sort_has_left(
 
 
 @cluster(workers=2)
+async def test_a_result_that_was_moved_is_found_where_it_is(c, s, *workers, small, tmp_path):
+    written = write_records(tmp_path / "in", [3000], seed=6)
+    balancer = await fpmdask.Balancer(c)
+    await balancer.sort_records(written.paths, tmp_path / "out")
+    (tmp_path / "out").rename(tmp_path / "moved")
+    found = await balancer.sort_records(written.paths, tmp_path / "moved")
+    assert balancer.report.reason == "complete already"
+    assert all(Path(path).is_file() for path in found.paths)
+
+
+@cluster(workers=2)
+async def test_workers_share_what_is_free_on_one_disk(c, s, *workers, tmp_path, monkeypatch):
+    written = write_records(tmp_path / "in", [3000], seed=6)
+    room = 200_000  # bytes; each of both alone would have too little for all
+    original = survey._survey
+
+    def surveyed(*given):
+        return {**original(*given), "local_nbytes": float(room)}
+
+    monkeypatch.setattr(survey, "_survey", surveyed)
+    monkeypatch.setattr(state, "memory_of", lambda *worker: state.Memory(1e8, 0.0))
+    balancer = await fpmdask.Balancer(c)
+    says = r"3000 records do not fit into the memory and disks of the 2 .* room for 2000;"
+    with pytest.raises(RecordsError, match=says):
+        await balancer.sort_records(written.paths, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@cluster(workers=2)
 async def test_parts_that_are_gone_later_are_noticed(c, s, *workers, small, tmp_path):
     written = write_records(tmp_path / "in", [3000], seed=6)
     balancer = await fpmdask.Balancer(c)

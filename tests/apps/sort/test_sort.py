@@ -9,7 +9,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import futures_of, wait
+from distributed import Worker, futures_of, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
@@ -56,7 +56,7 @@ async def test_arrays_sort_as_in_numpy(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     for name, values in ARRAYS.items():
         x = da.from_array(values, chunks=max(1, values.size // 7))
-        for descending in (False, True):
+        for descending in (False, np.True_):
             found = await balancer.sort(x, descending=descending)
             expected = np.sort(values)[::-1] if descending else np.sort(values)
             assert found.dtype == expected.dtype, name
@@ -199,6 +199,43 @@ async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(
     assert bool(balancer.report.rounds) == (step == "measure")
     del found, x, running
     await nothing_left(s)
+
+
+@cluster()
+async def test_a_worker_that_leaves_while_shares_are_revised_costs_nothing_but_time(
+    c, s, *workers, monkeypatch
+):
+    original, left = shares.Speeds.revised, []
+
+    async def revised(self, *given):
+        found = await original(self, *given)
+        if not left:
+            left.append(await workers[1].close(timeout=1))
+            await until(lambda: workers[1].address not in s.workers)
+        return found
+
+    monkeypatch.setattr(shares.Speeds, "revised", revised)
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random(100_000)
+    found = await asyncio.wait_for(balancer.sort(da.from_array(values, chunks=9_000)), 30)
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+    assert left
+
+
+@cluster(workers=2)
+async def test_chunks_that_only_a_worker_without_fpmdask_holds_are_refused(
+    c, s, *workers, monkeypatch
+):
+    monkeypatch.setattr(run, "JOIN_SECONDS", 0.2)
+    balancer = await fpmdask.Balancer(c)
+    with monkeypatch.context() as patch:
+        patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
+        bare = await Worker(s.address, name="bare", nthreads=1)
+    async with bare:
+        x = c.persist(da.ones(1000, chunks=100), workers=[bare.address])
+        await wait(x)
+        with pytest.raises(CoordinatorError, match=r"10 of 10 chunks are only on .* \(bare\); "):
+            await balancer.sort(x)
 
 
 @pytest.mark.slow
@@ -442,7 +479,7 @@ async def test_counts_are_repeated_where_samples_mislead(c, s, *workers, monkeyp
     assert steps.count("count") > 4
 
 
-@pytest.mark.parametrize("kind", ["equal", "most", "zipf", "ordered"])
+@pytest.mark.parametrize("kind", ["equal", "most", "zipf", "ordered", ">f8", ">U8", "S10"])
 @cluster()
 async def test_skewed_keys_are_shared_out_within_a_hundredth(c, s, *workers, kind):
     count = 120_000  # few: the same for everybody
@@ -451,6 +488,9 @@ async def test_skewed_keys_are_shared_out_within_a_hundredth(c, s, *workers, kin
         "most": np.where(RANDOM.random(count) < 0.95, 7, RANDOM.integers(0, 99, count)),
         "zipf": RANDOM.zipf(1.3, count),
         "ordered": np.arange(count),
+        ">f8": RANDOM.random(count).astype(">f8"),  # in FITS files
+        ">U8": RANDOM.integers(0, 10**8, count).astype(">U8"),
+        "S10": RANDOM.integers(0, 2**62, count).astype("S10"),
     }[kind]
     balancer = await fpmdask.Balancer(c)
     found = await balancer.sort(values)

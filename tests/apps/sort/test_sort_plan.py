@@ -156,6 +156,30 @@ def test_orders_are_those_of_a_stable_argsort(dtype, values):
     np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
 
 
+@given(
+    st.sampled_from(["i8", "u8", ">i8", "M8[s]", "m8[ns]", ">M8[D]"]),
+    st.integers(-(2**63) + 1, 2**63 - 1),
+    st.sampled_from([0, 3, 2**20, 2**58, 2**62]),
+    st.lists(st.integers(0, 2**64), max_size=60),
+    st.booleans(),
+)
+@settings(deadline=None)
+def test_orders_of_whole_numbers_and_dates_in_any_range_are_stable(
+    dtype, low, span, values, with_nat
+):
+    """Those of a small range are packed with their numbers, wherever it lies."""
+    kind = np.dtype(dtype)
+    if kind.kind == "u":
+        whole = np.array([(low + v % (span + 1)) % 2**64 for v in values], np.uint64)
+    else:
+        whole = np.array([min(low + v % (span + 1), 2**63 - 1) for v in values], np.int64)
+    keys = whole.astype(kind) if kind.kind in "iu" else whole.view(kind.newbyteorder("=")).copy()
+    if kind.kind in "mM" and with_nat and keys.size:
+        keys[keys.size // 2] = "NaT"
+    keys = keys.astype(kind)
+    np.testing.assert_array_equal(stable_order(keys), np.argsort(keys, kind="stable"))
+
+
 def test_everybody_takes_its_own_run_first():
     edges = np.array([[0, 2, 5], [0, 3, 4], [0, 0, 9]])
     made = exchange(edges, [("a", 0), ("b", 0), ("b", 1)], [("a", 5), ("b", 13)])
