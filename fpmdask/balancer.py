@@ -407,10 +407,11 @@ class Balancer:
 
         Notes
         -----
-        Sample sort: each worker sorts what it holds (a slow one hands untouched chunks to fast
-        ones), splitters are placed by samples and rounds of exact counts, mostly one, so that every
-        part is within 1 % of its share whatever the keys are: equal ones are split. Then each
-        worker takes its part from all runs and sorts it. Every key moves once at most, handed-over
+        Sample sort: each worker parts what it holds around where cuts are expected (a slow one
+        hands untouched chunks to fast ones; few, equal or other keys than numbers it sorts),
+        splitters are placed by samples and rounds of exact counts, mostly one, so that every part
+        is within 1 % of its share whatever the keys are: equal ones are split. Then each worker
+        takes its part from all runs and sorts it. Every key moves once at most, handed-over
         ones twice. Where a worker is lost in the middle, the others start over. A chunk of the
         result that is lost later is made again from all of the input, on one worker; where the
         input was a NumPy array that the lost worker held a part of, it cannot be.

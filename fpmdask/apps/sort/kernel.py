@@ -1,4 +1,4 @@
-"""The local sort that is timed, and that the run itself consists of twice."""
+"""The local sort that is timed, and that the run itself mostly consists of."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +33,8 @@ class LocalSort:
 
     Notes
     -----
-    A unit is a key. The run sorts its keys twice, before and after they are exchanged, and copies
-    them in between: the times are those of a part of the first, and only their ratios count. Memory
+    A unit is a key. The run parts its keys before they are exchanged, copies them, and sorts them
+    afterwards: the times are those of a part of the last, and only their ratios count. Memory
     that does not suffice does not show in them; it is bounded by limits.
 
     Examples

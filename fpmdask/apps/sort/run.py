@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from distributed.utils import offload
 from fpmdask.apps.dealing import Piece, dealt
 from fpmdask.apps.sort.attempt import Attempt, LostWorker, again
 from fpmdask.apps.sort.kernel import NAME
+from fpmdask.apps.sort.parted import SURE
 from fpmdask.apps.sort.payload import Payload, run_edges, tied
 from fpmdask.apps.sort.plan import SortSpec, check_fits, exchange, recipe
 from fpmdask.apps.sort.share import sort_share
@@ -163,7 +165,7 @@ def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
         phases = share["phases"]
         if share["worker"] in addresses:
             units = (share["keys_sorted"] + share["units"]) / 2
-            seconds = sum(phases.get(phase, 0.0) for phase in ("sort", "gather", "merge"))
+            seconds = sum(phases.get(phase, 0.0) for phase in ("sort", "gather", "count", "merge"))
             yield addresses[share["worker"]], units, seconds
 
 
@@ -212,13 +214,15 @@ class Sorting(Attempt):
             {context.name(w): along * sizes[w] + in_part * busy[w] for w in busy},
             {context.name(worker): keys for worker, keys in room.items()},
         )
-        least = min(size for _, size in _parts(context, busy))
+        planned = [size for _, size in _parts(context, busy)]
+        least, expected = min(planned), [n / spec.units for n in accumulate(planned[:-1])]
         count = sample_count(spec.units, least, len(busy))
         orders = {
             worker: {
                 "sort": spec.to_json(),
                 "samples": count,
                 "turn": (turn, len(busy)),
+                "ends": expected,
                 "pieces": [(p.chunk, p.low, p.high, p.owner) for p in pieces[worker]],
                 "runs": of_runs if spec.payload is not None else {},
             }
@@ -233,13 +237,14 @@ class Sorting(Attempt):
         runs = [(w, n) for w in self.workers for n in range(len(told[w]["sizes"]))]
         told_sizes = {worker: list(told[worker]["sizes"]) for worker in self.workers}
         samples = [np.frombuffer(told[w]["samples"][n], spec.dtype) for w, n in runs]
+        noise = SURE * math.hypot(*(told[w]["noise"][n] for w, n in runs))
         taken = {worker: (sizes[worker], told[worker]["seconds"]) for worker in busy}
         # what a key needs that is in no run; `extra` may be less, as a frame's index may be a range
         beside = max(in_part, spec.nbytes_needed / spec.nbytes_per_key - 1)
         bounds = {worker: (room[worker] - along * sizes[worker]) / beside for worker in busy}
         busy = await self.speeds.revised(busy, taken, bounds)
         parts = _parts(context, busy)
-        edges = await self._cut(runs, told_sizes, samples, [size for _, size in parts])
+        edges = await self._cut(runs, told_sizes, samples, [size for _, size in parts], noise)
         if spec.payload is not None and not spec.payload.whole:
             await self._set_apart(runs, edges, spec.payload)
         wanted = await offload(exchange, edges, runs, parts)
@@ -263,6 +268,7 @@ class Sorting(Attempt):
         sizes: Mapping[str, Sequence[int]],
         samples: Sequence[np.ndarray],
         shares: Sequence[int],
+        noise: float,
     ) -> np.ndarray:
         """Return where each run is cut, runs × (parts + 1), so that all shares are met."""
         places = [
@@ -271,7 +277,7 @@ class Sorting(Attempt):
             for n in range(len(sizes[worker]))
         ]
         lengths = [sizes[worker][n] for worker, n in runs]
-        splitting = await offload(Splitting, samples, lengths, places, shares)
+        splitting = await offload(Splitting, samples, lengths, places, shares, noise)
         while splitting.tried is not None:
             counts = await self._counted(runs, splitting.tried)
             between = await offload(splitting.counted, *counts)

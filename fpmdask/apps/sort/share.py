@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from fpmdask.apps.sort import payload
 from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted, check_dtype
 from fpmdask.apps.sort.kernel import slices
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
+from fpmdask.apps.sort.parted import Run, Side, parted
 from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.apps.sort.splitters import place_of, sampled
 from fpmdask.coordinator.steps import step
@@ -39,7 +40,7 @@ class Sorted:
 
 
 def sort_share(order: Mapping[str, Any]) -> None:
-    """Task: sort ``order["pieces"]``, tell samples and counts, take a share and sort that."""
+    """Task: part ``order["pieces"]``, tell samples and counts, take a share and sort that."""
     step(order, lambda side, space: _answer(side, space, order))
 
 
@@ -85,13 +86,14 @@ class _Share:
         self._forget_earlier()
         runs = self._runs()
         for number, run in enumerate(runs):
-            self.space.offered[run_key(self.attempt, number)] = run.reshape(1, -1)
+            self.space.offered[run_key(self.attempt, number)] = run.keys.reshape(1, -1)
             for what, along in self._along(number).items():
                 self.space.offered[run_key(self.attempt, number, what)] = along.reshape(1, -1)
         samples = self._timed("sample", partial(self._sampled, runs))
         self._say(
-            sizes=[run.size for run in runs],
+            sizes=[run.keys.size for run in runs],
             samples=samples,
+            noise=[run.noise for run in runs],
             seconds=self.seconds["sort"],
         )
         with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
@@ -106,8 +108,8 @@ class _Share:
             "phases": self.seconds,
             "nbytes_received": self.received,
             "cpu_seconds": {"process": time.process_time() - self.cpu},
-            "keys_sorted": sum(run.size for run in runs),
-            "nbytes_input": sum(run.nbytes for run in runs),
+            "keys_sorted": sum(run.keys.size for run in runs),
+            "nbytes_input": sum(run.keys.nbytes for run in runs),
         }
 
     def _forget_earlier(self) -> None:
@@ -118,8 +120,8 @@ class _Share:
 
     # ---- before the exchange
 
-    def _runs(self) -> list[np.ndarray]:
-        """Return sorted runs of the pieces: of those that are here, then of those that come."""
+    def _runs(self) -> list[Run]:
+        """Return runs of the pieces: of those that are here, then of those that come."""
         pieces = [Piece(*piece) for piece in self.order["pieces"]]
         own = self.side.worker.address
         here = [piece for piece in pieces if piece.owner == own]  # the first ones
@@ -137,17 +139,17 @@ class _Share:
             at += piece.size
         with ThreadPoolExecutor(max(2, self.threads), "fpmdask-sort") as threads:
             coming = threads.submit(self.fetcher.receive, wanted)
-            runs: list[np.ndarray] = self._timed("sort", partial(self._copied, here, keys[:local]))
+            unsorted = self._timed("sort", partial(self._copied, here, keys[:local]))
             late = slices(keys[local:], self.threads)
             if self.spec.index:
-                self.positions = self._positions(pieces, [*runs, *late])
-            at = len(runs)
-            self._timed("sort", partial(self._sort, threads, runs, self.positions[:at]))
+                self.positions = self._positions(pieces, [*unsorted, *late])
+            runs: list[Run] = self._timed("sort", partial(self._made, threads, unsorted, 0))
             self.received += self._timed("receive", coming.result)
-            self._timed("sort", partial(self._sort, threads, late, self.positions[at:]))
-        if self.spec.payload is None:
-            return [*runs, *late]
-        self._timed("gather", partial(self._gather, self.spec.payload, here, runs))
+            if self.spec.payload is None:
+                runs += self._timed("sort", partial(self._made, threads, late, len(runs)))
+                return runs
+        in_order = [run.keys for run in runs]
+        self._timed("gather", partial(self._gather, self.spec.payload, here, in_order))
         return runs
 
     def _copied(self, here: Sequence[Piece], keys: np.ndarray) -> list[np.ndarray]:
@@ -193,13 +195,19 @@ class _Share:
             return {}
         return {f"column {n}": column for n, column in enumerate(self.columns[run])}
 
-    def _sort(
-        self, threads: ThreadPoolExecutor, runs: list[np.ndarray], positions: list[np.ndarray]
-    ) -> None:
+    def _made(
+        self, threads: ThreadPoolExecutor, unsorted: Sequence[np.ndarray], first: int
+    ) -> list[Run]:
+        """Put keys in order as far as need be, in place; `first` is the first one's number."""
         if self.spec.index:
-            list(threads.map(sort_with_positions, runs, positions))
+            list(threads.map(sort_with_positions, unsorted, self.positions[first:]))
+        elif self.spec.payload is not None:
+            list(threads.map(np.ndarray.sort, unsorted))
         else:
-            list(threads.map(np.ndarray.sort, runs))
+            turn, _ = self.order["turn"]
+            draws = [np.random.default_rng([turn, first + n]) for n in range(len(unsorted))]
+            return list(threads.map(parted, unsorted, repeat(self.order["ends"]), draws))
+        return [*map(Run, unsorted)]
 
     def _positions(self, pieces: Sequence[Piece], runs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return where in the whole array the keys of each run are, before they are sorted."""
@@ -214,11 +222,11 @@ class _Share:
         edges = [0, *accumulate(run.size for run in runs)]
         return [positions[low:high] for low, high in pairwise(edges)]
 
-    def _sampled(self, runs: Sequence[np.ndarray]) -> list[bytes]:
+    def _sampled(self, runs: Sequence[Run]) -> list[bytes]:
         """Return samples of each run, packed."""
         turn, of = self.order["turn"]
         return [
-            sampled(run, self.order["samples"], place_of(turn, of, n, len(runs))).tobytes()
+            sampled(run.sample, self.order["samples"], place_of(turn, of, n, len(runs))).tobytes()
             for n, run in enumerate(runs)
         ]
 
@@ -233,7 +241,7 @@ class _Share:
             raise PeersMissing(self.side.worker.address)
         return found
 
-    def _cut(self, runs: Sequence[np.ndarray]) -> Any:
+    def _cut(self, runs: Sequence[Run]) -> Any:
         """Answer the coordinator's questions about the runs until it knows where to cut them.
 
         Returns what this worker is to take: (part, pieces of runs) for each of its parts.
@@ -247,20 +255,20 @@ class _Share:
             elif "between" in note:
                 count, wanted = note["between"]
                 inner = [
-                    [sampled(run[low:high], count).tobytes() for low, high in places]
+                    [sampled(run.between(low, high), count).tobytes() for low, high in places]
                     for run, places in zip(runs, wanted, strict=True)
                 ]
                 self._say(inner=inner)
             elif "beside" in note:
                 pairs = zip(runs, note["beside"], strict=True)
-                self._say(beside=[_beside(run, places) for run, places in pairs])
+                self._say(beside=[_beside(run.keys, places) for run, places in pairs])
             else:
                 return note["exchange"]
 
     # ---- the exchange
 
     def _part(
-        self, part: int, runs: Sequence[np.ndarray], pieces: Sequence[Sequence[Any]]
+        self, part: int, runs: Sequence[Run], pieces: Sequence[Sequence[Any]]
     ) -> Callable[[], Sorted]:
         """Receive one part; return what is to be done with it."""
         size = sum(high - low for *_, low, high, _ in pieces)
@@ -305,7 +313,7 @@ class _Share:
 
     def _take(
         self,
-        runs: Sequence[np.ndarray],
+        runs: Sequence[Run],
         pieces: Sequence[Sequence[Any]],
         keys: np.ndarray,
         along: Mapping[str, np.ndarray],
@@ -319,7 +327,7 @@ class _Share:
             here = slice(at, at + high - low)
             at = here.stop
             if peer == own:
-                mine = {"keys": runs[number], **self._along(number)}
+                mine = {"keys": runs[number].keys, **self._along(number)}
                 local += [(target[here], mine[what][low:high]) for what, target in targets.items()]
                 continue
             for what, target in targets.items():
@@ -357,11 +365,11 @@ class _Share:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
 
 
-def _counts(runs: Sequence[np.ndarray], tried: np.ndarray) -> list[list[bytes]]:
+def _counts(runs: Sequence[Run], tried: np.ndarray) -> list[list[bytes]]:
     """Return, packed, how many keys of each run are below each candidate, and how many through."""
+    sides: tuple[Side, ...] = ("left", "right")
     return [
-        [np.searchsorted(run, tried, side).astype(np.int64).tobytes() for run in runs]
-        for side in ("left", "right")
+        [run.searchsorted(tried, side).astype(np.int64).tobytes() for run in runs] for side in sides
     ]
 
 

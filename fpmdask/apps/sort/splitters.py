@@ -89,6 +89,7 @@ def candidates(
     ranks: Sequence[int],
     each: int = CANDIDATES,
     places: Sequence[float] | None = None,
+    noise: float = 0.0,
 ) -> np.ndarray:
     """Return sorted keys among which a splitter for each rank is, or one close to it.
 
@@ -104,6 +105,8 @@ def candidates(
         Candidates per rank; a single one is in the middle of where the splitter may be.
     places : sequence of float, optional
         Where in its pieces each run was sampled, in the middle if not given.
+    noise : float
+        Keys of all runs by which the samples' ranks may be off beside that.
 
     Returns
     -------
@@ -127,7 +130,7 @@ def candidates(
     order = np.argsort(values, kind="stable")
     values, weight = values[order], weight[order]
     rank = np.cumsum(weight) - weight / 2 + aside
-    doubt = sum(each for _, each in pairs) / 2 + 1
+    doubt = sum(each for _, each in pairs) / 2 + 1 + noise
     first = np.searchsorted(rank, np.asarray(ranks) - doubt) - 1
     last = np.searchsorted(rank, np.asarray(ranks) + doubt)
     first, last = np.clip(first, 0, values.size - 1), np.clip(last, 0, values.size - 1)
@@ -244,6 +247,8 @@ class Splitting:
         `place_of` each run.
     shares : sequence of int
         Keys that each part is to have.
+    noise : float
+        As for `candidates`.
 
     Notes
     -----
@@ -273,11 +278,14 @@ class Splitting:
         lengths: Sequence[int],
         places: Sequence[float],
         shares: Sequence[int],
+        noise: float = 0.0,
     ) -> None:
         self.lengths, self.shares = list(lengths), list(shares)
         self.ranks = [*accumulate(shares)][:-1]
         # what is to be counted next: in order, None once the edges are known
-        self.tried: np.ndarray | None = candidates(samples, lengths, self.ranks, places=places)
+        self.tried: np.ndarray | None = candidates(
+            samples, lengths, self.ranks, places=places, noise=noise
+        )
         # runs × (parts + 1)
         self.edges = np.zeros((len(self.lengths), len(self.shares) + 1), np.int64)
         none = np.zeros((len(self.lengths), 0), np.int64)

@@ -14,7 +14,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort import attempt, run, share, shares
+from fpmdask.apps.sort import attempt, parted, run, share, shares
 from fpmdask.apps.sort.attempt import Attempt
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 from tests.eventually import nothing_left, until
@@ -64,6 +64,30 @@ async def test_arrays_sort_as_in_numpy(c, s, *workers):
             assert found.shape == values.shape
         del found, x
     await nothing_left(s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distinct", [0.0, 0.9])
+@cluster()
+async def test_runs_that_are_in_order_only_near_the_cuts(c, s, *workers, distinct, monkeypatch):
+    monkeypatch.setattr(parted, "FEWEST_KEYS", 64)
+    monkeypatch.setattr(parted, "SAMPLE", 1 << 10)
+    monkeypatch.setattr(parted, "DISTINCT", distinct)
+    balancer = await fpmdask.Balancer(c)
+    count = 120_000
+    more = {
+        "many": RANDOM.random(count),
+        "most": np.where(RANDOM.random(count) < 0.95, 7.0, RANDOM.random(count)),
+        "many ordered": np.arange(count),
+        "many reversed": np.arange(count)[::-1],
+    }
+    for name, values in (ARRAYS | more).items():
+        x = da.from_array(values, chunks=max(1, values.size // 7))
+        found = await balancer.sort(x)
+        np.testing.assert_array_equal(await c.compute(found), np.sort(values), name)
+        if name in more:
+            units = [share["units"] for share in balancer.report.shares]
+            assert all(abs(n / 40_000 - 1) <= 0.01 for n in units), name
 
 
 @pytest.mark.slow
