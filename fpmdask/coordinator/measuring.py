@@ -310,21 +310,25 @@ class Measuring:
         return [Conclude()]
 
     def _predicted(self) -> tuple[Any, Any, float]:
-        """The models' distribution, where max_rounds ended DFPA right after a change."""
-        known = [w for w in self._order if self._known(w) is not None]
-        models = [m for w in known if (m := self._known(w)) is not None]
-        limits = [self.members[worker].limit for worker in known]
-        if sum(limits) >= self.units:
-            shares = dict(zip(known, geometric(self.units, models, limits), strict=True))
-        else:  # workers never measured are needed, too
-            proposal = None if self._dfpa is None else self._dfpa.ask()
-            assert proposal is not None
-            shares = dict(zip(self._order, proposal, strict=True))
+        """The models' distribution, where max_rounds ended DFPA right after a change.
+
+        Workers that were never measured get something only where the others have too little room;
+        they are taken for average ones then.
+        """
+        models = {w: m for w in self._order if (m := self._known(w)) is not None}
+        if sum(self.members[worker].limit for worker in models) < self.units:
+            even = self.units / len(self._order)
+            speeds = [float(model.speed(even)) for model in models.values()]
+            average = ConstantModel(float(np.mean(speeds)) if speeds else 1.0)
+            models = {worker: models.get(worker, average) for worker in self._order}
+        limits = [self.members[worker].limit for worker in models]
+        shares = dict(
+            zip(models, geometric(self.units, [*models.values()], limits).tolist(), strict=True)
+        )
         units = np.array([shares.get(worker, 0) for worker in self._order], dtype=np.int64)
-        times = {w: float(m.time(shares[w])) for w, m in zip(known, models, strict=True)}
         seconds = [
-            times.get(worker, 0.0) if n else 0.0
-            for worker, n in zip(self._order, units, strict=True)
+            float(models[worker].time(n)) if n else 0.0
+            for worker, n in zip(self._order, units.tolist(), strict=True)
         ]
         bounds = [self.members[worker].limit for worker in self._order]
         return units, seconds, imbalance(seconds, units, bounds)

@@ -255,6 +255,18 @@ def test_shares_follow_the_scouted_speeds_where_scouting_is_the_only_round():
     }
 
 
+def test_a_worker_that_was_never_measured_is_an_average_one_where_it_is_needed():
+    members = {worker: Member(worker, limit=600) for worker in "ab"}
+    measuring = Measuring(1000, members, epsilon=0.1, max_rounds=1, scout=20)
+    measuring.start()
+    measuring.joined("c", Member("c", limit=600))
+    measuring.left("b")
+    assert measuring.answered("a", 1, 0.1) == [Conclude()]
+    assert measuring.failure is None
+    assert measuring.result.distribution == {"a": 500, "c": 500}
+    assert all(seconds > 0 for seconds in measuring.result.seconds.values())
+
+
 def test_scouts_get_an_even_share_at_most():
     measuring = machine({"a": 1.0, "b": 2.0}, units=10, scout=1000)
     assert {i.worker: i.units for i in measuring.start()} == {"a": 5, "b": 5}

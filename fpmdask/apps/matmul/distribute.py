@@ -31,7 +31,7 @@ LEAST_GAIN = 0.12
 # What scouting leaves unbalanced costs less to make good in the run, by help, than to measure by
 # another round.
 ROUNDS_BEFORE_HELP = 1
-# Without help a round of the shares that scouting proposes follows.
+# Of ranges of K, which nobody helps with: a round of the shares that scouting proposes follows.
 ROUNDS_BRIEFLY = 2
 # Operations per second and worker, to tell small products: a factor of ten does not matter.
 GUESSED_SPEED = 2e10
@@ -230,7 +230,9 @@ async def measured_shares(
         for worker, units in result.proposal.items()
         for model in [machine.members[worker].model]
     }
-    context.set_result(result.proposal, seconds, result.imbalance, result.reason, result.proposal)
+    # these shares themselves were not timed where there was but a short look at few rows
+    balance = None if alone and len(machine.rounds) == 1 else result.imbalance
+    context.set_result(result.proposal, seconds, balance, result.reason, result.proposal)
     return dict(result.proposal)
 
 

@@ -26,6 +26,8 @@ FEWEST_KEYS = 1 << 20
 SAMPLE, DISTINCT = 1 << 16, 0.9
 # So many keys of a run, relative to it, are in order on either side of where a cut is expected.
 MARGIN = 0.006
+# With cuts so close to each other that more of it would be in order, it is sorted.
+MOST_IN_ORDER = 0.25
 # What the sample leaves open is taken for so many standard deviations.
 SURE = 3.0
 KINDS = "iuf"
@@ -42,9 +44,9 @@ class Run:
     Attributes
     ----------
     sample : ndarray
-        Keys in order that stand for as many others each: all, or some that were drawn.
+        All keys, or some that were drawn, in order.
     noise : float
-        Keys, a standard deviation: by which their ranks may be off.
+        Standard deviation of the ranks that the sample tells, in keys.
     """
 
     def __init__(self, keys: np.ndarray) -> None:
@@ -76,9 +78,9 @@ class PartedRun(Run):
     -----
     `_begins` are places so that no key before one is greater than any from there on; `_least` has
     the least key from each of them on, so that a value's place is known to lie between two of them.
-    A wrong expectation costs no more than sorting what lies between the two.
+    Where cuts are not where they were expected, what lies around them is parted again, or sorted.
 
-    O(n log ends) where the ends are those of the run, too; O(n log n) at most.
+    O(n log ends) where cuts are where they were expected; O(n log n) at most.
 
     Examples
     --------
@@ -101,7 +103,7 @@ class PartedRun(Run):
         if keys.size >= FEWEST_KEYS:
             drawn = keys[random.integers(0, keys.size, SAMPLE)]
             drawn.sort()
-            distinct = 1 + np.count_nonzero(drawn[1:] != drawn[:-1])
+            distinct = 1 + np.count_nonzero(drawn[1:] > drawn[:-1])  # NaNs are all the same
             self._in_order = [bool(distinct < DISTINCT * drawn.size)]
         if self._in_order[0]:
             keys.sort()
@@ -188,7 +190,8 @@ def parted(keys: np.ndarray, ends: Sequence[float], random: np.random.Generator)
     keys, ends, random
         As for `PartedRun`.
     """
-    if keys.dtype.kind in KINDS and keys.dtype.itemsize <= 8 and keys.dtype.isnative:
+    apart = 2 * MARGIN * len(ends) <= MOST_IN_ORDER
+    if apart and keys.dtype.kind in KINDS and keys.dtype.itemsize <= 8 and keys.dtype.isnative:
         return PartedRun(keys, ends, random)
     keys.sort()
     return Run(keys)

@@ -242,7 +242,9 @@ class Sorting(Attempt):
         # what a key needs that is in no run; `extra` may be less, as a frame's index may be a range
         beside = max(in_part, spec.nbytes_needed / spec.nbytes_per_key - 1)
         bounds = {worker: (room[worker] - along * sizes[worker]) / beside for worker in busy}
-        busy = await self.speeds.revised(busy, taken, bounds)
+        if len({any(told[worker]["noise"]) for worker in busy}) == 1:
+            # all have parted their runs, or all have sorted them, which takes longer
+            busy = await self.speeds.revised(busy, taken, bounds)
         parts = _parts(context, busy)
         edges = await self._cut(runs, told_sizes, samples, [size for _, size in parts], noise)
         if spec.payload is not None and not spec.payload.whole:

@@ -45,12 +45,13 @@ def sort_share(order: Mapping[str, Any]) -> None:
 
 
 RUN = "fpmdask-run"
+SIDES: tuple[Side, Side] = ("left", "right")
 # Keys that are reversed at once.
 REVERSED = 1 << 16
 
 
 def run_key(attempt: int, number: int, what: str = "keys") -> tuple[str, int, int, str]:
-    """Return the key under which a worker offers one of its sorted runs, or their positions."""
+    """Return the key under which a worker offers one of its runs, or their positions."""
     return RUN, attempt, number, what
 
 
@@ -98,7 +99,7 @@ class _Share:
         )
         with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
             merging = []
-            for part, pieces in self._cut(runs):
+            for part, pieces in self._cut(runs, threads):
                 merged = self._timed("exchange", partial(self._part, part, runs, pieces))
                 merging.append((part, threads.submit(merged)))
             self._timed("merge", partial(self._keep, merging))
@@ -241,7 +242,7 @@ class _Share:
             raise PeersMissing(self.side.worker.address)
         return found
 
-    def _cut(self, runs: Sequence[Run]) -> Any:
+    def _cut(self, runs: Sequence[Run], threads: ThreadPoolExecutor) -> Any:
         """Answer the coordinator's questions about the runs until it knows where to cut them.
 
         Returns what this worker is to take: (part, pieces of runs) for each of its parts.
@@ -250,14 +251,11 @@ class _Share:
             note = self._note()
             if "count" in note:
                 tried = np.frombuffer(note["count"], self.spec.dtype)
-                below, through = self._timed("count", partial(_counts, runs, tried))
+                below, through = self._timed("count", partial(_counts, threads, runs, tried))
                 self._say(below=below, through=through)
             elif "between" in note:
                 count, wanted = note["between"]
-                inner = [
-                    [sampled(run.between(low, high), count).tobytes() for low, high in places]
-                    for run, places in zip(runs, wanted, strict=True)
-                ]
+                inner = self._timed("count", partial(_inner, runs, count, wanted))
                 self._say(inner=inner)
             elif "beside" in note:
                 pairs = zip(runs, note["beside"], strict=True)
@@ -365,11 +363,25 @@ class _Share:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
 
 
-def _counts(runs: Sequence[Run], tried: np.ndarray) -> list[list[bytes]]:
+def _counts(
+    threads: ThreadPoolExecutor, runs: Sequence[Run], tried: np.ndarray
+) -> list[list[bytes]]:
     """Return, packed, how many keys of each run are below each candidate, and how many through."""
-    sides: tuple[Side, ...] = ("left", "right")
+
+    def counted(run: Run) -> tuple[bytes, bytes]:
+        below, through = (run.searchsorted(tried, side) for side in SIDES)
+        return below.astype(np.int64).tobytes(), through.astype(np.int64).tobytes()
+
+    return [[*side] for side in zip(*threads.map(counted, runs), strict=True)]
+
+
+def _inner(
+    runs: Sequence[Run], count: int, places: Sequence[Sequence[tuple[int, int]]]
+) -> list[list[bytes]]:
+    """Return, packed, keys of each run from between its places, for each open end."""
     return [
-        [run.searchsorted(tried, side).astype(np.int64).tobytes() for run in runs] for side in sides
+        [sampled(run.between(low, high), count).tobytes() for low, high in own]
+        for run, own in zip(runs, places, strict=True)
     ]
 
 

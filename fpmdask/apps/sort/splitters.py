@@ -1,4 +1,4 @@
-"""Where sorted runs are cut so that every part gets its share: samples, candidates, counts.
+"""Where runs are cut so that every part gets its share: samples, candidates, counts.
 
 Histogram sort in rounds: keys are sampled, candidates for the splitters chosen among them, and
 counted in every run; where that leaves a part too far from its share, the same between the two

@@ -84,6 +84,19 @@ def test_only_what_is_near_the_cuts_is_put_in_order():
     assert run.sample.size == 256
 
 
+def test_what_is_faster_sorted_is_sorted():
+    """Many cuts, and many equal keys."""
+    keys = RANDOM.random(COUNT)
+    for values, ends in (
+        (keys, [n / 40 for n in range(1, 40)]),
+        (np.where(keys < 0.9, np.nan, keys), [0.5]),
+        (np.where(keys < 0.9, 0.5, keys), [0.5]),
+    ):
+        run = parted(values.copy(), ends, np.random.default_rng(1))
+        np.testing.assert_array_equal(run.keys, np.sort(values))
+        assert run.noise == 0
+
+
 def test_ranks_of_a_sample_are_off_by_its_noise():
     keys = RANDOM.random(1 << 16)
     run = PartedRun(keys.copy(), [], np.random.default_rng(1))
