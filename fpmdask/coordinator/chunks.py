@@ -16,6 +16,8 @@ from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 LOOK_SECONDS = 0.05
 # How long the graph that makes a chunk may take from its client to the scheduler.
 ON_THEIR_WAY = 1.0
+# A worker that has just joined is prepared within so long.
+JOIN_SECONDS = 5.0
 
 
 def holders(scheduler: Any, keys: Iterable[Any]) -> dict[Any, list[str]]:
@@ -39,6 +41,31 @@ def without_fpmdask(scheduler: Any, places: Mapping[Any, Sequence[str]]) -> list
     """Return the holders without fpmdask of this version, which has given the others ``fpm``."""
     states = (scheduler.workers.get(worker) for worker in {*chain.from_iterable(places.values())})
     return [state.address for state in states if state and "fpm" not in state.resources]
+
+
+async def check_reachable(scheduler: Any, places: Mapping[Any, Sequence[str]]) -> None:
+    """Refuse chunks that only workers without fpmdask hold: nobody can ask these for pieces.
+
+    Raises
+    ------
+    CoordinatorError
+        With the workers and how many chunks they hold.
+    """
+    give_up = time.monotonic() + JOIN_SECONDS
+    while True:
+        bare = set(without_fpmdask(scheduler, places))
+        alone = [holders for holders in places.values() if holders and bare.issuperset(holders)]
+        if not alone:
+            return
+        if time.monotonic() >= give_up:
+            break
+        await asyncio.sleep(LOOK_SECONDS)
+    states = (scheduler.workers.get(worker) for worker in {*chain.from_iterable(alone)})
+    names = ", ".join(sorted(str(state.name) for state in states if state))
+    raise CoordinatorError(
+        f"{len(alone)} of {len(places)} chunks are only on workers without this fpmdask ({names}); "
+        "install it there, or move the chunks with client.replicate"
+    )
 
 
 async def wait_for_chunks(

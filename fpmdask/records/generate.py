@@ -97,6 +97,7 @@ def write_records(
         if path.exists():
             raise RecordsError(f"{path} exists; remove it, or write to another folder")
     offsets = [0, *accumulate(map(int, counts))]
+    made: list[Path] = []
 
     def write(number: int) -> int:
         total = 0
@@ -114,7 +115,6 @@ def write_records(
             os.close(descriptor)
         return total
 
-    made: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(threads or os.cpu_count()) as pool:

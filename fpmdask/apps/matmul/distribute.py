@@ -31,8 +31,6 @@ LEAST_GAIN = 0.12
 # What scouting leaves unbalanced costs less to make good in the run, by help, than to measure by
 # another round.
 ROUNDS_BEFORE_HELP = 1
-# Of ranges of K, which nobody helps with: a round of the shares that scouting proposes follows.
-ROUNDS_BRIEFLY = 2
 # Operations per second and worker, to tell small products: a factor of ten does not matter.
 GUESSED_SPEED = 2e10
 # The scouting round is this much smaller than an even share, and where no other one follows.

@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed.utils import offload
 
-from fpmdask.apps.matmul.distribute import ROUNDS_BRIEFLY, measured_shares, shared_out
+from fpmdask.apps.matmul.distribute import measured_shares, shared_out
 from fpmdask.apps.matmul.inner import (
     COPIES,
     FEWER,
@@ -29,6 +29,9 @@ from fpmdask.coordinator.context import RunContext
 from fpmdask.errors import PartitionError
 from fpmdask.partition import proportional
 from fpmdask.partition.even import even
+
+# Nobody helps whoever is last: after scouting a round of the shares that it proposes.
+ROUNDS = 2
 
 # Of smaller inputs it does not matter what moves.
 LEAST_NBYTES = 16 << 20
@@ -201,5 +204,5 @@ async def _measured(context: RunContext, units: int, depth: int, width: int) -> 
     whose depth is M.
     """
     shape, workers = (units, depth, width), len(context.workers)
-    found = await measured_shares(context, shape, lambda _: math.inf, workers, ROUNDS_BRIEFLY)
+    found = await measured_shares(context, shape, lambda _: math.inf, workers, ROUNDS)
     return {worker: count for worker, count in found.items() if count}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, count
@@ -188,7 +189,7 @@ class RecordsSort:
         given = self.request["distribution"]
         if given is None:
             try:
-                return await speeds.shares(self.job.records, self._room)
+                return await speeds.shares(self.job.records, self._room())
             except PartitionError as error:
                 raise RecordsError(str(error)) from error
         there = {context.name(address): address for address in context.workers}
@@ -214,12 +215,17 @@ class RecordsSort:
                 f"{self.job.records}; make them equal"
             )
 
-    def _room(self, address: str) -> float:
-        """Return how many records a worker can take: in its memory, and on its part of a disk."""
-        memory = self.memory.get(address, Memory(0.0, 0.0))
-        which, free = self.disk.get(address, (None, 0.0))
-        sharing = [w for w in self.context.workers if w in self.disk and self.disk[w][0] == which]
-        return (memory.kept + free / max(1, len(sharing))) // RECORD_NBYTES
+    def _room(self) -> Callable[[str], float]:
+        """Return how many records a worker can take: in memory, and on its part of a disk."""
+        sharing = Counter(self.disk[w][0] for w in self.context.workers if w in self.disk)
+
+        def room(address: str) -> float:
+            if address not in self.disk:
+                return 0.0
+            which, free = self.disk[address]
+            return (self.memory[address].kept + free / max(1, sharing[which])) // RECORD_NBYTES
+
+        return room
 
     def threads(self, address: str) -> int:
         """Return how many runs or parts a worker does at once: its threads, or its slots."""

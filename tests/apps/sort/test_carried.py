@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import fpmdask
 from fpmdask.apps import homes
 from fpmdask.apps.dealing import Piece
-from fpmdask.apps.sort import carried, frames, handing, payload, rows, run
+from fpmdask.apps.sort import carried, frames, handing, payload, rows, run, sorting
 from fpmdask.apps.sort.handing import cut_up
 from fpmdask.apps.sort.payload import Payload, gathered, placed, run_edges, sections
 from fpmdask.apps.sort.words import packed
@@ -179,8 +179,8 @@ async def test_the_report_says_that_keys_do_not_hold_all(c, s, *workers, monkeyp
 
 @cluster(workers=2)
 async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatch):
-    free = "fpmdask.apps.sort.run.free_nbytes"
-    monkeypatch.setattr(free, lambda context, address: 95 * ROWS / 2)
+    for module in (run, sorting):
+        monkeypatch.setattr(module, "free_nbytes", lambda context, address: 95 * ROWS / 2)
     balancer = await fpmdask.Balancer(c)
     pdf = PLAIN[["whole"]]
     found = await balancer.sort_values(frame_of(pdf), "whole")
@@ -191,8 +191,8 @@ async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatc
 @cluster(workers=2)
 async def test_runs_and_parts_of_rows_have_to_fit_together(c, s, *workers, monkeypatch):
     """Where one worker holds all rows: neither what these need nor its share is too much alone."""
-    free = "fpmdask.apps.sort.run.free_nbytes"
-    monkeypatch.setattr(free, lambda context, address: 58 * ROWS)
+    for module in (run, sorting):
+        monkeypatch.setattr(module, "free_nbytes", lambda context, address: 58 * ROWS)
     balancer = await fpmdask.Balancer(c)
     pdf = PLAIN[["whole"]]
     x = c.persist(frame_of(pdf, 2), workers=[workers[0].address])
@@ -214,7 +214,8 @@ async def test_shares_are_revised_within_the_room_for_runs_and_parts(
 
     seen = []
     monkeypatch.setattr(run.Speeds, "revised", revised)
-    monkeypatch.setattr(run, "free_nbytes", lambda context, address: 100 * ROWS)
+    for module in (run, sorting):
+        monkeypatch.setattr(module, "free_nbytes", lambda context, address: 100 * ROWS)
     balancer = await fpmdask.Balancer(c)
     pdf = pd.DataFrame({"flag": PLAIN.flag.to_numpy()})
     found = await balancer.sort_values(frame_of(pdf), "flag")

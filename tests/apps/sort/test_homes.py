@@ -14,7 +14,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps import homes
 from fpmdask.apps.homes import Homes, Waiting
-from fpmdask.apps.sort import frames
+from fpmdask.apps.sort import frames, run, sorting
 from fpmdask.errors import ChunksLostError, CoordinatorError
 from tests.apps.sort.test_sort_values import (
     CONFIG,
@@ -147,8 +147,8 @@ async def test_partitions_lost_on_the_way_are_named(c, s, *workers, step, monkey
         if event["event"] == "step" and event["step"] == step and not left:
             left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
 
-    for run in (Homes.made, Homes.asked):
-        monkeypatch.setattr(Homes, run.__name__, leaving(run))
+    for asking in (Homes.made, Homes.asked):
+        monkeypatch.setattr(Homes, asking.__name__, leaving(asking))
     balancer = await fpmdask.Balancer(c, progress=progress)
     pieces = {("only", n): FRAME.iloc[n::3] for n in range(3)}
     futures = await c.scatter(pieces, direct=True, hash=False)
@@ -166,7 +166,8 @@ async def test_no_worker_gets_more_rows_than_it_has_memory_for(c, s, *workers, m
     """Also where it holds a little more than that already."""
     small, large = (worker.address for worker in workers)
     free = {small: 1e6, large: 1e9}
-    monkeypatch.setattr("fpmdask.apps.sort.run.free_nbytes", lambda context, address: free[address])
+    for module in (run, sorting):
+        monkeypatch.setattr(module, "free_nbytes", lambda context, address: free[address])
     row = 400
     pdf = pd.DataFrame(np.random.default_rng(1).random((10_000, row // 8))).add_prefix("c")
     here = await c.scatter({("rows", 0): pdf.iloc[:860]}, workers=[small], hash=False)

@@ -14,8 +14,9 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort import attempt, parted, run, share, shares
+from fpmdask.apps.sort import attempt, parted, run, share, shares, sorting
 from fpmdask.apps.sort.attempt import Attempt
+from fpmdask.coordinator import chunks
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 from tests.eventually import nothing_left, until
 
@@ -252,7 +253,7 @@ async def test_a_worker_that_leaves_while_shares_are_revised_costs_nothing_but_t
 async def test_chunks_that_only_a_worker_without_fpmdask_holds_are_refused(
     c, s, *workers, monkeypatch
 ):
-    monkeypatch.setattr(run, "JOIN_SECONDS", 0.2)
+    monkeypatch.setattr(chunks, "JOIN_SECONDS", 0.2)
     balancer = await fpmdask.Balancer(c)
     with monkeypatch.context() as patch:
         patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
@@ -492,7 +493,7 @@ async def test_workers_without_a_memory_limit_sort(c, s, *workers):
 @cluster(nthreads=2)
 async def test_counts_are_repeated_where_samples_mislead(c, s, *workers, monkeypatch):
     """With two samples of each run the first counts cannot meet any share."""
-    monkeypatch.setattr(run, "sample_count", lambda *_: 2)
+    monkeypatch.setattr(sorting, "sample_count", lambda *_: 2)
     steps = []
     balancer = await fpmdask.Balancer(c, progress=lambda e: steps.append(e.get("step")))
     values = RANDOM.random(300_000)  # few: the same for everybody
