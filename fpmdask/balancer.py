@@ -245,7 +245,8 @@ class Balancer:
             C; nothing is measured then.
         epsilon, max_rounds, timing
             As for `partition`. Without the first two one short round is measured, as who is done
-            early helps the others; with ``rebalance=False`` as many as DFPA wants.
+            early helps the others; with ``rebalance=False`` as many as DFPA wants, and two with
+            ``"inner"``, where nobody helps.
         distribution
             Worker name → rows of C of full width, as `partition` or an earlier report found them
             (columns of full height where C has few rows); nothing is measured then. With
@@ -299,10 +300,11 @@ class Balancer:
         helps whoever is last.
 
         Nothing is measured where this coordinator has seen products of that dtype with shares of
-        about the same size on all these workers, unless `epsilon`, `max_rounds`, `timing` or
-        `depth` is given. A worker that has finished multiplies lines of the part that is expected
-        last by the panels that are left, where all end at least 0.2 s sooner; the sum goes to the
-        part's owner, so that C lies as laid out.
+        about the same size on these workers, or on all but some that get a tenth of the rows at
+        most, unless `epsilon`, `max_rounds`, `timing` or `depth` is given. A worker that has
+        finished multiplies lines of the part that is expected last by the panels that are left,
+        where all end at least 0.2 s sooner; the sum goes to the part's owner, so that C lies as
+        laid out.
 
         A chunk of C that is lost later, with its worker, is made again from A and B as for any
         persisted collection: if these can be made again. NumPy inputs are sent to the workers for

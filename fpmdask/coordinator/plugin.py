@@ -328,7 +328,9 @@ class CoordinatorPlugin(SchedulerPlugin):
         self._grant(self.leases.left(worker))
         for context in list(self.runs.values()):
             context.worker_left(worker)
-        self.identities.pop(worker, None)
+        identity = self.identities.pop(worker, None)
+        if identity is not None:
+            self.links.pop(identity, None)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Cancel the runs of a client that is gone."""

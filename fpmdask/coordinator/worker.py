@@ -216,6 +216,9 @@ class WorkerSide(WorkerPlugin):
         data: Mapping[Any, Any] = self.worker.data
         given = {} if space is None else space.offered  # threads add to it meanwhile
         offered = {key: given[key] for key, _, _ in wanted if given.get(key) is not None}
+        for key, at, _ in wanted:
+            if space is not None and key[0] == RELAYED and not space.is_ready(key, at):
+                offered.pop(key, None)  # it is there, but not all of this slice has arrived
         missing = [key for key, _, _ in wanted if key not in offered and key not in data]
         if missing:
             return {"missing": missing}, []

@@ -14,6 +14,7 @@ from fpmdask.coordinator import worker as worker_module
 from fpmdask.coordinator.channel import Channel
 from fpmdask.coordinator.links import CONFIRMATIONS, TURNS, measured_links, slow_links
 from fpmdask.errors import CoordinatorError
+from tests.eventually import until
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 
@@ -41,7 +42,9 @@ async def test_every_link_is_measured_and_kept(c, s, *workers, monkeypatch):
     assert await product(c, monkeypatch) == first
     async with Worker(s.address, nthreads=1, name="late"):
         again = await product(c, monkeypatch)
+        assert len(s.plugins["fpmdask"].links) == len(again)
     assert set(again) == {*first, "late"}
+    await until(lambda: len(s.plugins["fpmdask"].links) == len(first))  # who left is forgotten
 
 
 @cluster(1)

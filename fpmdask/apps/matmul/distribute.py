@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.apps.matmul.learned import known_rows
+from fpmdask.apps.matmul.place import Placement, as_given
 from fpmdask.apps.matmul.plan import (
     PANELS_HELD,
     MatmulSpec,
@@ -51,7 +52,19 @@ def check(context: RunContext) -> None:
     spec = shared_out(context)
     candidates = context.candidates()
     _check_loading(context, spec)
-    _given(context, candidates, row_bounds(context, spec, candidates, timed_depth(context, spec)))
+    bounds = row_bounds(context, spec, candidates, timed_depth(context, spec))
+    given = _given(context, candidates, bounds)
+    if given is not None and context.spec["zones"] is not None:
+        room_beside(context, spec, tiles_given(context, spec, given).tiles)
+
+
+def tiles_given(
+    context: RunContext, spec: MatmulSpec, distribution: Mapping[str, int]
+) -> Placement:
+    """Return the layout that the caller gave, among the addresses of the distribution."""
+    addresses = {context.name(address): address for address in distribution}
+    zones = {addresses[name]: zone for name, zone in context.spec["zones"].items()}
+    return as_given(spec, zones, distribution)
 
 
 def shared_out(context: RunContext) -> MatmulSpec:
@@ -117,19 +130,25 @@ def room_beside(
     """
     room: dict[str, float] = {}
     deepest = deepest_panel(spec, len(tiles))
+    given = context.spec["zones"] is not None
+    otherwise = "give it less of C" if given else "give out=, a Zarr array of small chunks"
+    # sums of another dtype are there beside the rounded ones for a moment
+    beside = spec.sums.itemsize if spec.sums != spec.dtype else 0
     for worker, own in tiles.items():
         if worker not in context.scheduler.workers:
             room[worker] = 0.0
             continue
         sides = sum(tile.height + tile.width for tile in own)
-        elements = sum(tile.area for tile in own) + PANELS_HELD * deepest * sides
+        area = sum(tile.area for tile in own)
+        elements = area + PANELS_HELD * deepest * sides
+        needed = elements * spec.dtype.itemsize + area * beside
         free = free_nbytes(context, worker)
-        room[worker] = free - elements * spec.dtype.itemsize
+        room[worker] = free - needed
         if own and room[worker] < 0:
             raise PartitionError(
                 f"the part of {context.name(worker)} does not fit into its memory: with its panels "
-                f"it needs {elements * spec.dtype.itemsize} bytes, {free:.0f} are free; add "
-                "workers or memory, or give out=, a Zarr array of small chunks"
+                f"it needs {needed} bytes, {free:.0f} are free; add workers or memory, or "
+                f"{otherwise}"
             )
     return room
 
@@ -229,7 +248,8 @@ async def measured_shares(
         for model in [machine.members[worker].model]
     }
     # these shares themselves were not timed where there was but a short look at few rows
-    balance = None if alone and len(machine.rounds) == 1 else result.imbalance
+    timed = any(dict(record.units) == result.proposal for record in machine.rounds)
+    balance = result.imbalance if timed or not alone else None
     context.set_result(result.proposal, seconds, balance, result.reason, result.proposal)
     return dict(result.proposal)
 

@@ -15,11 +15,12 @@ from fpmdask.apps.matmul.distribute import (
     room_beside,
     row_bounds,
     shared_out,
+    tiles_given,
     timed_depth,
 )
 from fpmdask.apps.matmul.learned import learn
 from fpmdask.apps.matmul.moving import homes
-from fpmdask.apps.matmul.place import Placement, as_given, operations, placed
+from fpmdask.apps.matmul.place import Placement, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.product import Product
 from fpmdask.coordinator.chunks import until_loaded, wait_for_chunks
@@ -96,9 +97,7 @@ async def _placement(
 ) -> Placement:
     """Return the layout that the caller gave, or the one that is expected to end first."""
     if context.spec["zones"] is not None:
-        addresses = {context.name(address): address for address in distribution}
-        zones = {addresses[name]: zone for name, zone in context.spec["zones"].items()}
-        return as_given(spec, zones, distribution)
+        return tiles_given(context, spec, distribution)
     lazy = context.spec["lazy"]
     present = [key for key in spec.keys if key[0] not in lazy]
     return await offload(  # many workers or chunks would hold the event loop

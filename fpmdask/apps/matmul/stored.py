@@ -29,6 +29,7 @@ FILL = 0.5
 MOST_OPERATIONS = 4e12
 # How often it is looked whether those are there that write.
 LOOK_SECONDS = 0.5
+NOBODY = "no worker that is to take part is connected; start one, or name it"
 
 
 def tile_shape(
@@ -73,7 +74,9 @@ def tile_shape(
         tile = MatmulSpec((rows, inner, columns), spec.dtype, a_chunks, b_chunks, "a", "b")
         held = PANELS_HELD * deepest_panel(tile, workers)
         elements = inner * (rows + columns) + 2 * rows * columns + held * (rows + workers * columns)
-        return elements * spec.dtype.itemsize
+        # sums of another dtype are there beside the rounded ones for a moment
+        beside = rows * columns * spec.sums.itemsize if spec.sums != spec.dtype else 0
+        return elements * spec.dtype.itemsize + beside
 
     def halved(length: int, least: int) -> int:
         units = -(-length // least)
@@ -129,6 +132,8 @@ async def multiply_into(
     one = check(a[:1], b[:, :1]).to_json()
     await proxy.check(client, "matmul", {**request, "product": one})
     workers = await taking_part(client, request["workers"])
+    if not workers:
+        raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, request["workers"])
     free = FILL * free_nbytes(workers.values())
     shape = tile_shape(spec, target.unit, free, len(workers))
@@ -183,7 +188,7 @@ async def fill(
     """Write C[index] of a C that is nothing to multiply, of a side of 0, into `out`."""
     workers = await taking_part(client, names)
     if not workers:
-        raise CoordinatorError("no worker that is to take part is connected; start one, or name it")
+        raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, names)
     with Written(out, target.run) as written:
         await check_reached(client, target, _names(workers))

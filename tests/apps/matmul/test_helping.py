@@ -12,7 +12,7 @@ from distributed import get_worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import fetch, kernel, place, plan, share, tail
+from fpmdask.apps.matmul import distribute, fetch, kernel, place, plan, share, tail
 from fpmdask.apps.matmul.tile import Tile
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
@@ -190,6 +190,35 @@ async def test_the_second_product_needs_no_measurement(c, s, *workers):
         assert balancer.report.reason != "known"
         await balancer.matmul(x, x.T, epsilon=0.2)
         assert balancer.report.reason != "known"
+
+
+@pytest.mark.parametrize(("slow", "reason"), [(0.12, "known"), (0.06, "max_rounds")])
+@cluster()
+async def test_shares_of_a_tenth_of_the_rows_need_not_be_known(c, s, *workers, slow, reason):
+    """The slow worker is to get a quarter of what it has had; three times, it would be too much."""
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c)
+    with updates(SECONDS | {SLOW: slow}):
+        await balancer.matmul(x, x.T, distribution=EVEN)
+        result = await balancer.matmul(x, x.T)
+    assert balancer.report.reason == reason
+    np.testing.assert_array_equal(await c.compute(result), expected)
+
+
+@cluster()
+async def test_a_product_is_preceded_by_one_short_round(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x, _ = await inputs(c)
+    with updates(SECONDS):
+        await balancer.matmul(x, x.T)
+        (record,) = balancer.report.rounds
+        assert set(record.units.values()) == {distribute.scout_rows(300, 3, alone=True)}
+        assert balancer.report.imbalance is None
+        shares = dict(zip(balancer.report.workers, balancer.report, strict=True))
+        assert shares[SLOW] < shares["0"] / 2
+        await balancer.matmul(x, x.T, epsilon=0.2)
+        assert len(balancer.report.rounds) > 1
+        assert balancer.report.imbalance is not None
 
 
 @cluster()

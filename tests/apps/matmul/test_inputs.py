@@ -23,6 +23,7 @@ from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.tiling import LAYOUTS
 from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.layout import Rectangle
 from fpmdask.partition import proportional
 from tests.eventually import nothing_left, until
 
@@ -338,6 +339,22 @@ async def test_inputs_that_do_not_fit_are_not_sent(c, s, *workers, megabytes, mo
             await balancer.matmul(x, y, **options)
         assert not s.tasks
         assert reads_of(workers, 1) == []
+
+
+@cluster()
+async def test_a_layout_that_does_not_fit_is_refused_before_anything_is_sent(
+    c, s, *workers, monkeypatch
+):
+    """As rows its shares would fit: the panels of tall parts take more."""
+    leave_free(monkeypatch, [3, 9, 9])
+    balancer = await fpmdask.Balancer(c)
+    a, b = np.ones((4000, 200)), np.ones((200, 30))
+    zones = {name: [Rectangle(0, n, 1, 1)] for n, name in enumerate("012")}
+    says = r"the part of 0 does not fit.* 3000000 are free; .* or give it less of C"
+    with pytest.raises(PartitionError, match=says):
+        await balancer.matmul(a, b, layout=zones)
+    assert not s.tasks
+    assert balancer.report is None
 
 
 @cluster()

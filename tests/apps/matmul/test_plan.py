@@ -519,6 +519,22 @@ def test_what_an_earlier_product_left_in_place_is_not_moved(layout):
     assert sum(tile.area for own in found.tiles.values() for tile in own) == n * n
 
 
+def test_rectangles_go_to_those_who_hold_their_rows_and_columns():
+    n = 240
+    a_chunks, b_chunks = ((120, 120), (n,)), ((n,), (120, 120))
+    spec = MatmulSpec((n, n, n), np.dtype("f8"), a_chunks, b_chunks, "a", "b")
+    holders = {
+        ("a", 0, 0): ["q", "s"],
+        ("a", 1, 0): ["p", "r"],
+        ("b", 0, 0): ["p", "q"],
+        ("b", 0, 1): ["r", "s"],
+    }
+    rows = dict.fromkeys("pqrs", 60)
+    found = placed(spec, "columns", rows, holders=holders)
+    assert found.nbytes == 0
+    assert placed(spec, "columns", rows, holders=holders, in_order=True).nbytes > 0
+
+
 def test_small_products_are_measured_less():
     assert distribute.least_gain((8192, 8192, 8192), 6) == distribute.LEAST_GAIN
     gains = [distribute.least_gain((n, n, n), 6) for n in (4096, 2048, 1024)]
