@@ -10,7 +10,7 @@ import pytest
 import fpmdask
 
 ROOT = Path(fpmdask.__file__).parent
-PURE = {"models", "timing", "partition", "layout", "mheta", "store", "errors"}
+PURE = {"models", "timing", "partition", "layout", "mheta", "store", "errors", "packing"}
 
 # floor → the floors it may import (itself and errors are always allowed)
 ALLOWED: dict[str, set[str]] = {
@@ -20,7 +20,8 @@ ALLOWED: dict[str, set[str]] = {
     "partition": {"models"},
     "layout": {"partition", "models"},
     "rawio": set(),
-    "records": {"rawio"},
+    "packing": set(),
+    "records": {"rawio", "packing"},
     "coordinator": {
         "models",
         "timing",
@@ -31,8 +32,8 @@ ALLOWED: dict[str, set[str]] = {
         "__init__",
         "rawio",
     },
-    "apps.pure": {"models", "timing", "partition", "layout", "mheta", "records"},
-    "apps.run": {"models", "timing", "partition", "coordinator", "records"},
+    "apps.pure": {"models", "timing", "partition", "layout", "mheta", "records", "packing"},
+    "apps.run": {"models", "timing", "partition", "coordinator", "records", "packing"},
     "balancer": {"models", "timing", "partition", "coordinator", "apps"},
     "preload": {"coordinator", "balancer"},
     "lab": set(),

@@ -9,6 +9,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from fpmdask.packing import groups, packed_order
+
 RECORD_NBYTES = 100
 KEY_NBYTES = 10
 KEY = np.dtype(f"S{KEY_NBYTES}")
@@ -77,51 +79,14 @@ def order(records: Records) -> npt.NDArray[np.intp]:
     [1, 0, 2]
     """
     first = np.ascontiguousarray(records[:, :8]).view(">u8")[:, 0].astype(np.uint64)
-    found, same = _ordered(first)
+    found, same = packed_order(first)
     if same.any():
-        members, group = _groups(same)
+        members, group = groups(same)
         chosen = found[members]
         last = records[chosen, 8].astype(np.uint64) << np.uint64(8) | records[chosen, 9]
-        finer, _ = _ordered(group << np.uint64(16) | last)
+        finer, _ = packed_order(group << np.uint64(16) | last)
         found[members] = chosen[finer]
     return found
-
-
-def _ordered(
-    values: npt.NDArray[np.uint64],
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Return the stable order of values, and which of them in that order equal the next one."""
-    if values.size < 2:
-        return np.arange(values.size), np.zeros(0, np.bool_)
-    bits = int(values.size - 1).bit_length()
-    base = values.min()
-    shift = max(0, int(values.max() - base).bit_length() - (64 - bits))
-    packed = values - base
-    packed >>= np.uint64(shift)
-    packed <<= np.uint64(bits)
-    packed |= np.arange(values.size, dtype=np.uint64)
-    packed.sort()
-    found = (packed & np.uint64((1 << bits) - 1)).astype(np.intp)
-    packed >>= np.uint64(bits)
-    same = packed[1:] == packed[:-1]
-    if shift and same.any():
-        members, group = _groups(same)
-        chosen = found[members]
-        dropped = values[chosen] - base & np.uint64((1 << shift) - 1)
-        finer, equal = _ordered(group << np.uint64(shift) | dropped)
-        found[members] = chosen[finer]
-        same = np.zeros_like(same)
-        same[members[:-1][equal]] = True  # members of one group are next to each other
-    return found, same
-
-
-def _groups(
-    same: npt.NDArray[np.bool_],
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64]]:
-    """Return where values are that equal one beside them, and a number for each such group."""
-    before, after = np.append(False, same), np.append(same, False)
-    members = np.flatnonzero(before | after)
-    return members, np.cumsum(~before[members]).astype(np.uint64)
 
 
 def out_of_order(records: Records) -> npt.NDArray[np.intp]:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fpmdask.errors import PartitionError
+from fpmdask.packing import ordered_words
 
 # So many different strings are numbered; they pass through the client.
 MOST_DISTINCT, MOST_DISTINCT_NBYTES = 4096, 1 << 20
@@ -30,7 +31,6 @@ MOST_DISTINCT, MOST_DISTINCT_NBYTES = 4096, 1 << 20
 FEW_DISTINCT = 1024
 
 NUMBER, TEXT, BYTES, NOTHING = "number", "text", "bytes", "nothing"
-SIGN = np.uint64(1 << 63)
 
 
 @dataclass(frozen=True)
@@ -211,13 +211,13 @@ def _values(column: pd.Series, name: Any) -> tuple[str, Any, np.ndarray]:
     dtype = column.dtype
     null = column.isna().to_numpy(dtype=bool)
     if isinstance(dtype, pd.CategoricalDtype):
-        return NUMBER, _integers(column.cat.codes.to_numpy()), null
+        return NUMBER, _words_of(column.cat.codes.to_numpy()), null
     if isinstance(dtype, pd.StringDtype):
         return TEXT, _binary(column.array.__arrow_array__()), null
     if isinstance(dtype, pd.ArrowDtype):
         return _arrow(column, name, null)
     if isinstance(dtype, pd.DatetimeTZDtype | pd.PeriodDtype) or dtype.kind in "mM":
-        return NUMBER, _integers(column.array.asi8), null
+        return NUMBER, _words_of(column.array.asi8), null
     if isinstance(dtype, np.dtype):
         return (*_plain(column.to_numpy(), name, null), null)
     # nullable numbers and booleans; others have no NumPy dtype
@@ -232,9 +232,9 @@ def _plain(values: np.ndarray, name: Any, null: np.ndarray) -> tuple[str, Any]:
     if kind == "O":
         return _objects(values, name, null)
     if kind == "f" and values.dtype.itemsize <= 8:
-        return NUMBER, _floats(values)
+        return NUMBER, _words_of(values.astype(np.float64))  # the same in all partitions
     if kind in "bui":
-        return NUMBER, _integers(values)
+        return NUMBER, _words_of(values)
     raise _unsortable(name, values.dtype)
 
 
@@ -245,18 +245,10 @@ def _unsortable(name: Any, dtype: Any) -> PartitionError:
     )
 
 
-def _integers(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind in "bu":
-        return values.astype(np.uint64)
-    return values.astype(np.int64).view(np.uint64) ^ SIGN
-
-
-def _floats(values: np.ndarray) -> np.ndarray:
-    values = values.astype(np.float64) + 0.0
-    values[np.isnan(values)] = np.nan  # NaN has many bit patterns
-    bits = values.view(np.uint64)
-    bits ^= (bits >> np.uint64(63)) * np.uint64((1 << 63) - 1) | SIGN
-    return bits
+def _words_of(values: np.ndarray) -> np.ndarray:
+    words = ordered_words(values)
+    assert words is not None  # of booleans, integers and floats of 64 bits
+    return words
 
 
 def _objects(values: np.ndarray, name: Any, null: np.ndarray) -> tuple[str, Any]:
@@ -291,7 +283,7 @@ def _arrow(column: pd.Series, name: Any, null: np.ndarray) -> tuple[str, Any, np
     if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         short = pa.types.is_date32(kind) or pa.types.is_time32(kind)
         whole = values.cast(pa.int32() if short else pa.int64())
-        return NUMBER, _integers(_one(whole).fill_null(0).to_numpy(zero_copy_only=False)), null
+        return NUMBER, _words_of(_one(whole).fill_null(0).to_numpy(zero_copy_only=False)), null
     raise _unsortable(name, column.dtype)
 
 

@@ -139,7 +139,7 @@ def test_cut_runs_are_in_order_and_whole(lists, parts):
 
 @given(
     st.sampled_from(
-        ["?", "i1", "u1", "i2", "u2", "i4", "u4", "f2", "f4", "f8", "i8", ">i4", ">f4"]
+        ["?", "i1", "u1", "i2", "u2", "i4", "u4", "f2", "f4", "f8", "i8", ">i4", ">f8", "g", "c8"]
     ),
     st.lists(st.one_of(st.integers(-3, 3), st.floats(width=16)), max_size=60),
 )
@@ -167,7 +167,6 @@ def test_orders_are_those_of_a_stable_argsort(dtype, values):
 def test_orders_of_whole_numbers_and_dates_in_any_range_are_stable(
     dtype, low, span, values, with_nat
 ):
-    """Those of a small range are packed with their numbers, wherever it lies."""
     kind = np.dtype(dtype)
     if kind.kind == "u":
         whole = np.array([(low + v % (span + 1)) % 2**64 for v in values], np.uint64)
