@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fpmdask
+from tests.resident import peak, status
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -48,6 +49,8 @@ def killed(client, pid):
 
 
 STEPS = ["sort", "count", "exchange", "publish"]
+# Bytes of malloc and of messages that a worker may have beside what is planned.
+SLACK = 16 << 20
 
 
 # the cluster's own threads draw random numbers while Hypothesis looks whether strategies do
@@ -115,3 +118,24 @@ def test_a_worker_killed_at_any_moment_costs_nothing_but_time(
         np.testing.assert_array_equal(np.sort(found), np.arange(values.size))
         np.testing.assert_array_equal(values[found], np.sort(values))
     killed(client, pid)
+
+
+@pytest.mark.parametrize(("what", "nbytes_per_key"), [("sort", 16), ("argsort", 56)])
+def test_a_worker_needs_memory_for_a_run_and_a_part(what, nbytes_per_key):
+    """With positions of both, and what it takes to order them; nothing is pickled or copied."""
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with LocalCluster(memory_limit="1 GB", **options) as cluster, Client(cluster) as client:
+        balancer = fpmdask.Balancer(client)
+        getattr(balancer, what)(np.arange(300_000.0))  # imports what it needs
+        x = client.persist(da.random.default_rng(1).random(8_000_000, chunks=1_000_000))
+        wait(x)
+        before = client.run(status, "VmRSS")
+        found = getattr(balancer, what)(x)
+        most = client.run(peak)
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        shares = {share["worker"]: share for share in balancer.report.shares}
+        for address, worker in workers.items():
+            share = shares[str(worker["name"])]
+            keys = max(share["units"], share["keys_sorted"])
+            assert most[address] - before[address] <= nbytes_per_key * keys + SLACK
+        assert len(found) == 8_000_000

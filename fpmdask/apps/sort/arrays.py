@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any
 from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import List, Task, TaskRef
+from dask._task_spec import Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of
 
@@ -19,10 +20,14 @@ from fpmdask.apps.sort.kernel import KINDS
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.coordinator import proxy
-from fpmdask.errors import PartitionError
+from fpmdask.errors import ChunksLostError, PartitionError
 
 # NumPy inputs are cut into blocks of about this size.
 BLOCK_NBYTES = 64 << 20
+# A NumPy array is sent so often, where a worker that holds blocks of it leaves.
+SENDINGS = 3
+# What is lost of a result is looked for in about so much of the input at once.
+GROUP_NBYTES = 256 << 20
 
 Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
 
@@ -90,16 +95,24 @@ async def sort(
     coming = 0 if _is_there(x) or not known else int(x.nbytes)
     early = asking("", [x.size], coming) if known and x.size else request
     await proxy.check(client, "sort", early)
-    x = await _in_memory(client, x, request["workers"])
-    if not x.size:
-        dtype = INDEX if index else x.dtype
-        empty: da.Array = client.persist(da.empty(0, dtype=dtype, chunks=-1))
-        return empty
-    request = asking(x.name, x.chunks[0], 0)
-    if not known:
-        await proxy.check(client, "sort", request)
-    value, _ = await follow("sort", request)
-    return _collected(client, x, SortSpec.from_json(request["sort"]), value)
+    sendings = SENDINGS if isinstance(x, np.ndarray) else 1
+    while True:
+        there = await _in_memory(client, x, request["workers"])
+        if not there.size:
+            dtype = INDEX if index else x.dtype
+            empty: da.Array = client.persist(da.empty(0, dtype=dtype, chunks=-1))
+            return empty
+        asked = asking(there.name, there.chunks[0], 0)
+        if not known:
+            await proxy.check(client, "sort", asked)
+        sendings -= 1
+        try:
+            value, _ = await follow("sort", asked)
+        except ChunksLostError:
+            if not sendings:
+                raise
+        else:
+            return _collected(client, there, SortSpec.from_json(asked["sort"]), value)
 
 
 def _is_there(x: Any) -> bool:
@@ -137,21 +150,15 @@ async def _in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> d
 
 
 def _collected(client: Client, x: da.Array, spec: SortSpec, value: Mapping[str, Any]) -> da.Array:
-    """Return the result over the published keys, each with a task that makes it from all of x."""
+    """Return the result over the published keys, each with tasks that make it from all of x.
+
+    None of these has more than `GROUP_NBYTES` of x, or what one worker had in its runs.
+    """
     name, sizes = value["name"], value["sizes"]
-    edges = [0, *accumulate(sizes)]
-    chunks = List(*(TaskRef(key) for key in spec.keys))
-    last = len(sizes) - 1
-    graph: dict[Any, Task] = {}
-    for n, (low, high) in enumerate(pairwise(edges)):
-        if spec.index:
-            plan = value["plan"]
-            part = last - n if spec.descending else n
-            own = plan["parts"][part], plan["pieces"], plan["runs"]
-            task = Task((name, n), recompute_positions, spec.to_json(), *own, chunks)
-        else:
-            task = Task((name, n), recompute, spec.to_json(), low, high, chunks)
-        graph[name, n] = task
+    if spec.index:
+        graph = _positions_again(spec, name, value["plan"], x.nbytes <= GROUP_NBYTES)
+    else:
+        graph = _keys_again(spec, name, sizes, value["ends"], math.ceil(x.nbytes / GROUP_NBYTES))
     inputs: Any = [x]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=inputs)
     dtype = INDEX if spec.index else spec.dtype
@@ -160,58 +167,151 @@ def _collected(client: Client, x: da.Array, spec: SortSpec, value: Mapping[str, 
     return persisted
 
 
-def recompute(
-    sort: Mapping[str, Any], low: int, high: int, chunks: Sequence[np.ndarray]
-) -> np.ndarray:
-    """Task: keys ``low … high`` of the sorted array from all chunks of the input."""
-    spec = SortSpec.from_json(sort)
-    keys = np.concatenate(chunks).astype(spec.dtype, copy=False)
-    keys.sort()
-    return (keys[::-1] if spec.descending else keys)[low:high].copy()
+def _at(spec: SortSpec, part: int, parts: int) -> int:
+    """Return which chunk of the result a part is."""
+    return parts - 1 - part if spec.descending else part
 
 
-def recompute_positions(
-    sort: Mapping[str, Any],
-    part: Sequence[Sequence[int]],
-    pieces: Sequence[Sequence[Sequence[int]]],
-    runs: Sequence[Sequence[int]],
-    chunks: Sequence[np.ndarray],
-) -> np.ndarray:
-    """Task: the positions in one part of the result, as the workers found them.
+def _keys_again(
+    spec: SortSpec,
+    name: str,
+    sizes: Sequence[int],
+    ends: Sequence[Sequence[Any] | None],
+    groups: int,
+) -> dict[Any, Task]:
+    """Return the tasks that make lost chunks of keys again; parts · groups of them."""
+    run, dtype = uuid4().hex, spec.dtype.str
+    groups = max(1, min(groups, len(spec.keys)))
+    graph: dict[Any, Task] = {}
+    for part, own in enumerate(ends):
+        pieces = []
+        for group in range(groups):
+            key = f"chosen-{run}", part, group
+            chunks = [TaskRef(chunk) for chunk in spec.keys[group::groups]]
+            graph[key] = Task(key, chosen, dtype, own, *chunks)
+            pieces.append(TaskRef(key))
+        chunk = name, _at(spec, part, len(ends))
+        size = sizes[chunk[1]]
+        graph[chunk] = Task(chunk, recompute, dtype, spec.descending, size, own, *pieces)
+    return graph
 
-    Equal keys are in the order of the workers' runs: these are made again.
+
+def _positions_again(
+    spec: SortSpec, name: str, plan: Mapping[str, Any], at_once: bool
+) -> dict[Any, Task]:
+    """Return the tasks that make lost chunks of positions again; O(parts · workers) of them.
+
+    With `at_once` there are O(parts), each with all of the input. ``plan`` is what
+    `fpmdask.apps.sort.plan.recipe` returned.
+    """
+    run, dtype = uuid4().hex, spec.dtype.str
+    offsets = [0, *accumulate(spec.sizes)]
+    workers = range(len(plan["runs"]))
+    groups = [[*workers]] if at_once else [[worker] for worker in workers]
+    pieces = [
+        [(chunk, low, high, offsets[chunk] + low) for chunk, low, high in own]
+        for own in plan["pieces"]
+    ]
+    graph: dict[Any, Task] = {}
+    for part, wanted in enumerate(plan["parts"]):
+        of: dict[int, list[tuple[int, int, int, int]]] = {}
+        for at, (worker, number, low, high, _) in enumerate(wanted):
+            of.setdefault(worker, []).append((at, number, low, high))
+        made = []
+        for n, group in enumerate(groups):
+            orders = [(pieces[w], plan["runs"][w], of[w]) for w in group if w in of]
+            if not orders:
+                continue
+            key = f"taken-{run}", part, n
+            numbers = sorted({piece[0] for own, *_ in orders for piece in own})
+            chunks = [TaskRef(spec.key(number)) for number in numbers]
+            graph[key] = Task(key, taken, dtype, orders, numbers, *chunks)
+            made.append(TaskRef(key))
+        chunk = name, _at(spec, part, len(plan["parts"]))
+        graph[chunk] = Task(chunk, recompute_positions, dtype, spec.descending, *made)
+    return graph
+
+
+def chosen(dtype: str, ends: Sequence[Any] | None, *chunks: np.ndarray) -> np.ndarray:
+    """Task: those keys of some chunks of the input that are between the ends of a part.
 
     Parameters
     ----------
-    sort
-        The `SortSpec`.
-    part
-        (worker, number of its run, low, high, length) of each piece of the part.
-    pieces
-        For each worker (chunk, low, high) of what it sorted.
-    runs
-        For each worker the lengths of its runs.
-    chunks
-        All of the input.
+    ends
+        What `fpmdask.apps.sort.share.ends_of` returned of it.
     """
-    spec = SortSpec.from_json(sort)
-    offsets = [0, *accumulate(spec.sizes)]
-    made: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for worker in {piece[0] for piece in part if piece[2] < piece[3]}:
-        keys = np.concatenate([chunks[c][low:high] for c, low, high in pieces[worker]])
-        positions = np.concatenate(
-            [np.arange(offsets[c] + low, offsets[c] + high) for c, low, high in pieces[worker]]
-        )
-        keys = keys.astype(spec.dtype, copy=False)
-        made[worker] = []
-        for low, high in pairwise([0, *accumulate(runs[worker])]):
-            run = keys[low:high].copy(), positions[low:high].copy()
-            sort_with_positions(*run)
-            made[worker].append(run)
-    there = [piece for piece in part if piece[2] < piece[3]]
-    taken = [[a[low:high] for a in made[worker][n]] for worker, n, low, high, _ in there]
-    if not taken:
-        return np.empty(0, INDEX)
-    keys, positions = (np.concatenate(arrays) for arrays in zip(*taken, strict=True))
+    found = [np.empty(0, dtype)]
+    if ends is not None:
+        first, last = (np.frombuffer(end, dtype) for end in ends[:2])
+        for chunk in chunks:
+            keys = np.sort(chunk.astype(dtype, copy=False))  # as it compares, so they are found
+            low = int(np.searchsorted(keys, first, "right")[0])
+            high = int(np.searchsorted(keys, last, "left")[0])
+            found.append(keys[low:high].copy())
+    return np.concatenate(found)
+
+
+def recompute(
+    dtype: str, descending: bool, size: int, ends: Sequence[Any] | None, *pieces: np.ndarray
+) -> np.ndarray:
+    """Task: a chunk of the result, from what is `chosen` between its ends, and from these."""
+    keys = np.empty(size, dtype)
+    if ends is not None:
+        first, last, of_first, of_last = ends
+        keys[size - of_last :] = np.frombuffer(last, dtype)
+        keys[:of_first] = np.frombuffer(first, dtype)
+        inner = keys[of_first : size - of_last]
+        if inner.size:
+            np.concatenate(pieces, out=inner)
+            inner.sort()
+    return np.ascontiguousarray(keys[::-1]) if descending else keys
+
+
+def taken(
+    dtype: str,
+    orders: Sequence[tuple[Sequence[Any], Sequence[int], Sequence[Any]]],
+    numbers: Sequence[int],
+    *chunks: np.ndarray,
+) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """Task: what a part of positions took of some workers' runs, which are made again.
+
+    Parameters
+    ----------
+    orders
+        For each of the workers: the pieces of chunks that it sorted, as (chunk, low, high, position
+        of the first key), the lengths of its runs, and what is wanted of these, as (place among
+        the pieces of the part, number of the run, low, high).
+    numbers, chunks
+        Of the input.
+
+    Returns
+    -------
+    list of (place, keys, positions)
+    """
+    of = dict(zip(numbers, chunks, strict=True))
+    found = []
+    for pieces, lengths, wanted in orders:
+        keys = np.concatenate([of[c][low:high].astype(dtype) for c, low, high, _ in pieces])
+        positions = np.concatenate([np.arange(at, at + high - low) for _, low, high, at in pieces])
+        edges = [0, *accumulate(lengths)]
+        for run in {number for _, number, *_ in wanted}:
+            here = slice(edges[run], edges[run + 1])
+            sort_with_positions(keys[here], positions[here])
+        for place, run, low, high in wanted:
+            here = slice(edges[run] + low, edges[run] + high)
+            found.append((place, keys[here].copy(), positions[here].copy()))
+    return found
+
+
+def recompute_positions(
+    dtype: str, descending: bool, *made: Sequence[tuple[int, np.ndarray, np.ndarray]]
+) -> np.ndarray:
+    """Task: a chunk of positions as the workers found them, from what was `taken` of their runs.
+
+    Equal keys are in the order of the workers' runs.
+    """
+    pieces = sorted((piece for own in made for piece in own), key=itemgetter(0))
+    keys = np.concatenate([np.empty(0, dtype), *(keys for _, keys, _ in pieces)])
+    positions = np.concatenate([np.empty(0, INDEX), *(at for *_, at in pieces)])
     found = merged_positions(keys, positions)
-    return np.ascontiguousarray(found[::-1]) if spec.descending else found
+    return np.ascontiguousarray(found[::-1]) if descending else found

@@ -32,7 +32,7 @@ class Sorted:
     """Consecutive keys of the result, or the rows that came with them."""
 
     keys: np.ndarray
-    ends: tuple[bytes, bytes] | None = None
+    ends: Sequence[Any] | None = None
 
     def chunk(self, bounds: Sequence[int]) -> np.ndarray:
         """Return them; they are one chunk."""
@@ -285,13 +285,15 @@ class _Share:
 
     def _merged(self, keys: np.ndarray, positions: np.ndarray | None) -> Sorted:
         """Return a part of the result."""
+        ends = None
         if positions is None:
             keys.sort()
+            ends = ends_of(keys)
         else:
             keys = merged_positions(keys, positions)
         if self.spec.descending:
             reverse(keys)
-        return Sorted(keys)
+        return Sorted(keys, ends)
 
     def _placed(
         self,
@@ -392,6 +394,24 @@ def _beside(run: np.ndarray, places: Sequence[int]) -> tuple[bytes, bytes]:
     before[at > 0] = run[at[at > 0] - 1]
     after[at < run.size] = run[at[at < run.size]]
     return before.tobytes(), after.tobytes()
+
+
+def ends_of(keys: np.ndarray) -> tuple[bytes, bytes, int, int] | None:
+    """Return the first and the last of sorted keys, packed, and how many there are of each.
+
+    Both numbers are those of all keys where these are equal. None where there are no keys.
+
+    Examples
+    --------
+    >>> ends_of(np.array([1, 1, 2, 3], np.int8))
+    (b'\\x01', b'\\x03', 2, 1)
+    """
+    if not keys.size:
+        return None
+    first, last = keys[:1], keys[-1:]
+    of_first = int(np.searchsorted(keys, first, "right")[0])
+    of_last = keys.size - int(np.searchsorted(keys, last, "left")[0])
+    return first.tobytes(), last.tobytes(), of_first, of_last
 
 
 def reverse(keys: np.ndarray) -> None:

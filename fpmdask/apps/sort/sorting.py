@@ -112,8 +112,7 @@ class Sorting(Attempt):
         ends = {part: pair for a in answers.values() for part, pair in a.pop("ends").items()}
         self._report(parts, found, answers)
         value = await self._publish(parts, found)
-        if spec.payload is not None:
-            value["ends"] = [ends[part] for part in range(len(parts))]
+        value["ends"] = [ends[part] for part in range(len(parts))]
         if spec.index:
             value["plan"] = await offload(recipe, self.workers, pieces, told_sizes, wanted)
         return value

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import dask
 import dask.array as da
@@ -12,10 +13,13 @@ import pytest
 from distributed import Worker, futures_of, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.sort import attempt, parted, run, share, shares, sorting
+from fpmdask.apps.sort import arrays, attempt, parted, run, share, shares, sorting
 from fpmdask.apps.sort.attempt import Attempt
+from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.coordinator import chunks
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 from tests.eventually import nothing_left, until
@@ -298,10 +302,14 @@ async def test_elements_of_no_bytes_sort_too(c, s, *workers, kind, lazy):
     await nothing_left(s)
 
 
+@pytest.mark.parametrize("at_once", [1, arrays.GROUP_NBYTES])
 @pytest.mark.parametrize("descending", [False, True])
 @cluster(nthreads=2)
-async def test_positions_that_are_lost_are_made_again_as_they_were(c, s, *workers, descending):
+async def test_positions_that_are_lost_are_made_again_as_they_were(
+    c, s, *workers, descending, at_once, monkeypatch
+):
     """Also of equal keys, which are in the order of the workers' runs."""
+    monkeypatch.setattr(arrays, "GROUP_NBYTES", at_once)
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).integers(0, 5, 200_000, chunks=10_000))
     found = await balancer.argsort(x, descending=descending)
@@ -310,14 +318,60 @@ async def test_positions_that_are_lost_are_made_again_as_they_were(c, s, *worker
     np.testing.assert_array_equal(await c.compute(found), before)
 
 
+@pytest.mark.parametrize("at_once", [3_000, arrays.GROUP_NBYTES])
 @cluster()
-async def test_a_result_that_is_lost_is_made_again(c, s, *workers):
+async def test_a_result_that_is_lost_is_made_again(c, s, *workers, at_once, monkeypatch):
+    monkeypatch.setattr(arrays, "GROUP_NBYTES", at_once)
     balancer = await fpmdask.Balancer(c)
-    x = c.persist(da.random.default_rng(1).random(20_000, chunks=1_000))
+    x = c.persist(da.random.default_rng(1).integers(0, 999, 20_000, chunks=1_000))
     found = await balancer.sort(x, descending=True)
     expected = np.sort(await c.compute(x))[::-1]
     await workers[0].close(timeout=1)
     np.testing.assert_array_equal(await c.compute(found), expected)
+
+
+@given(
+    st.lists(st.sampled_from([np.nan, -0.0, 0.0, 1.0, np.inf]) | st.floats(), max_size=30),
+    st.lists(st.integers(0, 30), max_size=4),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_lost_parts_are_made_again_of_groups_of_chunks(values, cuts, groups, descending):
+    x = np.array(values, "f8")
+    pieces = np.array_split(x, 4)
+    spec = SortSpec(x.dtype, tuple(map(len, pieces)), "x", descending)
+    edges = [0, *sorted(min(cut, x.size) for cut in cuts), x.size]
+    parts = [np.sort(x)[low:high] for low, high in pairwise(edges)]
+    ends = [*map(share.ends_of, parts)]
+    expected = [part[::-1] for part in reversed(parts)] if descending else parts
+    graph = arrays._keys_again(spec, "y", [part.size for part in expected], ends, groups)
+    most = -(-len(pieces) // groups)
+    inputs = set(spec.keys)
+    assert all(len(inputs & task.dependencies) <= most for task in graph.values())
+    made = dask.get(
+        graph | dict(zip(spec.keys, pieces, strict=True)),
+        [("y", n) for n in range(len(parts))],
+    )
+    for one, other in zip(made, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@cluster()
+async def test_a_numpy_array_is_sent_again_where_a_worker_with_blocks_of_it_leaves(c, s, *workers):
+    leaving = []
+
+    def progress(event):
+        if event["event"] == "step" and event["step"] == "count" and not leaving:
+            leaving.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    x = RANDOM.random(3_000_000)
+    with dask.config.set({"fpmdask.recovery": "1s"}):
+        found = await balancer.sort(x)
+    await leaving[0]
+    np.testing.assert_array_equal(await c.compute(found), np.sort(x))
+    del found
+    await nothing_left(s)
 
 
 @cluster()
