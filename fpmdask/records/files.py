@@ -211,11 +211,19 @@ class Folder:
         """Return the free bytes of a local folder's disk, infinity elsewhere."""
         if not self.local:
             return float("inf")
+        status = os.statvfs(self._existing())
+        return float(status.f_bavail) * status.f_frsize
+
+    def device(self) -> int | None:
+        """Return the number of a local folder's file system, None elsewhere."""
+        return os.stat(self._existing()).st_dev if self.local else None
+
+    def _existing(self) -> str:
+        """Return the folder, or the one above it that is there."""
         path = self.path
         while not os.path.exists(path):
             path = os.path.dirname(path)
-        status = os.statvfs(path)
-        return float(status.f_bavail) * status.f_frsize
+        return path
 
     def write_json(self, name: str, data: Any, *, durable: bool = False, new: bool = False) -> None:
         """Write plain data as a file that is there completely or not at all."""

@@ -31,17 +31,26 @@ class Memory:
 
     The first is a tenth of its limit, whatever was there before, so that parts are of the same
     size in the next call; the second what is left up to the spill target, which is below the pause.
+    Without a limit parts have the largest size that there is, and its machine's memory bounds it.
     """
 
     working: float
     kept: float
 
 
-def memory_of(context: RunContext, address: str, resident: float) -> Memory:
-    """Return what a sort may use on a worker in whose process so many bytes are ``resident``."""
+def memory_of(context: RunContext, address: str, resident: float, available: float) -> Memory:
+    """Return what a sort may use on a worker.
+
+    Parameters
+    ----------
+    resident
+        Bytes that are in its process.
+    available
+        Bytes that its machine has for it beside that.
+    """
     state = context.scheduler.workers.get(address)
     if state is None or not state.memory_limit:
-        return Memory(math.inf, math.inf)
+        return Memory(math.inf, context.coordinator.spill_target * available)
     limit = state.memory_limit
     working = WORKING * limit
     left = context.coordinator.spill_target * limit - resident - working
@@ -68,6 +77,7 @@ class RecordsSort:
         self.seen: list[list[str]] = []
         self.disk: dict[str, tuple[Any, float]] = {}  # which one it spills to, and its free bytes
         self.memory: dict[str, Memory] = {}
+        self.needed = 0  # bytes of the parts that the target lacks
         self.runs: dict[tuple[int, int], str] = {}
         self.sums: dict[tuple[int, int], np.ndarray] = {}
         self.began = False
@@ -97,7 +107,6 @@ class RecordsSort:
         self.job, seen = merged(by_name)
         addresses = {name(worker): worker for worker in found}
         self.seen = [[addresses[each] for each in there] for there in seen]
-        self._note_room(found)
         first = next(iter(found.values()))
         for worker, answer in found.items():
             if answer["names"] != first["names"]:
@@ -123,12 +132,20 @@ class RecordsSort:
                 f"{self.request['target']} has room for {format_bytes(int(free))}, the sorted "
                 f"records need {format_bytes(int(needed))}; make room, or give another target"
             )
+        self.needed = needed
+        self._note_room(found)
         return None
 
     def _note_room(self, found: Mapping[str, Any]) -> None:
+        """Note the memory of workers, and what is free where they spill, less what is written."""
+        beside = Counter(answer["local_disk"][0] for answer in found.values())
         for worker, answer in found.items():
-            self.disk[worker] = tuple(answer["local_disk"]), answer["local_nbytes"]
-            self.memory[worker] = memory_of(self.context, worker, answer["resident_nbytes"])
+            written = self.needed if answer["target_is_local"] else 0
+            free = max(0.0, answer["local_nbytes"] - written)
+            self.disk[worker] = tuple(answer["local_disk"]), free
+            available = answer["available_nbytes"] / beside[answer["local_disk"][0]]
+            resident = answer["resident_nbytes"]
+            self.memory[worker] = memory_of(self.context, worker, resident, available)
 
     async def look_again(self) -> None:
         """Learn what workers see that have come since the first look; others are not asked."""

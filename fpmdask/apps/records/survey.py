@@ -124,7 +124,9 @@ def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
         "job": _job(folder) if JOB in names else None,
         "manifest": folder.read_json(MANIFEST) if MANIFEST in names else None,
         "resident_nbytes": float(psutil.Process().memory_info().rss),
+        "available_nbytes": float(psutil.virtual_memory().available),
         "target_nbytes": folder.free_nbytes(),
+        "target_is_local": folder.device() == device,
         "local_disk": (socket.gethostname(), device),
         "local_nbytes": float(local.f_bavail) * local.f_frsize,
     }

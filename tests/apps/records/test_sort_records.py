@@ -479,14 +479,18 @@ async def test_a_result_that_was_moved_is_found_where_it_is(c, s, *workers, smal
     assert all(Path(path).is_file() for path in found.paths)
 
 
+@pytest.mark.parametrize(("room", "is_target"), [(200_000, False), (500_000, True)])
 @cluster(workers=2)
-async def test_workers_share_what_is_free_on_one_disk(c, s, *workers, tmp_path, monkeypatch):
+async def test_workers_share_what_is_free_on_one_disk(
+    c, s, *workers, room, is_target, tmp_path, monkeypatch
+):
+    """Each alone would have enough; the sorted records need 300,000 bytes, too, if it is there."""
     written = write_records(tmp_path / "in", [3000], seed=6)
-    room = 200_000  # bytes; each of both alone would have too little for all
     original = survey._survey
 
     def surveyed(*given):
-        return {**original(*given), "local_nbytes": float(room)}
+        found = original(*given)
+        return {**found, "local_nbytes": float(room), "target_is_local": is_target}
 
     monkeypatch.setattr(survey, "_survey", surveyed)
     monkeypatch.setattr(state, "memory_of", lambda *worker: state.Memory(1e8, 0.0))
@@ -495,6 +499,21 @@ async def test_workers_share_what_is_free_on_one_disk(c, s, *workers, tmp_path, 
     with pytest.raises(RecordsError, match=says):
         await balancer.sort_records(written.paths, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@cluster(workers=2, worker_kwargs={"memory_limit": 0})
+async def test_workers_without_a_limit_spill_where_their_machine_has_no_memory(
+    c, s, *workers, small, tmp_path, monkeypatch
+):
+    written = write_records(tmp_path / "in", [3000], seed=6)
+    original = survey._survey
+    monkeypatch.setattr(
+        survey, "_survey", lambda *given: {**original(*given), "available_nbytes": 1e5}
+    )
+    balancer = await fpmdask.Balancer(c)
+    await balancer.sort_records(written.paths, tmp_path / "out")
+    assert sum(each["nbytes_spilled"] for each in balancer.report.shares) > 0
+    assert found_in(tmp_path / "out") == expected(written)
 
 
 @cluster(workers=2)
