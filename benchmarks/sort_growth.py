@@ -4,7 +4,8 @@
         [--sizes 1e5 1e6 1e7 1e8] [--workers 2 4 8 16]
 
 *Light*: on `hcl6`, the phases of each worker, and the *ideal*: all keys sorted once at the speeds
-that the workers show at once, and the bytes that came over links at the speed measured of them.
+that the workers show at once, and the bytes that came over links at the speed measured of them,
+both right after each sort.
 *Growth*: on workers that share 1.4 cores as 4 : 3 : 2 : 1, in turn; the keys at six workers, the
 workers at 24 million keys. *Tiny*: a thousand keys on four workers that nothing throttles. *Cut*:
 why keys are only parted before the exchange, and how: place by place, not at all places at once.
@@ -37,6 +38,8 @@ from fpmdask.timing import TimingPolicy
 
 POLICY = TimingPolicy(min_repetitions=3, min_seconds=1.0, budget_seconds=2.0, warmup=1)
 MIDDLE = 24e6
+# Links are probed so often: how long a probe takes depends on what is left of a worker's quota.
+PROBES = 5
 PHASES = ("sort", "receive", "sample", "count", "exchange", "merge")
 
 
@@ -65,31 +68,54 @@ def several(made: Bench, units: float, repeats: int) -> dict[str, Any]:
     return {**middle, "units": x.size, "workers": len(made.names)}
 
 
-def light(units: float, repeats: int) -> dict[str, Any]:
-    with bench("hcl6") as made:
-        turn = several(made, units, repeats)
-        counts = {share["worker"]: int(share["units"]) for share in turn["shares"]}
-        # the kernel sorts one of so many keys
-        timed = {name: SAMPLE * count for name, count in counts.items()}
-        took = made.measure(timed, ("sort.local", {"dtype": "<f8"}), POLICY)
-        square = np.ones((2048, 2048))
+def forget_links(dask_scheduler: Any) -> None:
+    """Let the next product measure links again; runs on the scheduler."""
+    dask_scheduler.plugins["fpmdask"].links.clear()
+
+
+def links_of(made: Bench) -> dict[str, float]:
+    """Return the seconds per byte that workers receive, all at once: medians of several probes."""
+    square = np.ones((2048, 2048))
+    found = []
+    for _ in range(PROBES):
+        made.client.run_on_scheduler(forget_links)
         made.balancer.matmul(square, square)
         report = made.balancer.report
         assert report is not None
-        links = report.links
-    speed = sum(counts[name] / seconds for name, seconds in took.items())
-    exchange = max(
-        share["nbytes_received"] * links.get(share["worker"], (0.0, 0.0))[0]
-        for share in turn["shares"]
-    )
-    turn |= {"sorting": turn["units"] / speed, "exchange": exchange}
-    turn["efficiency"] = (turn["sorting"] + exchange) / turn["seconds"]
-    phases_table(f"{turn['units']:.3g} float64 in {turn['seconds']:.2f} s", turn, PHASES)
+        found.append({name: link[0] for name, link in report.links.items()})
+    return {name: statistics.median(links[name] for links in found) for name in found[0]}
+
+
+def beside_light(made: Bench, turn: dict[str, Any]) -> dict[str, Any]:
+    """Return the turn with what its keys and bytes take, measured right after it."""
+    counts = {share["worker"]: int(share["units"]) for share in turn["shares"]}
+    # the kernel sorts one of so many keys
+    timed = {name: SAMPLE * count for name, count in counts.items()}
+    took = made.measure(timed, ("sort.local", {"dtype": "<f8"}), POLICY)
+    links = links_of(made)
+    sorting = turn["units"] / sum(counts[name] / seconds for name, seconds in took.items())
+    exchange = max(share["nbytes_received"] * links[share["worker"]] for share in turn["shares"])
+    efficiency = (sorting + exchange) / turn["seconds"]
     print(
-        f"sorting once {turn['sorting']:.2f} s, exchange {exchange:.2f} s: "
-        f"{turn['efficiency']:.2f} of that, wanted >= 0.6: {turn['efficiency'] >= 0.6}"
+        f"  sorted in {turn['seconds']:.2f} s; once by all {sorting:.2f} s, "
+        f"exchange {exchange:.2f} s: {efficiency:.2f} of that",
+        flush=True,
     )
-    return turn
+    return {**turn, "sorting": sorting, "exchange": exchange, "efficiency": efficiency}
+
+
+def light(units: float, repeats: int) -> dict[str, Any]:
+    with bench("hcl6") as made:
+        x = inputs(made, f"{units}:f8:uniform")
+        sorted_once(made, x)
+        turns = [
+            beside_light(made, {**sorted_once(made, x), "units": x.size}) for _ in range(repeats)
+        ]
+    turn = sorted(turns, key=lambda turn: turn["efficiency"])[len(turns) // 2]
+    phases_table(f"{turn['units']:.3g} float64 in {turn['seconds']:.2f} s", turn, PHASES)
+    efficiency = turn["efficiency"]
+    print(f"median {efficiency:.2f} of that, wanted >= 0.6: {efficiency >= 0.6}")
+    return {**turn, "turns": turns}
 
 
 def growth(options: argparse.Namespace) -> list[dict[str, Any]]:

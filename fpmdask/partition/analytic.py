@@ -182,7 +182,7 @@ def nlogn_lambert(units: float, speeds: ArrayLike) -> FloatArray:
     Notes
     -----
     1. The asymptotic form that is printed lacks a factor ln in its first term; corrected it is
-       y/W(y) with W(y) ≈ ln y − ln ln y. It is 13 % off at y = 1e7 and is not used.
+       y/W(y) with W(y) ≈ ln y − ln ln y. It is 1.3 % off at y = 1e7 and is not used.
     2. "nlogn" of `by_complexity` is x below e, so that both agree where every share is above e.
 
     References
