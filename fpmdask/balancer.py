@@ -415,9 +415,9 @@ class Balancer:
         is within 1 % of its share whatever the keys are: equal ones are split. Then each worker
         takes its part from all runs and sorts it. Every key moves once at most, handed-over
         ones twice. Where a worker is lost in the middle, the others start over, and a NumPy array
-        is sent again. A chunk of the result that is lost later is made again from all of the
-        input, some of it at once; where that was a NumPy array of which the lost worker held a
-        part, it cannot be.
+        is sent again, unless the balancer's workers are named. A chunk of the result that is lost
+        later is made again from all of the input, some of it at once; where that was a NumPy
+        array, it cannot be.
 
         O(workers) tasks, O(workers²) messages between workers.
 
@@ -585,7 +585,7 @@ class Balancer:
         nor an object store a part has its name while it is written.
 
         Every byte is read once, and moves to another worker once at most; what is spilled is
-        written and read once more. O(workers) tasks, O(parts · runs) pieces of at most 64 MB each
+        written and read once more. O(workers) tasks, O(parts · runs) pieces of at most 64 MiB each
         of both, all planned on the scheduler: some hundred gigabytes are sorted, not petabytes.
 
         References

@@ -13,6 +13,8 @@ Words = npt.NDArray[np.uint64]
 
 # Words that are compared at once: what is made of so few on the way stays in the cache.
 BLOCK = 1 << 14
+# Words, relative to all, that are looked at again by their last bits: that takes memory for them.
+FEW = 1 / 16
 
 
 def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
@@ -21,7 +23,7 @@ def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.boo
     Parameters
     ----------
     words : ndarray of uint64
-        At most 2⁶³; they are not changed.
+        Fewer than 2³²; they are not changed.
 
     Returns
     -------
@@ -32,8 +34,8 @@ def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.boo
 
     Notes
     -----
-    O(n log n), and as many words more in memory, whatever they are: where many are equal but for
-    the bits that are left out, these are ordered in the same way.
+    O(n log n), and twice as many words more in memory at most: where many are equal but for the
+    bits that are left out, all are ordered by `numpy.argsort`.
 
     Examples
     --------
@@ -45,8 +47,10 @@ def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.boo
         return np.arange(words.size), np.zeros(0, np.bool_)
     bits = int(words.size - 1).bit_length()
     base = words.min()
-    shift = max(0, int(words.max() - base).bit_length() - (64 - bits))
     packed = words - base
+    spread = int(np.bitwise_or.reduce(packed))
+    zeros = max(0, (spread & -spread).bit_length() - 1)  # last bits that no word has
+    shift = max(zeros, spread.bit_length() - (64 - bits))
     packed >>= np.uint64(shift)
     packed <<= np.uint64(bits)
     packed |= np.arange(words.size, dtype=np.uint64)
@@ -55,17 +59,22 @@ def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.boo
     for low in range(0, same.size, BLOCK):
         pair = packed[low : low + BLOCK + 1]
         same[low : low + BLOCK] = (pair[1:] ^ pair[:-1]) >> np.uint64(bits) == 0
+    ties = int(np.count_nonzero(same)) if shift > zeros else 0  # of words that may differ
+    if ties > FEW * words.size:
+        del packed, pair, same
+        order = np.argsort(words, kind="stable")
+        found = words[order]
+        return order, found[1:] == found[:-1]
     packed &= np.uint64((1 << bits) - 1)
     order = packed.view(np.intp)
-    if shift and same.any():
+    if ties:
         members, group = groups(same)
         chosen = order[members]
         dropped = words[chosen] - base & np.uint64((1 << shift) - 1)
-        if (dropped != dropped[0]).any():
-            finer, equal = packed_order(group << np.uint64(shift) | dropped)
-            order[members] = chosen[finer]
-            same = np.zeros_like(same)
-            same[members[:-1][equal]] = True  # members of one group are next to each other
+        finer, equal = packed_order(group << np.uint64(shift) | dropped)
+        order[members] = chosen[finer]
+        same = np.zeros_like(same)
+        same[members[:-1][equal]] = True  # members of one group are next to each other
     return order, same
 
 
@@ -110,16 +119,15 @@ def ordered_words(keys: npt.NDArray[np.generic]) -> Words | None:
         return (keys.astype(keys.dtype.newbyteorder("=")).view(np.uint64) ^ top) - np.uint64(1)
     if kind != "f" or itemsize > 8:
         return None
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
+        floats: npt.NDArray[np.floating] = keys.astype(np.float64 if itemsize == 8 else np.float32)
+        floats += floats.dtype.type(0)  # -0.0 becomes 0.0
     if itemsize == 8:
-        wide = keys.astype(np.float64)
-        wide += 0.0  # -0.0 becomes 0.0
-        bits = wide.view(np.uint64)
+        bits = floats.view(np.uint64)
         bits ^= (bits.view(np.int64) >> 63).view(np.uint64) | top  # all of a negative one's
         bits[np.isnan(keys)] = np.iinfo(np.uint64).max
         return bits
-    narrow = keys.astype(np.float32)
-    narrow += np.float32(0)
-    half = narrow.view(np.uint32)
+    half = floats.view(np.uint32)
     half ^= (half.view(np.int32) >> 31).view(np.uint32) | np.uint32(1 << 31)
     half[np.isnan(keys)] = np.iinfo(np.uint32).max
     return half.astype(np.uint64)

@@ -138,11 +138,12 @@ class RecordsSort:
 
     def _note_room(self, found: Mapping[str, Any]) -> None:
         """Note the memory of workers, and what is free where they spill, less what is written."""
-        beside = Counter(answer["local_disk"][0] for answer in found.values())
         for worker, answer in found.items():
             written = self.needed if answer["target_is_local"] else 0
             free = max(0.0, answer["local_nbytes"] - written)
             self.disk[worker] = tuple(answer["local_disk"]), free
+        beside = Counter(host for (host, _), _ in self.disk.values())
+        for worker, answer in found.items():
             available = answer["available_nbytes"] / beside[answer["local_disk"][0]]
             resident = answer["resident_nbytes"]
             self.memory[worker] = memory_of(self.context, worker, resident, available)
@@ -154,6 +155,8 @@ class RecordsSort:
             return
         order = {"sources": self.request["sources"], "target": self.request["target"]}
         found = await self._ask(survey, order, "survey", new)
+        if self.parts is not None:
+            self.needed = sum(self.missing().values()) * RECORD_NBYTES
         self._note_room(found)
         numbers = {file: n for n, file in enumerate(self.job.files)}
         for worker, answer in found.items():

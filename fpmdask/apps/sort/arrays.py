@@ -26,8 +26,9 @@ from fpmdask.errors import ChunksLostError, PartitionError
 BLOCK_NBYTES = 64 << 20
 # A NumPy array is sent so often, where a worker that holds blocks of it leaves.
 SENDINGS = 3
-# What is lost of a result is looked for in about so much of the input at once.
-GROUP_NBYTES = 256 << 20
+# What is lost of a result is looked for in about so much of the input at once, or in as much as
+# makes so many groups of its chunks.
+GROUP_NBYTES, MOST_GROUPS = 256 << 20, 16
 
 Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
 
@@ -95,7 +96,8 @@ async def sort(
     coming = 0 if _is_there(x) or not known else int(x.nbytes)
     early = asking("", [x.size], coming) if known and x.size else request
     await proxy.check(client, "sort", early)
-    sendings = SENDINGS if isinstance(x, np.ndarray) else 1
+    # where workers are named, all of them must be there
+    sendings = SENDINGS if isinstance(x, np.ndarray) and request["workers"] is None else 1
     while True:
         there = await _in_memory(client, x, request["workers"])
         if not there.size:
@@ -111,6 +113,7 @@ async def sort(
         except ChunksLostError:
             if not sendings:
                 raise
+            del there  # what is left of it makes room
         else:
             return _collected(client, there, SortSpec.from_json(asked["sort"]), value)
 
@@ -152,7 +155,8 @@ async def _in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> d
 def _collected(client: Client, x: da.Array, spec: SortSpec, value: Mapping[str, Any]) -> da.Array:
     """Return the result over the published keys, each with tasks that make it from all of x.
 
-    None of these has more than `GROUP_NBYTES` of x, or what one worker had in its runs.
+    None of these has much more than `GROUP_NBYTES` of x, a part of `MOST_GROUPS`, or the chunks of
+    one worker's runs.
     """
     name, sizes = value["name"], value["sizes"]
     if spec.index:
@@ -181,17 +185,18 @@ def _keys_again(
 ) -> dict[Any, Task]:
     """Return the tasks that make lost chunks of keys again; parts · groups of them."""
     run, dtype = uuid4().hex, spec.dtype.str
-    groups = max(1, min(groups, len(spec.keys)))
+    groups = max(1, min(groups, len(spec.keys), MOST_GROUPS))
     graph: dict[Any, Task] = {}
     for part, own in enumerate(ends):
+        chunk = name, _at(spec, part, len(ends))
+        size = sizes[chunk[1]]
         pieces = []
-        for group in range(groups):
+        some = own is not None and own[2] + own[3] < size  # keys between its ends
+        for group in range(groups if some else 0):
             key = f"chosen-{run}", part, group
             chunks = [TaskRef(chunk) for chunk in spec.keys[group::groups]]
             graph[key] = Task(key, chosen, dtype, own, *chunks)
             pieces.append(TaskRef(key))
-        chunk = name, _at(spec, part, len(ends))
-        size = sizes[chunk[1]]
         graph[chunk] = Task(chunk, recompute, dtype, spec.descending, size, own, *pieces)
     return graph
 
@@ -232,7 +237,7 @@ def _positions_again(
     return graph
 
 
-def chosen(dtype: str, ends: Sequence[Any] | None, *chunks: np.ndarray) -> np.ndarray:
+def chosen(dtype: str, ends: Sequence[Any], *chunks: np.ndarray) -> np.ndarray:
     """Task: those keys of some chunks of the input that are between the ends of a part.
 
     Parameters
@@ -240,21 +245,23 @@ def chosen(dtype: str, ends: Sequence[Any] | None, *chunks: np.ndarray) -> np.nd
     ends
         What `fpmdask.apps.sort.share.ends_of` returned of it.
     """
-    found = [np.empty(0, dtype)]
-    if ends is not None:
-        first, last = (np.frombuffer(end, dtype) for end in ends[:2])
-        for chunk in chunks:
-            keys = np.sort(chunk.astype(dtype, copy=False))  # as it compares, so they are found
-            low = int(np.searchsorted(keys, first, "right")[0])
-            high = int(np.searchsorted(keys, last, "left")[0])
-            found.append(keys[low:high].copy())
+    first, last = (np.frombuffer(end, dtype) for end in ends[:2])
+    found = []
+    for chunk in chunks:
+        keys = np.sort(chunk.astype(dtype, copy=False))  # as it compares, so they are found
+        low = int(np.searchsorted(keys, first, "right")[0])
+        high = int(np.searchsorted(keys, last, "left")[0])
+        found.append(keys[low:high].copy())
     return np.concatenate(found)
 
 
 def recompute(
     dtype: str, descending: bool, size: int, ends: Sequence[Any] | None, *pieces: np.ndarray
 ) -> np.ndarray:
-    """Task: a chunk of the result, from what is `chosen` between its ends, and from these."""
+    """Task: a chunk of the result, from what is `chosen` between its ends, and from these.
+
+    Keys that equal an end become copies of it: which zeros have a sign may change.
+    """
     keys = np.empty(size, dtype)
     if ends is not None:
         first, last, of_first, of_last = ends

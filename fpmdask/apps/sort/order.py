@@ -6,6 +6,9 @@ import numpy as np
 
 from fpmdask.packing import ordered_words, packed_order
 
+# As many as can be numbered beside what tells them apart.
+MOST_PACKED = 1 << 32
+
 
 def stable_order(keys: np.ndarray) -> np.ndarray:
     """Return the order of keys, equal ones as they were: ``numpy.argsort(keys, kind="stable")``.
@@ -20,7 +23,7 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
     >>> stable_order(np.array([0.0, np.nan, -0.0, -1.0])).tolist()
     [3, 0, 2, 1]
     """
-    words = ordered_words(keys)
+    words = ordered_words(keys) if keys.size < MOST_PACKED else None
     if words is None:
         return np.argsort(keys, kind="stable")
     order, _ = packed_order(words)

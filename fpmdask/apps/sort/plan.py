@@ -47,9 +47,10 @@ class SortSpec:
     def nbytes_needed(self) -> int:
         """Bytes of memory that a key takes on its way: in a run and in a part of the result.
 
-        Positions are put into order with a third array of them and a copy of the keys.
+        Positions are put into order with two words for each, and a copy of it or of its key.
         """
-        order = 2 * INDEX.itemsize + self.dtype.itemsize if self.index else 0
+        word = INDEX.itemsize
+        order = 2 * word + max(word, self.dtype.itemsize) if self.index else 0
         return 2 * self.nbytes_per_key + order + self.extra
 
     @property

@@ -124,6 +124,15 @@ def keys_of(frame, ascending, na_position, words=None):
     return np.concatenate(made), row_bits, words >= exact
 
 
+def sorted_by_pandas(frame, **options):
+    """Return the index in order; by several columns pandas 3.1 refuses zeros of both signs."""
+    plain = frame.copy()
+    for name, values in frame.items():
+        if pd.api.types.is_float_dtype(values.dtype):
+            plain[name] = values + 0.0
+    return plain.sort_values([*frame.columns], kind="stable", **options).index
+
+
 @pytest.mark.parametrize("numbered", [True, False])
 @given(frames(), st.data())
 def test_keys_sort_as_pandas_does(numbered, frame, data):
@@ -135,17 +144,15 @@ def test_keys_sort_as_pandas_does(numbered, frame, data):
         keys, row_bits, whole = keys_of(frame, ascending, na_position)
     assert whole
     found = row_numbers(np.sort(keys), row_bits)
-    expected = frame.sort_values(
-        [*frame.columns], ascending=ascending, na_position=na_position, kind="stable"
-    )
-    assert found.tolist() == expected.index.tolist()
+    expected = sorted_by_pandas(frame, ascending=ascending, na_position=na_position)
+    assert found.tolist() == expected.tolist()
 
 
 @given(frames(), st.data())
 def test_what_is_cut_off_leaves_prefixes_in_order(frame, data):
     ascending = [data.draw(st.booleans()) for _ in frame.columns]
     keys, row_bits, _ = keys_of(frame, ascending, "last", words=1)
-    expected = frame.sort_values([*frame.columns], ascending=ascending, kind="stable").index
+    expected = sorted_by_pandas(frame, ascending=ascending)
     in_order = prefixes(keys[expected.to_numpy()], row_bits)[:, 0]
     assert (in_order[1:] >= in_order[:-1]).all()
 
