@@ -13,8 +13,8 @@ Words = npt.NDArray[np.uint64]
 
 # Words that are compared at once: what is made of so few on the way stays in the cache.
 BLOCK = 1 << 14
-# Words, relative to all, that are looked at again by their last bits: that takes memory for them.
-FEW = 1 / 16
+# Of more words than these no larger part is looked at again by its last bits: that takes memory.
+MANY, FEW = 1 << 20, 1 / 16
 
 
 def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
@@ -34,8 +34,8 @@ def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.boo
 
     Notes
     -----
-    O(n log n), and twice as many words more in memory at most: where many are equal but for the
-    bits that are left out, all are ordered by `numpy.argsort`.
+    O(n log n), and of more than a million words twice as many more in memory at most: where many
+    of them are equal but for the bits that are left out, all are ordered by `numpy.argsort`.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.boo
         pair = packed[low : low + BLOCK + 1]
         same[low : low + BLOCK] = (pair[1:] ^ pair[:-1]) >> np.uint64(bits) == 0
     ties = int(np.count_nonzero(same)) if shift > zeros else 0  # of words that may differ
-    if ties > FEW * words.size:
+    if words.size > MANY and ties > FEW * words.size:
         del packed, pair, same
         order = np.argsort(words, kind="stable")
         found = words[order]

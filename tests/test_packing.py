@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fpmdask import packing
 from fpmdask.packing import BLOCK, groups, ordered_words, packed_order
 
 TOP = 1 << 63
@@ -23,10 +24,12 @@ def test_any_words(values):
     check(np.array(values, np.uint64))
 
 
+@pytest.mark.parametrize("many", [0, packing.MANY])
 @pytest.mark.parametrize("bits", [0, 1, 20, 44, 64])
 @pytest.mark.parametrize("size", [BLOCK + 1, 3 * BLOCK])
-def test_words_that_differ_in_their_last_or_first_bits(bits, size):
+def test_words_that_differ_in_their_last_or_first_bits(bits, size, many, monkeypatch):
     """Those that are left out are all that differs, or some, or none."""
+    monkeypatch.setattr(packing, "MANY", many)
     random = np.random.default_rng(bits)
     low = random.integers(0, max(1, 2**bits - 1), size, np.uint64, endpoint=True)
     check(low)
