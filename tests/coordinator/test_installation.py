@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+import zarr
 from distributed import Client
 
 import fpmdask
-from fpmdask.errors import CoordinatorError, VersionMismatchError
+from fpmdask.errors import CoordinatorError, PartitionError, VersionMismatchError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
@@ -114,6 +116,21 @@ def test_workers_without_fpmdask_join_but_get_no_work_of_ours(processes, tmp_pat
         client.wait_for_workers(3, timeout=60)
         assert client.submit(lambda: 8, workers=["later"]).result(timeout=20) == 8
     assert "Traceback" not in log.read_text()
+
+
+def test_a_worker_without_fpmdask_that_would_write_is_refused_with_the_cure(processes, tmp_path):
+    address = scheduler(processes, tmp_path)
+    worker(processes, address, "bare", WITHOUT)
+    worker(processes, address, "equipped")
+    out = zarr.create_array(str(tmp_path / "c"), shape=(40, 40), chunks=(20, 20), dtype="f8")
+    a = np.arange(1600.0).reshape(40, 40)
+    with Client(address) as client:
+        client.wait_for_workers(2, timeout=60)
+        cure = "worker bare cannot open out at .*No module named .*fpmdask.* by workers="
+        with pytest.raises(PartitionError, match=cure):
+            fpmdask.Balancer(client).matmul(a, a, out=out)
+        fpmdask.Balancer(client, workers=["equipped"]).matmul(a, a, out=out)
+    np.testing.assert_array_equal(out[:], a @ a)
 
 
 def test_a_worker_of_another_version_is_left_out_with_both_versions(processes, tmp_path):

@@ -220,7 +220,8 @@ async def check_reached(client: Client, target: Target, workers: Mapping[str, st
     Raises
     ------
     PartitionError
-        With the names of those that find no such mark: they would write to another place.
+        With the names of those that find no such mark (they would write to another place), or
+        that cannot look: they lack fpmdask or zarr, or may not read it.
     """
     asking = {
         address: asyncio.ensure_future(
@@ -240,9 +241,18 @@ async def check_reached(client: Client, target: Target, workers: Mapping[str, st
     scheduler: Any = client.scheduler
     known = (await scheduler.identity(n_workers=-1))["workers"]
     names = [workers[address] for address in lacking if address in known]  # the others have left
-    if names:
-        errors = [answers[a] for a in lacking if isinstance(answers[a], Exception)]
-        raise PartitionError(_elsewhere(target.out, names)) from next(iter(errors), None)
+    if not names:
+        return
+    errors = {workers[a]: answers[a] for a in lacking if isinstance(answers[a], Exception)}
+    failed = [name for name in names if name in errors]
+    if not failed:
+        raise PartitionError(_elsewhere(target.out, names))
+    error = errors[failed[0]]
+    raise PartitionError(
+        f"worker {', '.join(failed)} cannot open out at {target.out.store_path} ({error}); mend "
+        "this there (it needs fpmdask, zarr and the same path), or name the workers that can by "
+        "workers="
+    ) from error
 
 
 def _elsewhere(out: Any, names: Sequence[str]) -> str:
