@@ -79,6 +79,21 @@ async def test_halves_are_rounded_once(c, s, *workers):
     np.testing.assert_array_equal(await c.compute(found), np.full((2, 2), 5 * 2049, "f2"))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # as NumPy warns, on workers
+@cluster()
+async def test_nan_and_inf_propagate_as_in_numpy(c, s, *workers):
+    """Also where a matrix is multiplied by its own transpose, whose halves are made once."""
+    balancer = await fpmdask.Balancer(c)
+    a, b = RANDOM.random((6, 500)), RANDOM.random((500, 5))
+    a[3, 4], b[300, 2], a[5, 450] = np.nan, np.inf, -np.inf
+    b[450, 1] = 0
+    x = c.persist(chunked(a, 6, 60))
+    for right, expected in ((b, b), (x.T, a.T)):
+        found = await balancer.matmul(x, right, layout="inner")
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(await c.compute(found), a @ expected)
+
+
 @cluster()
 async def test_parts_of_a_larger_product_are_on_all_workers(c, s, *workers, monkeypatch):
     monkeypatch.setattr(summed, "ONE_NBYTES", 1)
