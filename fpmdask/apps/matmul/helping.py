@@ -52,6 +52,7 @@ class Helping:
         self.done: dict[int, dict[str, Any]] = {}
         self.taken: dict[int, list[tuple[int, tuple[Any, ...]]]] = {}  # by part: where sums are
         self._looked = 0.0
+        self._clocks: dict[str, float] = {}  # worker -> what its clock lacks to ours, at most
 
     def began(self, assignment: Assignment, panels: Panels, room: float) -> None:
         """Take note of a part that is computed from these panels, in this order."""
@@ -63,18 +64,31 @@ class Helping:
         self.held[worker] = max(held, self.held.get(worker, 0))
         self.tail.began(part, assignment.worker, assignment.tile, depths, room)
 
-    def news(self, news: Mapping[str, Any]) -> None:
-        """Take note of what a share tells of itself."""
+    def news(self, worker: str, news: Mapping[str, Any]) -> None:
+        """Take note of what a share of a worker tells of itself."""
         if "refused" in news:
             self.done.pop(news["refused"], None)
-            help = self.tail.refused(news["refused"])
+            help = self.tail.refused(news["refused"], time.monotonic())
             if help is not None:
                 self._drop(help)
         else:
-            now, arrived = time.monotonic(), news["arrived"]
-            self.tail.reached(news["part"], news["reached"], now, arrived=arrived)
+            when = self._when(worker, news["at"])
+            self.tail.reached(news["part"], news["reached"], when, arrived=news["arrived"])
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look()
+
+    def _when(self, worker: str, at: float) -> float:
+        """Return the time here when it was `at` by a worker's clock.
+
+        Messages of a worker that lacks CPU come late, and then several at once: how long its panels
+        take is told by its own clock. That of the least late message so far is as ours was then.
+        """
+        lacking = time.monotonic() - at
+        known = self._clocks.get(worker, lacking)
+        if lacking < known:
+            self.tail.sooner(worker, known - lacking)
+        self._clocks[worker] = min(known, lacking)
+        return at + self._clocks[worker]
 
     def paused(self, part: int) -> None:
         """Take note that a part waits for chunks that are made again."""
@@ -93,14 +107,19 @@ class Helping:
         self.tail.multiplied(part, now)
         for help in [help for help in self.tail.open_helps if help.part == part]:
             if help.number not in numbers:
-                self.tail.refused(help.number)
+                self.tail.refused(help.number, now)
                 self._drop(help)
-        back = self.tail.taken_back(part, now)
+        back = self.takes_back(part)
+        self._look()
+        return back or not self.waits(part)
+
+    def takes_back(self, part: int) -> bool:
+        """Have a giver that waits multiply what its helpers are too late with, if it is any."""
+        back = self.tail.taken_back(part, time.monotonic())
         for help in back:
             self._take(help, None)
             self._drop(help)
-        self._look()
-        return bool(back) or not self.waits(part)
+        return bool(back)
 
     def finished(self, part: int) -> None:
         """Take note that a part is complete."""
@@ -119,7 +138,8 @@ class Helping:
     def answered(self, number: int, answer: Mapping[str, Any]) -> None:
         """Take note that a help has ended: its sum is there, or the giver has to multiply."""
         failed = "seconds" not in answer
-        help = self.tail.failed(number) if failed else self.tail.help_ended(number)
+        ended = self.tail.failed if failed else self.tail.help_ended
+        help = ended(number, time.monotonic())
         if help is None:
             return  # nobody waits for it any more
         if failed:
@@ -140,7 +160,7 @@ class Helping:
         """
         given_up = [h for h in self.tail.open_helps if h.giver in workers or h.helper in workers]
         for help in given_up:
-            self.tail.failed(help.number)
+            self.tail.failed(help.number, time.monotonic())
             self._take(help, None)
             self._drop(help)
         return bool(given_up)
@@ -158,7 +178,7 @@ class Helping:
         except CoordinatorError:  # the giver will find out
             places = {}
         if not all(places.values()) or not places:
-            self.tail.refused(help.number)
+            self.tail.refused(help.number, time.monotonic())
             return
         context, channels = self.context, self.context.channels
         relays = {key: self.relays[key] for key in places if self.relays.get(key) in channels}

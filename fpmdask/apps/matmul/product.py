@@ -44,6 +44,8 @@ from fpmdask.errors import CoordinatorError, PartitionError
 LOOK_AGAIN_SECONDS = 0.2
 # The first panel of a share is so much less deep.
 FIRST = 4
+# So often it is asked whether what parts wait for comes too late.
+LATE_SECONDS = 0.25
 # A worker of which nothing is heard for so many times as long as its shares should take hangs.
 OVERDUE = 10.0
 # A share that gets no further is started so often at least before that is an error.
@@ -102,6 +104,7 @@ class Product:
         self.making: float | None = None  # since when silence is put down to lost chunks
         self.overdue: asyncio.TimerHandle | None = None
         self.stranded: asyncio.TimerHandle | None = None
+        self.late: asyncio.TimerHandle | None = None
         self.reached: dict[int, int] = {}
         self.stuck: dict[int, _Stuck] = {}
         self.refused: Counter[str] = Counter()  # how often a worker could not publish
@@ -145,7 +148,7 @@ class Product:
         finally:
             for task in self.recoveries.values():
                 task.cancel()
-            for timer in (self.overdue, self.stranded):
+            for timer in (self.overdue, self.stranded, self.late):
                 if timer is not None:
                     timer.cancel()
 
@@ -217,7 +220,7 @@ class Product:
                 self.heard[worker] = time.monotonic()
                 if "reached" in news:
                     self.reached[news["part"]] = news["reached"]
-                self.helping.news(news)
+                self.helping.news(worker, news)
             case ("answer", ("help", number), answer):
                 # its helper may have a share to begin with, and its giver has waited for it
                 self.waited = time.monotonic()
@@ -251,6 +254,13 @@ class Product:
                 raise error
             case ("publish",):
                 self.pausing = False
+            case ("late",):
+                self.late = None
+                late = [part for part in self.waiting if self.helping.takes_back(part)]
+                self.waiting.difference_update(late)
+                if late:
+                    self._add_up([self.assignments[part] for part in late])
+                self._look_later()
             case ("overdue",):
                 self._give_up_on_silent()
             case ("answer", part, answer):
@@ -267,6 +277,7 @@ class Product:
                 self._add_up([assignment])
             else:
                 self.waiting.add(part)
+                self._look_later()
         elif "missing" in answer:
             for key in answer["missing"]:
                 self.helping.relays.pop(key, None)  # their owners have them, if anybody
@@ -304,6 +315,12 @@ class Product:
             self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
             self.waited = time.monotonic()
             self._watch()
+
+    def _look_later(self) -> None:
+        """Have parts that wait for helpers looked at: some may be too late."""
+        if self.waiting and self.late is None:
+            loop = asyncio.get_running_loop()
+            self.late = loop.call_later(LATE_SECONDS, self.context.post, ("late",))
 
     def _go_on(self) -> None:
         """Have shares go on for which nobody multiplies any more."""

@@ -319,7 +319,7 @@ class _Notes:
         last = index == len(self.update.order["panels"])
         if now - self.told >= NEWS_SECONDS or last or self.stalled == arrived:
             self.told, self.stalled = now, not arrived
-            self._say(reached=index, arrived=arrived)
+            self._say(reached=index, arrived=arrived, at=now)
 
     def give(self, index: int) -> None:
         """Release the lines that others multiply from panel ``index`` on."""
@@ -393,7 +393,7 @@ class _Notes:
             else:
                 self.take(note["take"], note["from"])
 
-    def _say(self, **news: int) -> None:
+    def _say(self, **news: float) -> None:
         worker = self.update.side.worker
         message = {"op": "fpmdask-news", "run": self.update.order["run"], "part": self.part, **news}
         worker.loop.add_callback(worker.batched_send, message)

@@ -31,6 +31,8 @@ LEAD_SECONDS = 0.15
 # Workers that still compute take work off one that would need so many times as long as all together
 # could, by what it has done in whole panels of so many seconds: a shorter stall passes by itself.
 EARLY, STEADY_SECONDS = 1.25, 4.0
+# A rate is that of the last panels that took so long: quotas of CPU come in periods of 0.1 s.
+RATE_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class Help:
     part: int
     tile: Tile
     first: int
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A help that has not ended: when it was given, and what it takes its helper."""
+
+    help: Help
+    since: float
+    work: float  # multiplications, and what it takes to receive panels and to send the sum
 
 
 @dataclass
@@ -78,12 +89,19 @@ class _Part:
         for help in self.released:
             self.tile = None if self.tile is None else self.tile.without(help.tile)
 
-    def steady_rate(self) -> float | None:
-        """Return the rate in the last whole panels that took `STEADY_SECONDS`, None before."""
+    def rate_in(self, seconds: float) -> float | None:
+        """Return the rate in the last whole panels that took so long, None before."""
         for busy, done in reversed(self.marks):
-            if self.busy - busy >= STEADY_SECONDS:
+            if self.busy - busy >= seconds:
                 return (self.done - done) / (self.busy - busy)
         return None
+
+    def rate(self) -> float | None:
+        """Return the rate in the last `RATE_SECONDS`, or so far."""
+        found = self.rate_in(RATE_SECONDS)
+        if found is None and self.marks and self.busy > self.marks[0][0]:
+            found = self.done / (self.busy - self.marks[0][0])
+        return found
 
     def work(self, first: int, last: int | None = None) -> float:
         """Return multiplications of the panels `first … last`."""
@@ -108,6 +126,7 @@ class _Late:
     begins: Mapping[str, float]
     least: Mapping[str, float]
     per_line: float
+    for_all: float
     receiving: float
 
     def level_with(self, helper: str) -> float:
@@ -184,7 +203,8 @@ class Tail:
     uneven: Collection[str] = ()
     _parts: dict[int, _Part] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
-    _helps: dict[int, tuple[Help, float]] = field(default_factory=dict)  # until when, expected
+    _helps: dict[int, _Open] = field(default_factory=dict)
+    _idle: dict[str, float] = field(default_factory=dict)  # since when it might go on with a help
     beside: Counter[str] = field(default_factory=Counter)
     _room: dict[str, float] = field(default_factory=dict)
     _back: dict[int, float] = field(default_factory=dict)  # part -> until when lines taken back
@@ -220,13 +240,21 @@ class Tail:
                 state.stalls += begun - state.since
                 state.since, state.stalled = begun, False
             return
-        if state.index is not None and now > state.since:
-            work = state.work(state.index, index)
-            self._rates[state.worker] = work / (now - state.since)
+        if state.index is not None:
             state.marks.append((state.busy, state.done))
-            state.done += work
+            state.done += state.work(state.index, index)
         state.index, state.since = index, now
         state.stalled = not arrived and state.worker not in self.uneven
+        rate = state.rate()
+        if rate is not None:
+            self._rates[state.worker] = rate
+
+    def sooner(self, worker: str, seconds: float) -> None:
+        """Take note that what was heard of a worker's parts was so much earlier than it seemed."""
+        for state in self._parts.values():
+            if state.worker == worker:
+                state.since -= seconds
+                state.marks = [(busy - seconds, done) for busy, done in state.marks]
 
     def paused(self, part: int) -> None:
         """Take note that a part is not computed until it is heard of again.
@@ -241,7 +269,7 @@ class Tail:
         """Take note that a part is finished; return the helps that nobody waits for any more."""
         self.multiplied(part, now)
         self._parts.pop(part, None)
-        void = [help for help, _ in self._helps.values() if help.part == part]
+        void = [help for help in self.open_helps if help.part == part]
         for help in void:
             del self._helps[help.number]
         return void
@@ -251,50 +279,65 @@ class Tail:
         state = self._parts.get(part)
         if state is not None:
             self.reached(part, len(state.depths), now)
+            self._idle[state.worker] = now
         self._back.pop(part, None)
 
     def taken_back(self, part: int, now: float) -> list[Help]:
         """Return the helps that a giver who waits ends sooner by itself; they are void.
 
-        That is where the helper has to finish its own part first, and is later than it seemed.
+        That is where the helper has to finish its own part first, and is later than it seemed, or
+        is slower than it was: what is late by so long is expected to be so by as long again.
         """
         state = self._parts.get(part)
         if state is None or state.worker not in self._rates:
             return []
         found: list[Help] = []
-        helps = [help for help, _ in self._helps.values()]
-        left = self._computing(now)
-        own = left.get(state.worker, 0.0)
-        own += sum(self._seconds_of(h, h.helper) for h in helps if h.helper == state.worker)
-        for other, until in self._back.items():
-            left[self._parts[other].worker] = max(0.0, until - now)
-        for help in helps:
-            if help.part != part or help.helper not in left:
+        own = self._computing(now).get(state.worker, 0.0)
+        own += sum(
+            self._seconds_of(h, h.helper) for h in self.open_helps if h.helper == state.worker
+        )
+        ends = self._ends(now)
+        for help in self.open_helps:
+            if help.part != part or help.helper == state.worker:
                 continue
-            later = left[help.helper] + OVERHEAD_SECONDS + self._seconds_of(help, help.helper)
+            later = ends[help.number] - now
             later += help.tile.area * self.itemsize * self.arriving.get(state.worker, 0.0)
             sooner = own + self._seconds_of(help, state.worker)
             if sooner + GAIN_SECONDS < later:
                 own = sooner
-                del self._helps[help.number]
+                self._learn(help, now)
+                self.help_ended(help.number, now)
                 self.beside[help.helper] -= help.tile.area
                 found.append(help)
         if found:
             self._back[part] = now + own
         return found
 
-    def help_ended(self, number: int) -> Help | None:
+    def _learn(self, help: Help, now: float) -> None:
+        """Take note that a helper has not multiplied so much since it began with that."""
+        opened = self._helps[help.number]
+        since = self._since(opened) + OVERHEAD_SECONDS
+        first = min(h.number for h in self.open_helps if h.helper == help.helper)
+        if help.number == first and help.helper not in self._computing(now) and now > since:
+            most = opened.work / (now - since)
+            self._rates[help.helper] = min(self._rates[help.helper], most)
+
+    def help_ended(self, number: int, now: float) -> Help | None:
         """Take note that a help is finished or void; return it, None where it is not known."""
-        return self._helps.pop(number, (None, 0.0))[0]
+        opened = self._helps.pop(number, None)
+        if opened is None:
+            return None
+        self._idle[opened.help.helper] = now
+        return opened.help
 
     @property
     def open_helps(self) -> list[Help]:
         """The helps that have not ended."""
-        return [help for help, _ in self._helps.values()]
+        return [opened.help for opened in self._helps.values()]
 
-    def refused(self, number: int) -> Help | None:
+    def refused(self, number: int, now: float) -> Help | None:
         """Take note that the giver was beyond the first panel already, and keeps the lines."""
-        self.help_ended(number)  # it may have ended before
+        self.help_ended(number, now)  # it may have ended before
         for state in self._parts.values():
             for help in state.released:
                 if help.number == number:
@@ -304,9 +347,9 @@ class Tail:
                     return help
         return None
 
-    def failed(self, number: int) -> Help | None:
+    def failed(self, number: int, now: float) -> Help | None:
         """Take note that a help has failed: its helper gets no other one."""
-        help = self.help_ended(number)
+        help = self.help_ended(number, now)
         if help is not None:
             self._unable.add(help.helper)
         return help
@@ -317,7 +360,7 @@ class Tail:
             del self._parts[part]
             self._back.pop(part, None)
         self._rates.pop(worker, None)
-        void = [help for help, _ in self._helps.values() if worker in (help.helper, help.giver)]
+        void = [help for help in self.open_helps if worker in (help.helper, help.giver)]
         for help in void:
             del self._helps[help.number]
         return void
@@ -326,9 +369,9 @@ class Tail:
         """Return what those who have nothing to do are to take over now."""
         made = []
         busy = self._computing(now).keys()
-        helping = {help.helper for help, _ in self._helps.values()} - busy
+        helping = {help.helper for help in self.open_helps} - busy
         # whose lines are all multiplied adds them up now, or multiplies those that came back
-        waiting = {help.part for help, _ in self._helps.values()} - self._back.keys()
+        waiting = {help.part for help in self.open_helps} - self._back.keys()
         helping |= {
             state.worker
             for part, state in self._parts.items()
@@ -367,7 +410,7 @@ class Tail:
             return None
         latest, part = max(giving)
         state = self._parts[part]
-        steady = state.steady_rate() if early else None
+        steady = state.rate_in(STEADY_SECONDS) if early else None
         if early and steady is None:
             return None
         first = self._first(state, now)
@@ -407,7 +450,18 @@ class Tail:
                 return None
             rates[state.worker] = self._rate(state, now) / saved, latest
         return _Late(
-            state, part, first, lines, across, rates, paces, begins, least, per_line, receiving
+            state=state,
+            part=part,
+            first=first,
+            lines=lines,
+            across=across,
+            rates=rates,
+            paces=paces,
+            begins=begins,
+            least=least,
+            per_line=per_line,
+            for_all=for_all,
+            receiving=receiving,
         )
 
     def _help_by(self, helper: str, late: "_Late", now: float) -> Help | None:
@@ -430,23 +484,48 @@ class Tail:
         self.beside[helper] += help.tile.area
         state.released.append(help)
         state.settle()
-        self._helps[help.number] = help, now + seconds
+        self._helps[help.number] = _Open(help, now, late.for_all + count * late.per_line)
         return help
 
     def _busy_for(self, now: float) -> dict[str, float]:
         """Return worker -> seconds until it is done with its parts and with its helps."""
-        own = self._computing(now)
-        left = {**dict.fromkeys(self._rates, 0.0), **own}
-        for help, _ in self._helps.values():
-            if help.helper in own:  # it begins with it after its part
-                left[help.helper] += self._seconds_of(help, help.helper)
-        for help, until in self._helps.values():
-            if help.helper in left:
-                left[help.helper] = max(left[help.helper], until - now)
+        left = {**dict.fromkeys(self._rates, 0.0), **self._computing(now)}
+        for number, end in self._ends(now).items():
+            helper = self._helps[number].help.helper
+            left[helper] = max(left[helper], end - now)
         for part, until in self._back.items():
             worker = self._parts[part].worker
             left[worker] = max(left[worker], until - now)
         return left
+
+    def _ends(self, now: float) -> dict[int, float]:
+        """Return when each open help is expected to end; a worker does its own in turn."""
+        own = self._computing(now)
+        for part, until in self._back.items():
+            own[self._parts[part].worker] = max(0.0, until - now)
+        ends: dict[int, float] = {}
+        free: dict[str, float] = {}
+        for number, opened in sorted(self._helps.items()):
+            helper = opened.help.helper
+            nbytes = self._received(opened.help)
+            seconds = max(
+                nbytes * self.arriving.get(helper, 0.0), opened.work / self._rates[helper]
+            )
+            if helper in free:
+                begun = free[helper]
+            elif helper in own:
+                begun = now + own[helper]
+            else:
+                begun = self._since(opened)
+            end = begun + OVERHEAD_SECONDS + seconds
+            if end < now:  # what is late by so long is expected to be so by as long again
+                end = now + (now - end)
+            ends[number] = free[helper] = end
+        return ends
+
+    def _since(self, opened: _Open) -> float:
+        """Return since when a worker that does nothing else can have been at a help."""
+        return max(opened.since, self._idle.get(opened.help.helper, opened.since))
 
     def _computing(self, now: float) -> dict[str, float]:
         """Return worker -> seconds that its own parts still need, of those that are not done."""
@@ -461,16 +540,20 @@ class Tail:
         """Return how long a worker needs to receive and multiply what a helper was given."""
         if help.part not in self._parts or worker not in self._rates:
             return 0.0
-        depth, tile = sum(self._parts[help.part].depths[help.first :]), help.tile
-        nbytes = (tile.height + tile.width) * depth * self.itemsize
-        received = nbytes * self.arriving.get(worker, 0.0)
-        return max(received, tile.area * depth / self._rates[worker])
+        received = self._received(help) * self.arriving.get(worker, 0.0)
+        depth = sum(self._parts[help.part].depths[help.first :])
+        return max(received, help.tile.area * depth / self._rates[worker])
+
+    def _received(self, help: Help) -> int:
+        """Return the bytes of the panels that a help needs."""
+        depth = sum(self._parts[help.part].depths[help.first :])
+        return (help.tile.height + help.tile.width) * depth * self.itemsize
 
     def _waited_for_by(self, worker: str) -> set[str]:
         """Return the worker, whose sums it waits for, whose those wait for, and so on."""
         found = {worker}
         while True:
-            more = {help.helper for help, _ in self._helps.values() if help.giver in found}
+            more = {help.helper for help in self.open_helps if help.giver in found}
             if more <= found:
                 return found
             found |= more

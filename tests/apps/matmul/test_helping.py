@@ -241,6 +241,62 @@ async def test_who_still_computes_takes_work_off_a_much_slower_worker(c, s, *wor
     np.testing.assert_array_equal(await c.compute(result), expected)
 
 
+@cluster()
+async def test_news_that_come_late_and_together_do_not_make_a_worker_fast(
+    c, s, *workers, monkeypatch
+):
+    """What comes of a worker that gets CPU only now and then; by its clock it is not faster."""
+    say, reached, held, rates = share._Notes._say, tail.Tail.reached, [], []
+
+    def late(self, **news):
+        if str(self.update.side.worker.name) == "1":
+            held.append(news)
+            if len(held) < 12:
+                return
+            for kept in held[:11] if len(held) == 12 else ():
+                say(self, **kept)
+        say(self, **news)
+
+    def followed(self, *given, **options):
+        reached(self, *given, **options)
+        rates.extend(self._rates[w] for w in self._rates if w == workers[1].address)
+
+    monkeypatch.setattr(share, "NEWS_SECONDS", 0.0)
+    monkeypatch.setattr(share._Notes, "_say", late)
+    monkeypatch.setattr(tail.Tail, "reached", followed)
+    balancer = await fpmdask.Balancer(c)
+    x, expected = await inputs(c)
+    with updates({"0": 0.05, "1": 0.05, SLOW: 0.12}):
+        result = await balancer.matmul(x, x.T, layout="rows", distribution=EVEN, rebalance=True)
+    np.testing.assert_array_equal(await c.compute(result), expected)
+    assert len(rates) > 3
+    assert max(rates) < 1.01 * 30_000 * 20 / 0.05  # nobody sleeps shorter than asked for
+
+
+@cluster()
+async def test_what_a_helper_is_too_late_with_is_taken_back(c, s, *workers):
+    slowed = []
+
+    def hook(name):
+        if name == "0" and slowed:
+            time.sleep(1.0)
+
+    def progress(event):
+        if event["event"] == "help" and event["worker"] == "0":
+            slowed.append(event["panels"])
+
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    x, expected = await inputs(c)
+    shares = {"0": 20, "1": 140, "2": 140}
+    with updates({"0": 0.05, "1": 0.05, "2": 0.05}, hook):
+        options = {"layout": "rows", "distribution": shares, "rebalance": True}
+        result = await asyncio.wait_for(balancer.matmul(x, x.T, **options), 30)
+    np.testing.assert_array_equal(await c.compute(result), expected)
+    assert slowed[0] > 5
+    assert "0" not in {help["worker"] for help in balancer.report.helps}
+    assert not balancer.report.left_out
+
+
 def scripted(made, losses, monkeypatch):
     """Have "0" take lines off "1", and "2" off "0"; each loses a chunk once, as `losses` says."""
 
@@ -257,7 +313,8 @@ def scripted(made, losses, monkeypatch):
             self.beside[helper] += tile.area
             state.released.append(help)
             state.settle()
-            self._helps[help.number] = help, now + 3
+            work = tile.area * sum(state.depths[first:])
+            self._helps[help.number] = tail._Open(help, now, work)
             made.append(help)
         return list(made)
 

@@ -37,7 +37,7 @@ class Simulation:
         self.events, self.count, self.now = [], 0, 0.0
         self.active, self.offered, self.given = dict(tiles), {}, {}
         self.index, self.sums, self.ended = dict.fromkeys(tiles, 0), set(), {}
-        self.refused, self.gave, self.back, self.idle = 0, [], [], set()
+        self.refused, self.gave, self.back, self.running, self.idle = 0, [], [], [], set()
         for when, worker, speed in changes:
             self.at(when, self.change, worker, speed)
         for part, worker in enumerate(tiles):
@@ -63,7 +63,7 @@ class Simulation:
             kept = self.active[worker].without(help.tile)
             if kept is None or help.first < index:
                 self.refused += 1
-                self.at(self.now + self.delay, self.tail.refused, help.number)
+                self.at(self.now + self.delay, self.refuse, help.number)
             else:
                 self.active[worker] = kept
                 self.given[worker].append(help)
@@ -87,18 +87,32 @@ class Simulation:
         self.tail.multiplied(part, self.now)
         for help in [help for help in self.tail.open_helps if help.giver == worker]:
             if help not in self.given[worker]:  # not heard of in time
-                self.tail.refused(help.number)
-        for help in self.tail.taken_back(part, self.now):
-            self.back.append(help)
-            work = help.tile.area * sum(self.depths[help.first :])
-            self.idle.discard(worker)
-            self.at(self.now + work / self.speeds[worker], self.done_again, help)
+                self.tail.refused(help.number, self.now)
+        self.take_back(worker)
         self.look()
         self.merge(worker)
 
-    def done_again(self, help):
+    def take_back(self, worker):
+        back = self.tail.taken_back(list(self.tiles).index(worker), self.now)
+        work = 0.0
+        for help in back:
+            self.back.append(help)
+            if help in self.running:  # stops after its panel
+                self.running.remove(help)
+                self.idle.add(help.helper)
+            work += help.tile.area * sum(self.depths[help.first :])
+            self.idle.discard(worker)
+            seconds = work / self.speeds[worker]
+            self.at(self.now + seconds, self.done_again, help, help is back[-1])
+
+    def refuse(self, number):
+        self.tail.refused(number, self.now)
+
+    def done_again(self, help, last):
         self.sums.add(help.number)
-        self.idle.add(help.giver)
+        if last:
+            self.idle.add(help.giver)
+            self.tail.multiplied(list(self.tiles).index(help.giver), self.now)
 
     def meet(self, panels, tile):
         self.met[panels, tile.row0 : tile.row1, tile.column0 : tile.column1] += 1
@@ -106,6 +120,8 @@ class Simulation:
     def merge(self, worker):
         if any(help.number not in self.sums for help in self.given[worker]):
             self.at(self.now + 0.01, self.merge, worker)
+            if worker in self.idle:
+                self.take_back(worker)
             return
         for help in self.given[worker]:
             self.meet(slice(help.first, None), help.tile)
@@ -141,12 +157,16 @@ class Simulation:
             self.at(self.now + 0.01, self.begin, help, seconds)
             return
         self.idle.discard(help.helper)
+        self.running.append(help)
         self.at(self.now + seconds, self.helped, help)
 
     def helped(self, help):
+        if help not in self.running:
+            return
+        self.running.remove(help)
         self.idle.add(help.helper)
         self.sums.add(help.number)
-        self.tail.help_ended(help.number)
+        self.tail.help_ended(help.number, self.now)
         self.look()
 
     @property
@@ -249,7 +269,7 @@ def test_a_giver_takes_lines_back_that_its_helper_does_not_come_to(monkeypatch):
     kept = Simulation(tiles, QUICK, depths, changes=changes, arriving={"w0": 1e-6})
     assert (kept.met == 1).all()
     assert [help.giver for help in kept.gave].count("w0")
-    assert not kept.back
+    assert {help.helper for help in kept.back} == {"w3"} < {help.helper for help in back.back}
     # that it stalls behind such a link is no sign, unlike the stall of the other one
     alone = Simulation(tiles, QUICK, depths, changes=changes, uneven={"w0"})
     assert (alone.met == 1).all()
@@ -257,6 +277,36 @@ def test_a_giver_takes_lines_back_that_its_helper_does_not_come_to(monkeypatch):
     monkeypatch.setattr(Tail, "taken_back", lambda *given: [])
     waits = Simulation(tiles, QUICK, depths, changes=changes)
     assert back.makespan < 0.5 * waits.makespan
+
+
+@pytest.mark.parametrize("left", [0.5, 0.1, 0.01])
+def test_what_a_helper_that_slows_down_does_not_finish_is_taken_back(left):
+    """It has no part of its own any more: what is late by so long is late by as long again."""
+    speeds = {"w0": 1e7, "w1": 1e7, "w2": 1e7}
+    tiles, depths = strips([100, 350, 350], 1000), [500] * 16
+    steady = Simulation(tiles, speeds, depths)
+    begun = min(help.first for help in steady.gave)  # panels of w1 and w2, 17.5 s each
+    changes = [(17.5 * begun + 2.0, "w0", 1e7 * left)]
+    run = Simulation(tiles, speeds, depths, changes=changes)
+    assert (run.met == 1).all()
+    alone = Simulation(tiles, speeds, depths, changes=changes, helping=False)
+    assert steady.makespan < 0.85 * alone.makespan
+    assert run.makespan < 1.3 * alone.makespan
+    assert left > 0.1 or {help.helper for help in run.back} == {"w0"}
+
+
+def test_a_panel_that_takes_no_time_counts_with_the_one_before():
+    """A worker that gets CPU in bursts may do a short one within one of them."""
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    tail.began(0, "bursts", Tile(0, 0, 100, 100), depths=[10] * 20)
+    for panel, now in enumerate([0.0, 2.0, 4.0, 6.0, 6.001]):
+        tail.reached(0, panel, now)
+    assert tail._rates["bursts"] == pytest.approx(2e5 / 2.001)
+    assert tail._seconds_left(tail._parts[0], 6.2) == pytest.approx(16 * 1.0005 - 0.199)
+    tail.sooner("bursts", 0.5)
+    assert tail._seconds_left(tail._parts[0], 6.2) == pytest.approx(16 * 1.0005 - 0.699)
+    tail.reached(0, 5, 7.501)
+    assert tail._rates["bursts"] == pytest.approx(1e5 / 2.0)
 
 
 def test_speeds_that_fluctuate_cost_less_with_help():
@@ -303,7 +353,7 @@ def test_a_stall_says_nothing_of_a_workers_speed():
             tail.reached(0, 6, now=6.0)
             before = tail.helps(6.0)
         tail.reached(0, 7, now=7.0 + stall)
-        return before, tail.helps(7.0 + stall), tail._parts[0].steady_rate()
+        return before, tail.helps(7.0 + stall), tail._parts[0].rate_in(4.0)
 
     plain = half_way(0.0)
     assert plain[0]
@@ -327,7 +377,7 @@ def test_a_part_that_waits_for_lost_chunks_is_left_alone_and_not_slower_for_it()
     assert tail._seconds_left(tail._parts[0], 25.5) == pytest.approx(14.5)
     for panel in range(6, 11):
         tail.reached(0, panel, now=20.0 + panel)
-    assert tail._parts[0].steady_rate() == pytest.approx(1e5)
+    assert tail._parts[0].rate_in(4.0) == pytest.approx(1e5)
 
 
 def stalling(stalls, work):
@@ -393,7 +443,7 @@ def test_sums_that_a_helper_keeps_take_memory():
         kept += tail.helps(second)
         tail.reached(1, second // 5, second)
         for help in kept:
-            tail.help_ended(help.number)
+            tail.help_ended(help.number, second)
     assert sum(help.tile.area for help in kept) == tail.beside["a"] == 250
 
 
@@ -427,7 +477,7 @@ def test_helps_of_those_that_leave_are_void():
     tail.ended(0, 10.0)
     (help,) = tail.helps(10.0)
     assert tail.left("b") == [help]
-    assert tail.help_ended(help.number) is None
+    assert tail.help_ended(help.number, 10.0) is None
     assert tail.helps(11.0) == []
 
 
@@ -477,7 +527,7 @@ def test_who_has_all_its_sums_adds_them_up_before_it_helps(ended):
     giver, other = (0, 1) if help.giver == "x" else (1, 0)
     tail.multiplied(giver, 12.0)
     tail.reached(other, 6, 12.0)
-    tail.help_ended(help.number)
+    tail.help_ended(help.number, 12.0)
     if ended:
         tail.ended(giver, 12.4)
     helpers = {more.helper for more in tail.helps(12.5)}
@@ -491,5 +541,5 @@ def test_who_multiplies_what_its_helper_has_not_done_does_not_help(gone):
     giver, other = (0, 1) if help.giver == "x" else (1, 0)
     tail.multiplied(giver, 12.0)
     tail.reached(other, 6, 12.0)
-    _ = tail.failed(help.number) if gone == "failed" else tail.left(help.helper)
+    _ = tail.failed(help.number, 12.0) if gone == "failed" else tail.left(help.helper)
     assert tail.helps(12.5) == []
