@@ -40,24 +40,21 @@ from fpmdask.records.format import RECORD_NBYTES, order
 PARTITIONS = 24
 PHASES = ("read", "sort", "gather", "count", "exchange", "merge", "write")
 
-POLARS = """
-import sys, numpy as np, polars as pl
-def columns(path):
-    found = np.fromfile(path, np.dtype([("key", "S10"), ("value", "V90")]))
-    keys = np.ascontiguousarray(found["key"]).view("V10").tolist()
-    return pl.DataFrame({"key": keys, "value": found["value"].tolist()},
-                        schema={"key": pl.Binary, "value": pl.Binary})
-frame = pl.concat([columns(path) for path in sys.argv[2:]])
-frame.sort("key").write_parquet(sys.argv[1], compression="uncompressed")
-"""
-DUCKDB = """
-import sys, numpy as np, pyarrow as pa, duckdb
+READ = """
+import sys, numpy as np, pyarrow as pa
 def columns(path):
     found = np.fromfile(path, np.uint8).reshape(-1, 100)
     parts = [pa.Array.from_buffers(pa.binary(width), len(found), [None, pa.py_buffer(
         np.ascontiguousarray(found[:, low:low + width]))]) for low, width in ((0, 10), (10, 90))]
     return pa.table([part.cast(pa.binary()) for part in parts], ["key", "value"])
 t = pa.concat_tables([columns(path) for path in sys.argv[2:]])
+"""
+POLARS = """
+import polars
+polars.from_arrow(t).sort("key").write_parquet(sys.argv[1], compression="uncompressed")
+"""
+DUCKDB = """
+import duckdb
 duckdb.sql("copy (select * from t order by key) to '" + sys.argv[1] + "' (format parquet, "
            "compression uncompressed)")
 """
@@ -97,7 +94,7 @@ def by_dask(made: Bench, paths: list[str], records: int, out: Path, method: str)
 def by_script(script: str, paths: list[str], out: Path) -> float:
     """Run a single-node peer in a process of its own; return the seconds, imports left out."""
     shutil.rmtree(out, ignore_errors=True)
-    head = "import time, polars, duckdb, pyarrow, numpy; began = time.perf_counter()\n"
+    head = "import time, polars, duckdb, pyarrow, numpy; began = time.perf_counter()\n" + READ
     tail = "print(time.perf_counter() - began)"
     done = subprocess.run(
         [sys.executable, "-c", head + script + tail, str(out), *paths],

@@ -1,12 +1,14 @@
 """The whole product on a heterogeneous cluster of processes: measure, multiply, lose a worker."""
 
 import os
+import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import psutil
 import pytest
@@ -17,6 +19,7 @@ from fpmdask.apps.sort.run import LEARNED
 from fpmdask.coordinator.identity import KernelId, canonical
 from fpmdask.lab import doctor
 from fpmdask.models import PiecewiseLinearModel
+from fpmdask.records import write_records
 
 NEEDED = ("root", "tools", "network namespaces", "bridge and veth", "control groups: cpu")
 
@@ -212,6 +215,30 @@ def test_a_sort_gives_slow_workers_less(lab):
             assert units[name] == pytest.approx(share * x.size, rel=0.01)
         positions = balancer.argsort(x, descending=True).compute()
         np.testing.assert_array_equal(x.compute()[positions], np.sort(x.compute())[::-1])
+
+
+def test_sorts_find_out_that_slow_workers_get_less(lab, tmp_path):
+    """Nobody tells them: each measures, or has learned from the one before."""
+    with Client(lab.scheduler_address) as client:
+        balancer = fpmdask.Balancer(client)
+        x = da.random.default_rng(0).random(6_000_000, chunks=500_000).persist()
+        frame = dd.from_dask_array(x, columns="k").to_frame("k").persist()
+        wait([x, frame])
+        written = write_records(tmp_path / "in", [1_000_000] * 3)
+        sorts = {
+            "sort": lambda: balancer.sort(x),
+            "argsort": lambda: balancer.argsort(x),
+            "sort_values": lambda: balancer.sort_values(frame, "k"),
+            "sort_records": lambda: balancer.sort_records(written.paths, tmp_path / "out"),
+        }
+        for what, sort in sorts.items():
+            for _ in range(2):
+                found = sort()
+                del found
+                shutil.rmtree(tmp_path / "out", ignore_errors=True)
+            units = {share["worker"]: share["units"] for share in balancer.report.shares}
+            assert units["fast"] > units["slow"] > 0, what
+            assert units["middle"] > units["slow"], what
 
 
 @pytest.mark.parametrize("step", ["sort", "exchange"])

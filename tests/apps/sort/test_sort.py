@@ -140,6 +140,26 @@ async def test_one_part_per_thread_lies_on_its_worker(c, s, *workers, channels):
 
 
 @cluster()
+async def test_a_key_moves_once_and_only_to_another_worker(c, s, *workers):
+    values = RANDOM.permutation(300_000).astype("f8")  # each of them once
+    thirds = [
+        c.persist(da.from_array(third, chunks=25_000), workers=[worker.address])
+        for third, worker in zip(np.split(values, 3), workers, strict=True)
+    ]
+    await wait(thirds)
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.sort(da.concatenate(thirds))
+    parts = futures_of(found)
+    holders = await c.who_has(parts)
+    stayed = 0
+    for part, keys in zip(parts, await c.gather(parts), strict=True):
+        (address,) = holders[part.key]
+        at = [worker.address for worker in workers].index(address)
+        stayed += np.isin(keys, values[at * 100_000 : (at + 1) * 100_000]).sum()
+    assert balancer.report.bytes_moved == 8 * (300_000 - stayed)
+
+
+@cluster()
 async def test_shares_follow_measured_speeds_and_are_known_later(c, s, *workers, monkeypatch):
     monkeypatch.setattr(run, "FEW", 0)
     brief = replace(run.ROUGH, min_seconds=0.002, budget_seconds=0.004)
@@ -576,6 +596,22 @@ async def test_skewed_keys_are_shared_out_within_a_hundredth(c, s, *workers, kin
     balancer = await fpmdask.Balancer(c)
     found = await balancer.sort(values)
     np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+    assert all(abs(share["units"] / 40_000 - 1) <= 0.01 for share in balancer.report.shares)
+
+
+@pytest.mark.parametrize("kind", ["equal", "most", "zipf"])
+@cluster()
+async def test_positions_of_skewed_keys_are_shared_out_within_a_hundredth(c, s, *workers, kind):
+    count = 120_000
+    values = {
+        "equal": np.full(count, 7.0),
+        "most": np.where(RANDOM.random(count) < 0.95, 7.0, RANDOM.random(count)),
+        "zipf": RANDOM.zipf(1.3, count),
+    }[kind]
+    balancer = await fpmdask.Balancer(c)
+    found = await c.compute(await balancer.argsort(values))
+    np.testing.assert_array_equal(np.sort(found), np.arange(count))
+    np.testing.assert_array_equal(values[found], np.sort(values))
     assert all(abs(share["units"] / 40_000 - 1) <= 0.01 for share in balancer.report.shares)
 
 

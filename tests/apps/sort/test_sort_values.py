@@ -170,6 +170,23 @@ async def test_the_report_says_what_moving_rows_took(c, s, *workers):
     assert {share["worker"] for share in report.shares} == {str(w.name) for w in workers}
 
 
+@pytest.mark.parametrize("kind", ["equal", "most", "zipf"])
+@pytest.mark.parametrize("dtype", ["f8", "Int64"])  # rows that travel with keys, and fetched ones
+@cluster()
+async def test_rows_of_skewed_keys_are_shared_out_within_a_hundredth(c, s, *workers, kind, dtype):
+    count = 120_000
+    values = {
+        "equal": np.full(count, 7),
+        "most": np.where(RANDOM.random(count) < 0.95, 7, RANDOM.integers(0, 99, count)),
+        "zipf": np.minimum(RANDOM.zipf(1.3, count), 2**40),
+    }[kind]
+    pdf = pd.DataFrame({"k": pd.Series(values).astype(dtype), "n": np.arange(count)})
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.sort_values(frame_of(pdf), "k")
+    await check_sorted(c, found, pdf, "k")
+    assert all(abs(share["units"] / 40_000 - 1) <= 0.01 for share in balancer.report.shares)
+
+
 @cluster()
 async def test_divisions_of_an_index_in_order(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
