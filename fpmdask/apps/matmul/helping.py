@@ -109,17 +109,20 @@ class Helping:
             if help.number not in numbers:
                 self.tail.refused(help.number, now)
                 self._drop(help)
-        back = self.takes_back(part)
+        back = self.taken_back({part})
         self._look()
-        return back or not self.waits(part)
+        return bool(back) or not self.waits(part)
 
-    def takes_back(self, part: int) -> bool:
-        """Have a giver that waits multiply what its helpers are too late with, if it is any."""
-        back = self.tail.taken_back(part, time.monotonic())
+    def taken_back(self, parts: Collection[int]) -> set[int]:
+        """Return those of the parts that wait whose lines helpers are too late with.
+
+        Their givers are told to multiply these.
+        """
+        back = self.tail.taken_back(parts, time.monotonic())
         for help in back:
             self._take(help, None)
             self._drop(help)
-        return bool(back)
+        return {help.part for help in back}
 
     def finished(self, part: int) -> None:
         """Take note that a part is complete."""
@@ -130,7 +133,7 @@ class Helping:
     def left(self, worker: str) -> None:
         """Take note that a worker is gone, or gets no more work."""
         self.relays = {key: relay for key, relay in self.relays.items() if relay != worker}
-        for help in self.tail.left(worker):
+        for help in self.tail.left(worker, time.monotonic()):
             self._take(help, None)  # nothing is said to a giver that is gone
             if worker != help.helper:
                 self._drop(help)

@@ -256,8 +256,8 @@ class Product:
                 self.pausing = False
             case ("late",):
                 self.late = None
-                late = [part for part in self.waiting if self.helping.takes_back(part)]
-                self.waiting.difference_update(late)
+                late = self.helping.taken_back(self.waiting)
+                self.waiting -= late
                 if late:
                     self._add_up([self.assignments[part] for part in late])
                 self._look_later()

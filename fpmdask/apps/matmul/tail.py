@@ -47,15 +47,6 @@ class Help:
     first: int
 
 
-@dataclass(frozen=True)
-class _Open:
-    """A help that has not ended: when it was given, and what it takes its helper."""
-
-    help: Help
-    since: float
-    work: float  # multiplications, and what it takes to receive panels and to send the sum
-
-
 @dataclass
 class _Part:
     worker: str
@@ -73,10 +64,6 @@ class _Part:
 
     def __post_init__(self) -> None:
         self.tile: Tile | None = self.whole  # None while it is open what the giver keeps
-
-    @property
-    def area(self) -> int:
-        return (self.tile or self.whole).area
 
     @property
     def busy(self) -> float:
@@ -105,7 +92,7 @@ class _Part:
 
     def work(self, first: int, last: int | None = None) -> float:
         """Return multiplications of the panels `first … last`."""
-        return float(self.area * sum(self.depths[first:last]))
+        return float((self.tile or self.whole).area * sum(self.depths[first:last]))
 
 
 @dataclass(frozen=True)
@@ -126,7 +113,6 @@ class _Late:
     begins: Mapping[str, float]
     least: Mapping[str, float]
     per_line: float
-    for_all: float
     receiving: float
 
     def level_with(self, helper: str) -> float:
@@ -167,8 +153,8 @@ class Tail:
     Notes
     -----
     Work is counted in multiplications, time in seconds on the caller's clock. A worker's rate is
-    that of its last panel, so that a change in mid-run shows; where the panel in work takes longer
-    than that, the longer time counts, less up to `STEADY_SECONDS` in which it had not arrived. All
+    that of its last panels of `RATE_SECONDS`, so that a change in mid-run shows; where the panel in
+    work takes longer, that counts, less up to `STEADY_SECONDS` in which it had not arrived. All
     could finish at the time ``T`` by which those that are done before can have multiplied what is
     left of the others' parts, each after `OVERHEAD_SECONDS` and the panels that it has to receive;
     those count whose help multiplies for as long as it takes to begin it, and in any case one. A
@@ -178,9 +164,9 @@ class Tail:
     `STEADY_SECONDS`, would need `EARLY` times as long as ``T``, workers that still compute do so,
     too, and multiply these lines after their own part, unless its panels come unevenly; nobody ever
     waits for one that waits for it. Nobody is idle meanwhile: who waits for others to multiply its
-    lines helps, and takes lines back that these do not come to in time: the panels that they need
-    have to cross its link, instead of a sum. O(workers · (log workers + panels)) per question and
-    per help that is made.
+    lines helps, and takes lines back that these do not come to in time, or are late with: the
+    panels that they need have to cross its link, instead of a sum. O(workers · (log workers +
+    panels)) per question and per help that is made or taken back.
 
     Examples
     --------
@@ -203,8 +189,8 @@ class Tail:
     uneven: Collection[str] = ()
     _parts: dict[int, _Part] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
-    _helps: dict[int, _Open] = field(default_factory=dict)
-    _idle: dict[str, float] = field(default_factory=dict)  # since when it might go on with a help
+    _helps: dict[int, Help] = field(default_factory=dict)  # that have not ended
+    _since: dict[str, float] = field(default_factory=dict)  # of helpers: when the first could begin
     beside: Counter[str] = field(default_factory=Counter)
     _room: dict[str, float] = field(default_factory=dict)
     _back: dict[int, float] = field(default_factory=dict)  # part -> until when lines taken back
@@ -271,7 +257,7 @@ class Tail:
         self._parts.pop(part, None)
         void = [help for help in self.open_helps if help.part == part]
         for help in void:
-            del self._helps[help.number]
+            self.help_ended(help.number, now)
         return void
 
     def multiplied(self, part: int, now: float) -> None:
@@ -279,61 +265,65 @@ class Tail:
         state = self._parts.get(part)
         if state is not None:
             self.reached(part, len(state.depths), now)
-            self._idle[state.worker] = now
+            self._since[state.worker] = now
         self._back.pop(part, None)
 
-    def taken_back(self, part: int, now: float) -> list[Help]:
-        """Return the helps that a giver who waits ends sooner by itself; they are void.
+    def taken_back(self, parts: Collection[int], now: float) -> list[Help]:
+        """Return the helps that givers who wait with these parts end sooner by themselves.
 
-        That is where the helper has to finish its own part first, and is later than it seemed, or
-        is slower than it was: what is late by so long is expected to be so by as long again.
+        They are void. That is where the helper has to finish its own part first, and is later than
+        it seemed, or is slower than it was: what is late by so long is expected to be late by as
+        long again.
         """
-        state = self._parts.get(part)
-        if state is None or state.worker not in self._rates:
-            return []
-        found: list[Help] = []
-        own = self._computing(now).get(state.worker, 0.0)
-        own += sum(
-            self._seconds_of(h, h.helper) for h in self.open_helps if h.helper == state.worker
-        )
-        ends = self._ends(now)
+        given: dict[int, list[Help]] = {part: [] for part in parts if part in self._parts}
         for help in self.open_helps:
-            if help.part != part or help.helper == state.worker:
+            if help.part in given:
+                given[help.part].append(help)
+        found: list[Help] = []
+        own, ends = self._computing(now), self._ends(now)
+        for part, helps in given.items():
+            worker = self._parts[part].worker
+            if worker not in self._rates:
                 continue
-            later = ends[help.number] - now
-            later += help.tile.area * self.itemsize * self.arriving.get(state.worker, 0.0)
-            sooner = own + self._seconds_of(help, state.worker)
-            if sooner + GAIN_SECONDS < later:
-                own = sooner
+            doing = [help for help in self.open_helps if help.helper == worker]
+            needed = own.get(worker, 0.0) + sum(self._seconds_of(h, worker) for h in doing)
+            back = []
+            for help in helps:
+                later = ends[help.number] - now
+                later += help.tile.area * self.itemsize * self.arriving.get(worker, 0.0)
+                sooner = needed + self._seconds_of(help, worker)
+                if sooner + GAIN_SECONDS < later:
+                    needed = sooner
+                    back.append(help)
+            for help in back:
                 self._learn(help, now)
                 self.help_ended(help.number, now)
                 self.beside[help.helper] -= help.tile.area
-                found.append(help)
-        if found:
-            self._back[part] = now + own
+            if back:
+                self._back[part] = now + needed
+                ends = self._ends(now)
+            found += back
         return found
 
     def _learn(self, help: Help, now: float) -> None:
         """Take note that a helper has not multiplied so much since it began with that."""
-        opened = self._helps[help.number]
-        since = self._since(opened) + OVERHEAD_SECONDS
+        seconds = now - self._since[help.helper] - OVERHEAD_SECONDS
         first = min(h.number for h in self.open_helps if h.helper == help.helper)
-        if help.number == first and help.helper not in self._computing(now) and now > since:
-            most = opened.work / (now - since)
+        if help.number == first and help.helper not in self._computing(now) and seconds > 0:
+            most = self._work_of(help) / seconds
             self._rates[help.helper] = min(self._rates[help.helper], most)
 
     def help_ended(self, number: int, now: float) -> Help | None:
         """Take note that a help is finished or void; return it, None where it is not known."""
-        opened = self._helps.pop(number, None)
-        if opened is None:
-            return None
-        self._idle[opened.help.helper] = now
-        return opened.help
+        help = self._helps.pop(number, None)
+        if help is not None:
+            self._since[help.helper] = now
+        return help
 
     @property
     def open_helps(self) -> list[Help]:
         """The helps that have not ended."""
-        return [opened.help for opened in self._helps.values()]
+        return [*self._helps.values()]
 
     def refused(self, number: int, now: float) -> Help | None:
         """Take note that the giver was beyond the first panel already, and keeps the lines."""
@@ -354,7 +344,7 @@ class Tail:
             self._unable.add(help.helper)
         return help
 
-    def left(self, worker: str) -> list[Help]:
+    def left(self, worker: str, now: float) -> list[Help]:
         """Take note that a worker is gone; return the helps that it gave or got."""
         for part in [part for part, state in self._parts.items() if state.worker == worker]:
             del self._parts[part]
@@ -362,7 +352,7 @@ class Tail:
         self._rates.pop(worker, None)
         void = [help for help in self.open_helps if worker in (help.helper, help.giver)]
         for help in void:
-            del self._helps[help.number]
+            self.help_ended(help.number, now)
         return void
 
     def helps(self, now: float) -> list[Help]:
@@ -450,18 +440,7 @@ class Tail:
                 return None
             rates[state.worker] = self._rate(state, now) / saved, latest
         return _Late(
-            state=state,
-            part=part,
-            first=first,
-            lines=lines,
-            across=across,
-            rates=rates,
-            paces=paces,
-            begins=begins,
-            least=least,
-            per_line=per_line,
-            for_all=for_all,
-            receiving=receiving,
+            state, part, first, lines, across, rates, paces, begins, least, per_line, receiving
         )
 
     def _help_by(self, helper: str, late: "_Late", now: float) -> Help | None:
@@ -484,14 +463,16 @@ class Tail:
         self.beside[helper] += help.tile.area
         state.released.append(help)
         state.settle()
-        self._helps[help.number] = _Open(help, now, late.for_all + count * late.per_line)
+        if all(other.helper != helper for other in self.open_helps):
+            self._since[helper] = now
+        self._helps[help.number] = help
         return help
 
     def _busy_for(self, now: float) -> dict[str, float]:
         """Return worker -> seconds until it is done with its parts and with its helps."""
         left = {**dict.fromkeys(self._rates, 0.0), **self._computing(now)}
         for number, end in self._ends(now).items():
-            helper = self._helps[number].help.helper
+            helper = self._helps[number].helper
             left[helper] = max(left[helper], end - now)
         for part, until in self._back.items():
             worker = self._parts[part].worker
@@ -505,27 +486,19 @@ class Tail:
             own[self._parts[part].worker] = max(0.0, until - now)
         ends: dict[int, float] = {}
         free: dict[str, float] = {}
-        for number, opened in sorted(self._helps.items()):
-            helper = opened.help.helper
-            nbytes = self._received(opened.help)
-            seconds = max(
-                nbytes * self.arriving.get(helper, 0.0), opened.work / self._rates[helper]
-            )
+        for number, help in sorted(self._helps.items()):
+            helper = help.helper
             if helper in free:
                 begun = free[helper]
             elif helper in own:
                 begun = now + own[helper]
             else:
-                begun = self._since(opened)
-            end = begun + OVERHEAD_SECONDS + seconds
+                begun = self._since[helper]
+            end = begun + OVERHEAD_SECONDS + self._seconds_of(help, helper)
             if end < now:  # what is late by so long is expected to be so by as long again
                 end = now + (now - end)
             ends[number] = free[helper] = end
         return ends
-
-    def _since(self, opened: _Open) -> float:
-        """Return since when a worker that does nothing else can have been at a help."""
-        return max(opened.since, self._idle.get(opened.help.helper, opened.since))
 
     def _computing(self, now: float) -> dict[str, float]:
         """Return worker -> seconds that its own parts still need, of those that are not done."""
@@ -537,12 +510,19 @@ class Tail:
         return left
 
     def _seconds_of(self, help: Help, worker: str) -> float:
-        """Return how long a worker needs to receive and multiply what a helper was given."""
+        """Return how long a worker needs for a help: its panels, its product and its sum."""
         if help.part not in self._parts or worker not in self._rates:
             return 0.0
-        received = self._received(help) * self.arriving.get(worker, 0.0)
-        depth = sum(self._parts[help.part].depths[help.first :])
-        return max(received, help.tile.area * depth / self._rates[worker])
+        return max(
+            self._received(help) * self.arriving.get(worker, 0.0),
+            self._work_of(help) / self._rates[worker],
+        )
+
+    def _work_of(self, help: Help) -> float:
+        """Return the multiplications of a help, those that a worker could do instead of moving."""
+        depth, area = sum(self._parts[help.part].depths[help.first :]), help.tile.area
+        moved = self._received(help) + 2 * area * self.itemsize
+        return area * depth + moved * self.work_per_byte
 
     def _received(self, help: Help) -> int:
         """Return the bytes of the panels that a help needs."""

@@ -313,8 +313,7 @@ def scripted(made, losses, monkeypatch):
             self.beside[helper] += tile.area
             state.released.append(help)
             state.settle()
-            work = tile.area * sum(state.depths[first:])
-            self._helps[help.number] = tail._Open(help, now, work)
+            self._helps[help.number], self._since[helper] = help, now
             made.append(help)
         return list(made)
 

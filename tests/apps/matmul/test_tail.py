@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.matmul.tail import OVERHEAD_SECONDS, Tail
+from fpmdask.apps.matmul.tail import OVERHEAD_SECONDS, STEADY_SECONDS, Tail
 from fpmdask.apps.matmul.tile import Tile
 
 
@@ -93,7 +93,7 @@ class Simulation:
         self.merge(worker)
 
     def take_back(self, worker):
-        back = self.tail.taken_back(list(self.tiles).index(worker), self.now)
+        back = self.tail.taken_back({list(self.tiles).index(worker)}, self.now)
         work = 0.0
         for help in back:
             self.back.append(help)
@@ -353,7 +353,7 @@ def test_a_stall_says_nothing_of_a_workers_speed():
             tail.reached(0, 6, now=6.0)
             before = tail.helps(6.0)
         tail.reached(0, 7, now=7.0 + stall)
-        return before, tail.helps(7.0 + stall), tail._parts[0].rate_in(4.0)
+        return before, tail.helps(7.0 + stall), tail._parts[0].rate_in(STEADY_SECONDS)
 
     plain = half_way(0.0)
     assert plain[0]
@@ -377,7 +377,7 @@ def test_a_part_that_waits_for_lost_chunks_is_left_alone_and_not_slower_for_it()
     assert tail._seconds_left(tail._parts[0], 25.5) == pytest.approx(14.5)
     for panel in range(6, 11):
         tail.reached(0, panel, now=20.0 + panel)
-    assert tail._parts[0].rate_in(4.0) == pytest.approx(1e5)
+    assert tail._parts[0].rate_in(STEADY_SECONDS) == pytest.approx(1e5)
 
 
 def stalling(stalls, work):
@@ -410,7 +410,7 @@ def test_who_stalls_for_long_does_not_help_and_lines_are_taken_back_from_it():
     assert [help.helper for help in before] == ["stalls"]
     tail.reached(0, 10, now, arrived=False)
     tail.multiplied(1, 40.0)
-    assert tail.taken_back(1, 40.0) == before
+    assert tail.taken_back({1}, 40.0) == before
 
     tail, now = stalling([0.0] * 10, 0.5)
     tail.reached(0, 10, now, arrived=False)
@@ -476,7 +476,7 @@ def test_helps_of_those_that_leave_are_void():
         tail.reached(1, second // 3, second)
     tail.ended(0, 10.0)
     (help,) = tail.helps(10.0)
-    assert tail.left("b") == [help]
+    assert tail.left("b", 10.0) == [help]
     assert tail.help_ended(help.number, 10.0) is None
     assert tail.helps(11.0) == []
 
@@ -541,5 +541,5 @@ def test_who_multiplies_what_its_helper_has_not_done_does_not_help(gone):
     giver, other = (0, 1) if help.giver == "x" else (1, 0)
     tail.multiplied(giver, 12.0)
     tail.reached(other, 6, 12.0)
-    _ = tail.failed(help.number, 12.0) if gone == "failed" else tail.left(help.helper)
+    _ = tail.failed(help.number, 12.0) if gone == "failed" else tail.left(help.helper, 12.0)
     assert tail.helps(12.5) == []
