@@ -91,8 +91,11 @@ class _Part:
         return found
 
     def work(self, first: int, last: int | None = None) -> float:
-        """Return multiplications of the panels `first … last`."""
-        return float((self.tile or self.whole).area * sum(self.depths[first:last]))
+        """Return multiplications of the panels `first … last`: of all lines until some go."""
+        found = self.whole.area * sum(self.depths[first:last])
+        for help in self.released if self.tile is not None else ():
+            found -= help.tile.area * sum(self.depths[max(first, help.first) : last])
+        return float(found)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ class Simulation:
         self.events, self.count, self.now = [], 0, 0.0
         self.active, self.offered, self.given = dict(tiles), {}, {}
         self.index, self.sums, self.ended = dict.fromkeys(tiles, 0), set(), {}
-        self.refused, self.gave, self.back, self.running, self.idle = 0, [], [], [], set()
+        self.refused, self.gave, self.early, self.back = 0, [], [], []
+        self.running, self.idle = [], set()
         for when, worker, speed in changes:
             self.at(when, self.change, worker, speed)
         for part, worker in enumerate(tiles):
@@ -140,6 +141,8 @@ class Simulation:
     def look(self):
         for help in self.tail.helps(self.now) if self.helping else ():
             self.gave.append(help)
+            if help.helper not in self.idle:
+                self.early.append(help)
             self.at(self.now + self.delay, self.offered[help.giver].append, help)
             depth = sum(self.depths[help.first :])
             _, _, across = self.tiles[help.giver].last_lines()
@@ -273,7 +276,8 @@ def test_a_giver_takes_lines_back_that_its_helper_does_not_come_to(monkeypatch):
     # that it stalls behind such a link is no sign, unlike the stall of the other one
     alone = Simulation(tiles, QUICK, depths, changes=changes, uneven={"w0"})
     assert (alone.met == 1).all()
-    assert {help.giver for help in alone.gave} == {"w3"}
+    assert {help.giver for help in back.early} == {"w0"}
+    assert not alone.early
     monkeypatch.setattr(Tail, "taken_back", lambda *given: [])
     waits = Simulation(tiles, QUICK, depths, changes=changes)
     assert back.makespan < 0.5 * waits.makespan
@@ -307,6 +311,22 @@ def test_a_panel_that_takes_no_time_counts_with_the_one_before():
     assert tail._seconds_left(tail._parts[0], 6.2) == pytest.approx(16 * 1.0005 - 0.699)
     tail.reached(0, 5, 7.501)
     assert tail._rates["bursts"] == pytest.approx(1e5 / 2.0)
+
+
+def test_lines_that_are_given_are_multiplied_until_then():
+    """A giver is not slower because the panel in work is the last one with all of its lines."""
+    tail, workers = Tail(itemsize=8, work_per_byte=0.0), 64
+    for part in range(workers):
+        tail.began(part, f"w{part}", Tile(part * 100, 0, part * 100 + 100, 1000), [100] * 32)
+        for panel in range(17):
+            tail.reached(part, panel, panel * (0.5 if part % 2 else 1.0))
+    for part in range(1, workers, 2):
+        tail.ended(part, 16.0)
+    made = tail.helps(16.5)
+    assert len({help.helper for help in made}) == len({help.giver for help in made}) == 32
+    left = tail._busy_for(16.9)
+    assert max(left.values()) == pytest.approx(6.0, abs=1.5)  # 16 s for one, for three 5.3 s
+    assert tail.helps(16.9) == []
 
 
 def test_speeds_that_fluctuate_cost_less_with_help():
@@ -397,9 +417,9 @@ def stalling(stalls, work):
 def test_who_stalls_again_and_again_is_helped():
     tail, now = stalling([1.0] * 10, 0.1)
     tail.ended(1, now / 5)
+    assert tail._seconds_left(tail._parts[0], now) == pytest.approx(11 * 1.1, rel=0.1)
     (help,) = tail.helps(now)
     assert help.giver == "stalls"
-    assert tail._seconds_left(tail._parts[0], now) == pytest.approx(11 * 1.1, rel=0.1)
 
 
 def test_who_stalls_for_long_does_not_help_and_lines_are_taken_back_from_it():
