@@ -132,6 +132,7 @@ class Helping:
 
     def left(self, worker: str) -> None:
         """Take note that a worker is gone, or gets no more work."""
+        self._clocks.pop(worker, None)  # another machine's clock, if one comes back at its address
         self.relays = {key: relay for key, relay in self.relays.items() if relay != worker}
         for help in self.tail.left(worker, time.monotonic()):
             self._take(help, None)  # nothing is said to a giver that is gone

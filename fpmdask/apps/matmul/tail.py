@@ -430,6 +430,8 @@ class Tail:
             paces[worker] = rate / (per_line + rate * receiving)
             begins[worker] = left[worker] + OVERHEAD_SECONDS + for_all / rate
             least[worker] = max(1.0, WORTH * (OVERHEAD_SECONDS * rate + for_all) / per_line)
+        if not paces:
+            return None  # nobody has room for a line, or is able
         rates = {
             self._parts[n].worker: (self._rate(self._parts[n], now) / saved, seconds)
             for seconds, n in giving
@@ -580,7 +582,7 @@ def _level(givers: Sequence[tuple[float, float]], helpers: Sequence[tuple[float,
     givers
         Of each its lines per second, and when it would end.
     helpers
-        Of each its lines per second, and from when on.
+        Of each its lines per second, and from when on; at least one.
 
     Examples
     --------

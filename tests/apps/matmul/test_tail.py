@@ -450,6 +450,23 @@ def test_who_has_no_memory_left_does_not_help():
     assert tail.helps(10.0) == []
 
 
+@pytest.mark.parametrize("workers", [2, 3, 6])
+def test_parts_that_nobody_has_room_to_help_with_go_on(workers):
+    random = np.random.default_rng(workers)
+    for _ in range(20):
+        tail = Tail(itemsize=8, work_per_byte=30.0)
+        heard = []
+        for part in range(workers):
+            lines = Tile(1000 * part, 0, 1000 * (part + 1), 3000)
+            tail.began(part, f"w{part}", lines, [500] * 20, room=999)
+            pace = random.uniform(0.5, 1.5) * (3 if part == 0 else 1)
+            begun = np.cumsum(pace * random.uniform(0.95, 1.05, 20)).tolist()
+            heard += [(now, part, index) for index, now in enumerate(begun)]
+        for now, part, index in sorted(heard):
+            tail.reached(part, index, now)
+            assert tail.helps(now) == []
+
+
 def test_sums_that_a_helper_keeps_take_memory():
     tail = Tail(itemsize=8, work_per_byte=0.0)
     tail.began(0, "a", Tile(0, 0, 100, 10), [10] * 10, room=255)
