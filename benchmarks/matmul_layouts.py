@@ -67,18 +67,19 @@ def definition(folder: Path) -> str:
 def measured(made: Bench, sides: Sequence[int]) -> dict[str, dict[tuple[int, int], float]]:
     """Return seconds of a panel update by (rows, columns) of C, all workers at once.
 
-    A worker that has paged at a size is not asked for larger ones: they take at least as long per
-    element.
+    `inf` where a worker did not finish in time, or was killed: it is not asked for larger sizes, which
+    are `inf`, too.
     """
     found: dict[str, dict[tuple[int, int], float]] = {name: {} for name in made.names}
     for width in sides:
         for rows in sides:
-            sizes = {
-                name: rows
-                for name in made.names
-                if not any(r <= rows and w <= width and math.isinf(t)
-                           for (r, w), t in found[name].items())
-            }  # fmt: skip
+            sizes = {}
+            for name in made.names:
+                points = found[name].items()
+                if any(r <= rows and w <= width and math.isinf(t) for (r, w), t in points):
+                    found[name][rows, width] = math.inf
+                else:
+                    sizes[name] = rows
             if not sizes:
                 continue
             seconds: Mapping[str, float | None] = {}
@@ -119,8 +120,12 @@ def layouts(
     speeds = [small * small / per_block / points[name][small, small] for name in made.names]
     squares, surfaces = [], []
     for name in made.names:
-        # who did not finish in time, or was killed, would have needed longer than this
-        finite = {s: t if math.isfinite(t) else DEADLINE for s, t in points[name].items()}
+        # who did not finish in time, or was killed, needs at least so long per element
+        least = min((r * w for (r, w), t in points[name].items() if math.isinf(t)), default=1)
+        finite = {
+            (r, w): t if math.isfinite(t) else DEADLINE * r * w / least
+            for (r, w), t in points[name].items()
+        }
         equal = {r: t for (r, w), t in finite.items() if r == w}
         # of one panel, as everything here: only ratios matter
         squares.append(
