@@ -67,8 +67,8 @@ def definition(folder: Path) -> str:
 def measured(made: Bench, sides: Sequence[int]) -> dict[str, dict[tuple[int, int], float]]:
     """Return seconds of a panel update by (rows, columns) of C, all workers at once.
 
-    `inf` where a worker did not finish in time, or was killed: it is not asked for larger sizes, which
-    are `inf`, too.
+    `inf` where a worker did not finish in time, or was killed: it is not asked for larger sizes,
+    which are `inf`, too.
     """
     found: dict[str, dict[tuple[int, int], float]] = {name: {} for name in made.names}
     for width in sides:
@@ -178,12 +178,14 @@ def product(made: Bench, names: Sequence[str], layout: Layout, n: int) -> dict[s
     }
 
 
-def grow(made: Bench, points: Any, small: int, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Multiply by each layout for growing n; a layout that has failed is not tried again."""
+def grow(
+    made: Bench, points: Any, small: int, sizes: Sequence[int], repeats: int
+) -> list[dict[str, Any]]:
+    """Multiply in turns by each layout for growing n; who has failed is not tried again."""
     found, failed = [], set()
     for n in sizes:
         made_for = layouts(made, points, small, n)
-        for kind in KINDS:
+        for kind in [*KINDS] * repeats:
             layout = made_for[kind]
             facts: dict[str, Any] = {"n": n, "layout": kind}
             if kind in failed:
@@ -196,7 +198,8 @@ def grow(made: Bench, points: Any, small: int, sizes: Sequence[int]) -> list[dic
                 facts["failed"] = f"{type(error).__name__}: {error}"
                 failed.add(kind)
             facts["killed"] = revived(made)
-            print(f"  n = {n}, {kind}: {facts.get('seconds', facts.get('failed'))}", flush=True)
+            outcome = facts.get("failed") or f"{facts['seconds']:.1f} s"
+            print(f"  n = {n}, {kind}: {outcome}, killed: {facts['killed']}", flush=True)
             found.append(facts)
     return found
 
@@ -237,7 +240,7 @@ def main() -> None:
         points = measured(made, options.sides)
         print(f"models: {time.perf_counter() - began:.0f} s", flush=True)
         pair = fourteen(made, points, small, options.fourteen, options.repeats)
-        found = grow(made, points, small, options.sizes)
+        found = grow(made, points, small, options.sizes, options.repeats)
         lab = made.lab.definition.to_json()
     as_text = {
         name: {f"{rows}x{width}": t for (rows, width), t in own.items()}
@@ -249,20 +252,32 @@ def main() -> None:
 
 
 def show(found: list[dict[str, Any]], pair: dict[str, Any], options: Any) -> None:
-    at = {(facts["n"], facts["layout"]): facts for facts in found}
+    at: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for facts in found:
+        at.setdefault((facts["n"], facts["layout"]), []).append(facts)
 
     def cell(n: int, kind: str) -> Any:
-        facts = at.get((n, kind), {})
-        return facts.get("seconds", "failed" if "failed" in facts else "-")
+        runs = at.get((n, kind), [])
+        if not runs or any("failed" in facts for facts in runs):
+            return "failed" if runs else "-"
+        return statistics.median(facts["seconds"] for facts in runs)
+
+    def moved(n: int) -> float:
+        return max((facts.get("bytes_moved", 0) for facts in at.get((n, "fpm_br"), [])), default=0)
+
+    def killed(n: int) -> str:
+        """Return how many workers each layout has lost in all its turns."""
+        return " ".join(str(sum(len(f["killed"]) for f in at.get((n, kind), []))) for kind in KINDS)
 
     table(
-        "sixteen workers: seconds",
-        ["n", *KINDS, "fpm_br GB", "best other / fpm_br"],
+        "sixteen workers: seconds, medians",
+        ["n", *KINDS, "killed", "fpm_br GB", "best other / fpm_br"],
         [
             [
                 n,
                 *(cell(n, kind) for kind in KINDS),
-                at.get((n, "fpm_br"), {}).get("bytes_moved", 0) / 1e9,
+                killed(n),
+                moved(n) / 1e9,
                 _gain([cell(n, kind) for kind in KINDS]),
             ]
             for n in options.sizes

@@ -259,8 +259,7 @@ class Tail:
         self.multiplied(part, now)
         self._parts.pop(part, None)
         void = [help for help in self.open_helps if help.part == part]
-        for help in void:
-            self.help_ended(help.number, now)
+        self._void(void, now)
         return void
 
     def multiplied(self, part: int, now: float) -> None:
@@ -300,8 +299,7 @@ class Tail:
                     back.append(help)
             for help in back:
                 self._learn(help, now)
-                self.help_ended(help.number, now)
-                self.beside[help.helper] -= help.tile.area
+            self._void(back, now)
             if back:
                 self._back[part] = now + needed
                 ends = self._ends(now)
@@ -311,17 +309,29 @@ class Tail:
     def _learn(self, help: Help, now: float) -> None:
         """Take note that a helper has not multiplied so much since it began with that."""
         seconds = now - self._since[help.helper] - OVERHEAD_SECONDS
-        first = min(h.number for h in self.open_helps if h.helper == help.helper)
+        first = self._first_of(help.helper)
         if help.number == first and help.helper not in self._computing(now) and seconds > 0:
             most = self._work_of(help) / seconds
             self._rates[help.helper] = min(self._rates[help.helper], most)
 
     def help_ended(self, number: int, now: float) -> Help | None:
         """Take note that a help is finished or void; return it, None where it is not known."""
-        help = self._helps.pop(number, None)
+        help = self._helps.get(number)
         if help is not None:
-            self._since[help.helper] = now
+            if number == self._first_of(help.helper):  # one after it begins now
+                self._since[help.helper] = now
+            del self._helps[number]
         return help
+
+    def _first_of(self, helper: str) -> int:
+        """Return the number of the help that a helper does first of those that have not ended."""
+        return min(help.number for help in self.open_helps if help.helper == helper)
+
+    def _void(self, helps: Sequence[Help], now: float) -> None:
+        """Take note that nobody waits for the sums of these helps."""
+        for help in helps:
+            self.help_ended(help.number, now)
+            self.beside[help.helper] -= help.tile.area
 
     @property
     def open_helps(self) -> list[Help]:
@@ -354,8 +364,7 @@ class Tail:
             self._back.pop(part, None)
         self._rates.pop(worker, None)
         void = [help for help in self.open_helps if worker in (help.helper, help.giver)]
-        for help in void:
-            self.help_ended(help.number, now)
+        self._void(void, now)
         return void
 
     def helps(self, now: float) -> list[Help]:

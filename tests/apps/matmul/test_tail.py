@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.matmul.tail import OVERHEAD_SECONDS, STEADY_SECONDS, Tail
+from fpmdask.apps.matmul.tail import GAIN_SECONDS, OVERHEAD_SECONDS, STEADY_SECONDS, Tail
 from fpmdask.apps.matmul.tile import Tile
 
 
@@ -285,7 +285,7 @@ def test_a_giver_takes_lines_back_that_its_helper_does_not_come_to(monkeypatch):
 
 @pytest.mark.parametrize("left", [0.5, 0.1, 0.01])
 def test_what_a_helper_that_slows_down_does_not_finish_is_taken_back(left):
-    """It has no part of its own any more: what is late by so long is late by as long again."""
+    """Here it has not finished its own part; below it has."""
     speeds = {"w0": 1e7, "w1": 1e7, "w2": 1e7}
     tiles, depths = strips([100, 350, 350], 1000), [500] * 16
     steady = Simulation(tiles, speeds, depths)
@@ -297,6 +297,81 @@ def test_what_a_helper_that_slows_down_does_not_finish_is_taken_back(left):
     assert steady.makespan < 0.85 * alone.makespan
     assert run.makespan < 1.3 * alone.makespan
     assert left > 0.1 or {help.helper for help in run.back} == {"w0"}
+
+
+def fast_and_slow():
+    """Return a tail in which a worker that is done helps one of half its speed, and that help."""
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    tail.began(0, "fast", Tile(0, 0, 100, 100), [10] * 10)
+    tail.began(1, "slow", Tile(100, 0, 200, 100), [10] * 10)
+    for second in range(11):
+        tail.reached(0, second, second)
+        tail.reached(1, second // 2, second)
+    tail.ended(0, 10.0)
+    [help] = tail.helps(10.0)
+    return tail, help
+
+
+def test_a_help_that_is_late_is_expected_to_be_late_by_as_long_again():
+    tail, help = fast_and_slow()
+    work = help.tile.area * 40
+    assert tail._ends(10.0) == {help.number: 10.0 + OVERHEAD_SECONDS + work / 1e5}
+    tail.reached(1, 6, 12.0)
+    tail.multiplied(1, 13.6)  # 45,000 a second in the end: 7.3 s for these lines
+    late = 10.0 + OVERHEAD_SECONDS + work / 1e5 + work / 4.5e4 + GAIN_SECONDS
+    assert tail.taken_back({1}, late - 0.05) == []
+    assert tail.taken_back({1}, late + 0.05) == [help]
+    assert tail.beside["fast"] == 0
+    # and it is known from then on that it is slower than it was
+    assert tail._rates["fast"] == pytest.approx(work / (late + 0.05 - 10.0 - OVERHEAD_SECONDS))
+
+
+def test_who_leaves_gives_its_helper_the_memory_back():
+    tail, help = fast_and_slow()
+    assert tail.beside["fast"] == help.tile.area
+    assert tail.left("slow", 11.0) == [help]
+    assert tail.beside["fast"] == 0
+
+
+def two_helps():
+    """Return a tail in which one worker is to do two helps after its own part, and these."""
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    for part, worker in enumerate(["fast", "slow", "slower"]):
+        tail.began(part, worker, Tile(100 * part, 0, 100 * part + 100, 100), [10] * 40)
+    made = []
+    for second in range(41):
+        for part, pace in enumerate([1, 4, 5]):
+            tail.reached(part, second // pace, second)
+        made += tail.helps(second) if len(made) < 2 else []
+    first, second = made
+    assert first.helper == second.helper == "fast"
+    tail.ended(0, 40.0)
+    return tail, first, second
+
+
+def test_a_worker_does_its_helps_in_turn():
+    tail, *helps = two_helps()
+    takes = [OVERHEAD_SECONDS + h.tile.area * 10 * (40 - h.first) / 1e5 for h in helps]
+    assert tail._busy_for(41.0)["fast"] == pytest.approx(sum(takes) - 1.0)
+    assert tail.help_ended(helps[0].number, 70.0) is helps[0]
+    assert tail._busy_for(71.0)["fast"] == pytest.approx(takes[1] - 1.0)
+
+
+def test_a_help_that_has_not_begun_says_nothing_of_the_one_before():
+    tail, first, second = two_helps()
+    before = tail._ends(45.0)[first.number]
+    tail.refused(second.number, 45.0)
+    assert tail._ends(45.0) == {first.number: before}
+
+
+def test_a_clock_that_is_found_to_be_ahead_moves_all_panels():
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    tail.began(0, "ahead", Tile(0, 0, 100, 100), depths=[10] * 20)
+    for panel in range(5):
+        tail.reached(0, panel, 10.0 + 0.1 * panel)
+    tail.sooner("ahead", 0.5)
+    tail.reached(0, 5, 10.15)  # the last panel took 0.25 s, the one before 0.1 s
+    assert tail._rates["ahead"] == pytest.approx(2e5 / 0.35)
 
 
 def test_a_panel_that_takes_no_time_counts_with_the_one_before():
