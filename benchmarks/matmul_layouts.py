@@ -6,8 +6,9 @@ The speeds are those of the sixteen hcl machines; beyond 40 MB each has a sixtee
 2011, then a swap file. (Of the 80 MB of an idle worker all but 16 are swapped out at no cost.)
 Constant speeds, measured on small squares, cannot see where a worker begins to page; models of
 squares (FPM-BR) and of rectangles (FPM-KL) can. The layouts are then given to `Balancer.matmul` as
-they are, in turns, for growing n × K by K × n matrices: K is small so that parts of C, which the
-models know, fill the memory, and not A and B, which they do not. With the first fourteen workers,
+they are, in turns, for growing n × K by K × n matrices: K is small so that parts of C fill the
+memory; panels so deep that they take what a worker holds of A and B beside its part stand for these
+in what is timed. With the first fourteen workers,
 KL and BR by the same speeds show what their volumes cost in time. JSON, tables and a plot.
 
 D. Clarke, A. Lastovetsky, V. Rychkov (2011), Column-Based Matrix Partitioning for Parallel Matrix
@@ -37,7 +38,7 @@ from fpmdask.timing import TimingPolicy
 
 BLOCK = 64
 CHUNK = 512
-DEPTH = 64
+DEPTH = 256
 PROCESS_MB = 40
 MEMORY_2011_MB = {456: 1024, 328: 512, 296: 384, 264: 256}
 KINDS = ("even", "br", "fpm_kl", "fpm_br")
@@ -228,7 +229,7 @@ def fourteen(made: Bench, points: Any, small: int, n: int, repeats: int) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 6144, 8192, 9216])
-    parser.add_argument("--sides", type=int, nargs="+", default=[768, 1536, 2048, 2560, 3072])
+    parser.add_argument("--sides", type=int, nargs="+", default=[768, 1536, 2048, 2304, 2560, 3072])
     parser.add_argument("--fourteen", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/matmul_layouts.json"))
