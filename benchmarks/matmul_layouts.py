@@ -7,9 +7,9 @@ The speeds are those of the sixteen hcl machines; beyond 40 MB each has a sixtee
 Constant speeds, measured on small squares, cannot see where a worker begins to page; models of
 squares (FPM-BR) and of rectangles (FPM-KL) can. The layouts are then given to `Balancer.matmul` as
 they are, in turns, for growing n × K by K × n matrices: K is small so that parts of C fill the
-memory; panels so deep that they take what a worker holds of A and B beside its part stand for these
-in what is timed. With the first fourteen workers,
-KL and BR by the same speeds show what their volumes cost in time. JSON, tables and a plot.
+memory, with a share's buffers of panels, as in what is timed. The 8 to 10 MB that a worker holds
+of A and B beside them the models do not know. With the first fourteen workers, KL and
+BR by the same speeds show what their volumes cost in time. JSON, tables and a plot.
 
 D. Clarke, A. Lastovetsky, V. Rychkov (2011), Column-Based Matrix Partitioning for Parallel Matrix
 Multiplication on Heterogeneous Processors Based on Functional Performance Models, section 4.
@@ -38,7 +38,7 @@ from fpmdask.timing import TimingPolicy
 
 BLOCK = 64
 CHUNK = 512
-DEPTH = 256
+DEPTH = 256  # of two panels that a share of such a product multiplies, and of the next two
 PROCESS_MB = 40
 MEMORY_2011_MB = {456: 1024, 328: 512, 296: 384, 264: 256}
 KINDS = ("even", "br", "fpm_kl", "fpm_br")

@@ -326,10 +326,13 @@ def test_a_help_that_is_late_is_expected_to_be_late_by_as_long_again():
     assert tail._rates["fast"] == pytest.approx(work / (late + 0.05 - 10.0 - OVERHEAD_SECONDS))
 
 
-def test_who_leaves_gives_its_helper_the_memory_back():
+@pytest.mark.parametrize(
+    "end", [lambda tail: tail.left("slow", 11.0), lambda tail: tail.ended(1, 11.0)]
+)
+def test_who_leaves_or_ends_gives_its_helper_the_memory_back(end):
     tail, help = fast_and_slow()
     assert tail.beside["fast"] == help.tile.area
-    assert tail.left("slow", 11.0) == [help]
+    assert end(tail) == [help]
     assert tail.beside["fast"] == 0
 
 
