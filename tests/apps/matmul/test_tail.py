@@ -329,11 +329,13 @@ def test_a_help_that_is_late_is_expected_to_be_late_by_as_long_again():
 @pytest.mark.parametrize(
     "end", [lambda tail: tail.left("slow", 11.0), lambda tail: tail.ended(1, 11.0)]
 )
-def test_who_leaves_or_ends_gives_its_helper_the_memory_back(end):
+def test_helps_of_those_that_leave_or_end_are_void_and_need_no_memory(end):
     tail, help = fast_and_slow()
     assert tail.beside["fast"] == help.tile.area
     assert end(tail) == [help]
     assert tail.beside["fast"] == 0
+    assert tail.help_ended(help.number, 11.0) is None
+    assert tail.helps(12.0) == []
 
 
 def two_helps():
@@ -580,20 +582,6 @@ def test_a_sum_crosses_the_link_after_all_has_been_multiplied():
             assert 1.0 + max(first) + area * 8 * arriving < 10.0
         areas.append(area)
     assert areas[0] > areas[1] > areas[2] > areas[3] == 0
-
-
-def test_helps_of_those_that_leave_are_void():
-    tail = Tail(itemsize=8, work_per_byte=0.0)
-    tail.began(0, "a", Tile(0, 0, 100, 10), [10] * 10)
-    tail.began(1, "b", Tile(100, 0, 200, 10), [10] * 10)
-    for second in range(11):
-        tail.reached(0, second, second)
-        tail.reached(1, second // 3, second)
-    tail.ended(0, 10.0)
-    (help,) = tail.helps(10.0)
-    assert tail.left("b", 10.0) == [help]
-    assert tail.help_ended(help.number, 10.0) is None
-    assert tail.helps(11.0) == []
 
 
 @settings(max_examples=60, deadline=None)
