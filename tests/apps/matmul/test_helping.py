@@ -364,6 +364,7 @@ async def test_a_helper_that_gives_hears_of_its_own_lines_whatever_it_lost(
 ):
     made, losses = [], set(losses)
     scripted(made, losses, monkeypatch)
+    monkeypatch.setattr(tail, "GAIN_SECONDS", 60.0)  # however busy the machine: none is taken back
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
     options = {"layout": "rows", "distribution": EVEN, "rebalance": True}
@@ -380,6 +381,7 @@ async def test_a_sum_that_breaks_off_is_not_added_twice(c, s, *workers, monkeypa
     """Also where the giver, multiplying the lines itself, starts again and hears of it again."""
     made, broken, lost = [], [], []
     scripted(made, set(), monkeypatch)
+    monkeypatch.setattr(tail, "GAIN_SECONDS", 60.0)  # however busy the machine: none is taken back
     take, start = fetch.Fetcher.take, fetch.Fetcher.start
 
     def taken(self, *given):
