@@ -219,6 +219,7 @@ def _helped(update: _Update) -> Progress:
     progress = Progress(Part(((tile, memory),)), tile)
     notes = update.space.notes(f"help {number}")
     update.panels(progress, lambda index: _stop_if(not notes.empty()), _tell_nobody)
+    _stop_if(not notes.empty())
     update.space.offered[offer(number)] = memory
     return progress
 

@@ -340,11 +340,11 @@ class Tail:
 
     def refused(self, number: int, now: float) -> Help | None:
         """Take note that the giver was beyond the first panel already, and keeps the lines."""
-        self.help_ended(number, now)  # it may have ended before
+        if number in self._helps:  # a sum that is there stays until the run ends
+            self._void([self._helps[number]], now)
         for state in self._parts.values():
             for help in state.released:
                 if help.number == number:
-                    self.beside[help.helper] -= help.tile.area
                     state.released.remove(help)
                     state.settle()
                     return help
@@ -352,8 +352,9 @@ class Tail:
 
     def failed(self, number: int, now: float) -> Help | None:
         """Take note that a help has failed: its helper gets no other one."""
-        help = self.help_ended(number, now)
+        help = self._helps.get(number)
         if help is not None:
+            self._void([help], now)
             self._unable.add(help.helper)
         return help
 

@@ -338,6 +338,17 @@ def test_helps_of_those_that_leave_or_end_are_void_and_need_no_memory(end):
     assert tail.helps(12.0) == []
 
 
+@pytest.mark.parametrize("before", ["left", "failed", "help_ended", None])
+def test_memory_of_a_help_that_is_refused_is_given_back_once(before):
+    tail, help = fast_and_slow()
+    ends = {"left": "fast", "failed": help.number, "help_ended": help.number}
+    if before is not None:
+        getattr(tail, before)(ends[before], 11.0)
+    assert tail.refused(help.number, 11.5) is help
+    # a sum that was finished stays where it is until the run ends
+    assert tail.beside["fast"] == (help.tile.area if before == "help_ended" else 0)
+
+
 def two_helps():
     """Return a tail in which one worker is to do two helps after its own part, and these."""
     tail = Tail(itemsize=8, work_per_byte=0.0)
