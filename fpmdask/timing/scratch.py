@@ -159,6 +159,33 @@ class Scratch:
         return f"Scratch({len(self._buffers)} buffers, {self.nbytes} bytes)"
 
 
+def memory_of(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return memory of so many bytes, the end of which can be given back by `shortened`."""
+    memory = _with_room(nbytes, 0)
+    _huge(memory, nbytes)
+    return memory
+
+
+def shortened(memory: npt.NDArray[np.uint8], nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return the first bytes of `memory_of`; the system gets back the pages after them.
+
+    Examples
+    --------
+    >>> memory = memory_of(1 << 23)
+    >>> memory[:] = 7
+    >>> found = shortened(memory, 1 << 20)
+    >>> found.size, int(found.min()), int(memory[-1])
+    (1048576, 7, 0)
+    """
+    mapped = _mapped(memory)
+    if mapped is None:
+        return memory[:nbytes].copy()
+    first = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    if first < memory.size:
+        mapped.madvise(mmap.MADV_DONTNEED, first, memory.size - first)
+    return memory[:nbytes]
+
+
 def _new(nbytes: int) -> npt.NDArray[np.uint8]:
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     return raw[-raw.ctypes.data % ALIGNMENT :][:nbytes]
@@ -174,8 +201,13 @@ def _with_room(nbytes: int, room: int) -> npt.NDArray[np.uint8]:
 
 def _huge(buffer: npt.NDArray[np.uint8], nbytes: int) -> None:
     """Ask for huge pages up to the last whole page of so many bytes of a buffer."""
-    base: Any = buffer.base
-    mapped = base.obj if isinstance(base, memoryview) else None
-    if isinstance(mapped, mmap.mmap):
+    mapped = _mapped(buffer)
+    if mapped is not None:
         with contextlib.suppress(OSError):  # a kernel without them
             mapped.madvise(mmap.MADV_HUGEPAGE, 0, nbytes - nbytes % mmap.PAGESIZE)
+
+
+def _mapped(buffer: npt.NDArray[np.uint8]) -> mmap.mmap | None:
+    base: Any = buffer.base
+    found = base.obj if isinstance(base, memoryview) else None
+    return found if isinstance(found, mmap.mmap) else None

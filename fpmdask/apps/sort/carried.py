@@ -21,9 +21,6 @@ from fpmdask.apps.sort.payload import Payload
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.apps.sort.rows import Form, Look
 
-# Beside a key and its row, while they are put in order: where that was, where it comes from, and a
-# column of it.
-BESIDE = 24
 # A lost part is looked for in so many groups of partitions, so that none of the tasks has all.
 MOST_GROUPS = 16
 
@@ -41,7 +38,6 @@ def carrying(
     partitions: Sequence[Future[Any]],
     sizes: Sequence[int],
     form: Form,
-    extra: int,
 ) -> dict[str, Any]:
     """Return the spec of a sort of keys with which rows travel.
 
@@ -51,8 +47,6 @@ def carrying(
         The keys, and for each of their chunks the numbers of the partitions whose rows it has.
     partitions, sizes
         The futures of the frame's partitions, in order, and their rows.
-    extra
-        Bytes that a worker needs for a row beside its key.
     """
     keys = form.keys
     payload = Payload(
@@ -65,7 +59,8 @@ def carrying(
         keys.whole,
         keys.null,
     )
-    spec = SortSpec(x.dtype, x.chunks[0], x.name, extra=extra + BESIDE, payload=payload)
+    extra = payload.nbytes_per_row + payload.nbytes_in_part
+    spec = SortSpec(x.dtype, x.chunks[0], x.name, extra=extra, payload=payload)
     return spec.to_json()
 
 

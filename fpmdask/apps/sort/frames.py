@@ -44,9 +44,9 @@ KEY = np.dtype(np.uint64)
 COPIES = 3
 # Frames that are handed over, and what is left of partitions, which Dask counts twice.
 HANDED = 2
-# Bytes of a row beside its columns where these travel with the keys: keys before and after they are
-# sorted, where they were, where they come from, one column.
-BESIDE_KEYS = 48
+# Bytes of a row beside its columns where these travel with the keys: keys of a run and of a part,
+# where the row comes from, one column.
+BESIDE_KEYS = 32
 
 
 async def sort_values(
@@ -119,16 +119,16 @@ async def _sort_persisted(
             stage = partial(_each, homes, persisted, partitions)
     short = _keys(order, looks, sizes, union)
     keys = await _with_words(homes, stage, short, sizes, null=like is not None)
-    encoded = await homes.again(partial(stage, "keys", rows.encode, keys, homes.made))
-    x = _array(encoded, keys, sizes)
-    made = time.perf_counter()
     parts: list[Future[Any]] = []
     known: tuple[Any, ...] | None = None
     why = "there are columns of other dtypes than NumPy's, an index to sort by, or little memory"
     if like is not None and (keys.words == 1 or keys.whole):
-        bundles = [numbers for numbers, _ in encoded]
+        # the sort makes the keys itself, of what is where this says how
+        here = await homes.again(partial(stage, "how", rows.how, keys, homes.made))
+        bundles = [numbers for numbers, _ in here]
         form = Form(keys, like)
-        spec = carrying(x, bundles, partitions, sizes, form, extra)
+        made = time.perf_counter()
+        spec = carrying(_array(here, keys, sizes), bundles, partitions, sizes, form)
         value, _ = await follow("sort", {**request, "sort": spec})
         sorted_at = time.perf_counter()
         why = value.get("left", "a worker left with what was published")
@@ -137,14 +137,13 @@ async def _sort_persisted(
                 parts = await carried(homes, value, bundles, partitions, form)
     elif like is not None:
         why = f"keys of {keys.words} words do not hold all that rows are sorted by"
-    del encoded
     if not parts:
         # rows without a value are not told apart by keys with which they were to travel
         if like is not None and keys.null is not None and not keys.whole:
             keys = await _with_words(homes, stage, short, sizes, null=False)
-            encoded = await homes.again(partial(stage, "keys", rows.encode, keys, homes.made))
-            x = _array(encoded, keys, sizes)
-            del encoded
+        encoded = await homes.again(partial(stage, "keys", rows.encode, keys, homes.made))
+        x = _array(encoded, keys, sizes)
+        del encoded
         made = time.perf_counter()
         found = await arrays.sort(
             client, x, request, follow, descending=False, index=False, extra=extra

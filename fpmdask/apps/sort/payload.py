@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from fpmdask.apps.sort.words import row_numbers, same_prefixes
+from fpmdask.timing.scratch import memory_of, shortened
 
 # Keys that become row numbers at once: what is made of so few on the way stays in the cache.
 BLOCK = 16_000
@@ -56,13 +57,13 @@ class Payload:
 
     @property
     def nbytes_per_row(self) -> int:
-        """Bytes that putting a run in order takes: columns, one of them once more, and places."""
-        return sum(word.itemsize for word in self.words) + 16
+        """Bytes of a row's columns."""
+        return sum(word.itemsize for word in self.words)
 
     @property
     def nbytes_in_part(self) -> int:
-        """Bytes that a row of a part takes: columns as they came and in order, and its place."""
-        return 2 * sum(word.itemsize for word in self.words) + 8
+        """Bytes of a row of a part, beside its key: columns, one once more, and its place."""
+        return self.nbytes_per_row + max(word.itemsize for word in self.words) + 8
 
     @property
     def first(self) -> np.ndarray:
@@ -123,84 +124,139 @@ def sections(dtypes: Sequence[Any], size: int) -> tuple[list[int], int]:
     return begins, end
 
 
-def columns_of(frames: Sequence[Any]) -> list[list[np.ndarray]]:
-    """Return the index and the columns of frames of NumPy's dtypes, each of all frames."""
-    indexes = [_index(frame.index) for frame in frames]
+def columns_of(frames: Sequence[Any]) -> list[list[Any]]:
+    """Return the index and the columns of frames of NumPy's dtypes, each of all frames.
+
+    A range stays one: what `to_numpy` makes of it, it would keep.
+    """
+    indexes = [frame.index for frame in frames]
+    indexes = [index if hasattr(index, "step") else index.to_numpy() for index in indexes]
     columns = ([frame.iloc[:, n].to_numpy() for frame in frames] for n in range(frames[0].shape[1]))
     return [indexes, *columns]
 
 
-def _index(index: Any) -> np.ndarray:
-    """Return the labels of an index; a range would keep what `to_numpy` makes of it."""
-    if hasattr(index, "step"):
-        return np.arange(index.start, index.stop, index.step)
-    found: np.ndarray = index.to_numpy()
-    return found
-
-
 def gathered(
     payload: Payload,
-    chunk: int,
-    columns: Sequence[Sequence[np.ndarray]],
-    runs: Sequence[np.ndarray],
+    columns: Sequence[Sequence[Any]],
+    low: int,
+    keys: np.ndarray,
+    made: Sequence[np.ndarray],
     take: Callable[[str, int, Any], np.ndarray],
-) -> list[list[np.ndarray]]:
-    """Return the columns of each run of a chunk's rows, in the order of the sorted keys.
+) -> None:
+    """Put the rows of a run of a chunk into the order of its keys.
 
     Parameters
     ----------
     columns
         For each column, that of each partition of the chunk's bundle.
-    runs
-        The sorted keys, as `run_edges` cuts the chunk.
+    low
+        Which row of the chunk is the run's first one.
+    keys
+        Of the run, sorted.
+    made
+        For each column, memory for that of the run.
     take
-        Gives memory: label, size and dtype.
+        Gives memory that is used again from run to run: label, size and dtype.
     """
-    first = payload.first
-    edges = [*accumulate((run.size for run in runs), initial=0)]
-    at = take("rows", edges[-1], np.intp)
-    for run, low in zip(runs, edges, strict=False):
-        for here, partitions, local in payload.rows(run):
-            at[low + here.start : low + here.stop] = first[partitions] + local
-    found: list[list[np.ndarray]] = [[] for _ in runs]
-    for n, (word, pieces) in enumerate(zip(payload.words, columns, strict=True)):
-        whole = take("whole", edges[-1], word)
-        np.concatenate([piece.view(word) for piece in pieces], out=whole)
-        made = take(f"{chunk}.{n}", edges[-1], word)
-        np.take(whole, at, out=made, mode="clip")  # to raise would take a buffer
-        for own, (low, high) in zip(found, pairwise(edges), strict=True):
-            own.append(made[low:high])
-    return found
+    first = payload.first - low
+    at = take("rows", keys.size, np.intp)
+    for here, partitions, local in payload.rows(keys):
+        np.add(first[partitions], local, out=at[here])
+    for pieces, column in zip(columns, made, strict=True):
+        whole = _rows_of(pieces, low, take("column", keys.size, column.dtype))
+        np.take(whole, at, out=column, mode="clip")  # to raise would take a buffer
 
 
-def placed(
-    payload: Payload,
-    pieces: Sequence[tuple[int, int, int]],
-    keys: np.ndarray,
-    columns: Sequence[np.ndarray],
-) -> np.ndarray:
-    """Return a part of the result.
+def _rows_of(pieces: Sequence[Any], low: int, memory: np.ndarray) -> np.ndarray:
+    """Return as many rows as there is memory for, from one on, of a column's pieces as words."""
+    at = 0
+    for piece in pieces:
+        begin, end = max(0, low - at), min(len(piece), low + memory.size - at)
+        at += len(piece)
+        if begin >= end:
+            continue
+        some = np.asarray(piece[begin:end])
+        if some.size == memory.size and some.flags.c_contiguous:
+            return some.view(memory.dtype)
+        first = at - len(piece) + begin - low
+        memory.view(some.dtype)[first : first + some.size] = some
+    return memory
+
+
+class Part:
+    """Memory for the rows of a part of the result, before they are in order and afterwards.
+
+    ::
+
+        as they came  | keys |    | column 0 | column 1 |
+        in order      | column 0 | column 1 | bits |
+
+    A column is put in order to where none is that is still needed: that takes as much memory as
+    the rows, and once more that of their keys or of a column.
+
+    Parameters
+    ----------
+    payload : Payload
+    dtype : dtype
+        Of the keys.
+    size : int
+        How many there are.
+
+    Attributes
+    ----------
+    keys, columns
+        To be filled with those of one piece after the other, each in the order of its keys.
+    """
+
+    def __init__(self, payload: Payload, dtype: np.dtype[Any], size: int) -> None:
+        self.payload = payload
+        words = payload.words
+        self._begins, self._end = sections(words, size)
+        widest = max(dtype.itemsize, *(word.itemsize for word in words))
+        shift = -(-widest * size // ALIGNED) * ALIGNED
+        self._memory = memory_of(self._end + shift)
+        self.keys = self._memory[: size * dtype.itemsize].view(dtype)
+        self.columns = [
+            self._memory[shift + begin : shift + begin + size * word.itemsize].view(word)
+            for begin, word in zip(self._begins, words, strict=True)
+        ]
+
+    def in_order(self, pieces: Sequence[tuple[int, int, int]]) -> np.ndarray:
+        """Return the rows in order, once the keys are; what is in these and in `columns` is lost.
+
+        Parameters
+        ----------
+        pieces
+            Of which run of which chunk the rows come, and how many.
+
+        Returns
+        -------
+        ndarray of uint8
+            The columns as `sections` says. Without `Payload.whole`, then a bit for each row:
+            whether it is `tied` to the one before it.
+        """
+        came, same = whence(self.payload, pieces, self.keys)
+        nbytes = _filled(self._memory, self._begins, self._end, self.columns, came, same)
+        return shortened(self._memory, nbytes)
+
+
+def whence(
+    payload: Payload, pieces: Sequence[tuple[int, int, int]], keys: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the row of each sorted key came, and whether it is `tied` to the one before it.
 
     Parameters
     ----------
     pieces
-        Of which run of which chunk the part's rows come, and how many.
+        Of which run of which chunk the part's rows come, and how many; they came in this order.
     keys
         Those of the part, in order.
-    columns
-        The rows that came, those of one piece after the other, in the order of their keys.
-
-    Returns
-    -------
-    ndarray of uint8
-        The columns as `sections` says. Without `Payload.whole`, then a bit for each row: whether
-        it is `tied` to the one before it.
 
     Notes
     -----
     The rows of one run are in the order of their keys before and after: of each key it takes only
     the run it is of to know where its row came. They are read in as many streams as there are runs.
-    O(rows · columns).
+    O(rows).
     """
     of_run: dict[tuple[int, int], int] = {(c, run): n for n, (c, run, _) in enumerate(pieces)}
     most = max((run for _, run, _ in pieces), default=0) + 1
@@ -223,7 +279,7 @@ def placed(
             before = min(1, here.start)
             own = keys[here.start - before : here.stop]
             same[here] = tied(own, payload.row_bits, payload.null)[before:]
-    return in_order(columns, came, same)
+    return came, same
 
 
 def tied(keys: np.ndarray, row_bits: int, null: tuple[int, int] | None) -> np.ndarray:
@@ -246,9 +302,23 @@ def in_order(columns: Sequence[np.ndarray], order: np.ndarray, same: np.ndarray)
     """Return a part of the columns' rows in this order, with a bit for each of `same`."""
     begins, end = sections([column.dtype for column in columns], order.size)
     part = np.empty(end + -(-same.size // 8), np.uint8)
+    _filled(part, begins, end, columns, order, same)
+    return part
+
+
+def _filled(
+    part: np.ndarray,
+    begins: Sequence[int],
+    end: int,
+    columns: Sequence[np.ndarray],
+    order: np.ndarray,
+    same: np.ndarray,
+) -> int:
+    """Write the columns' rows in order, and then the bits; return how many bytes that are."""
     for begin, column in zip(begins, columns, strict=True):
         made = part[begin : begin + order.size * column.itemsize].view(column.dtype)
         for low in range(0, order.size, BLOCK):
             np.take(column, order[low : low + BLOCK], out=made[low : low + BLOCK], mode="clip")
-    part[end:] = np.packbits(same)
-    return part
+    bits = np.packbits(same)
+    part[end : end + bits.size] = bits
+    return end + bits.size

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,10 @@ class Keys:
     def dtype(self) -> np.dtype[Any]:
         """The keys' dtype."""
         return np.dtype(np.uint64 if self.words == 1 else f"S{8 * self.words}")
+
+    def encoder(self, partitions: Sequence[int], frames: Sequence[pd.DataFrame]) -> Encoder:
+        """Return what makes the keys of partitions with these numbers."""
+        return Encoder(self, partitions, frames)
 
 
 def _as_declared(column: pd.Series, name: Any, dtype: Any) -> pd.Series:
@@ -167,20 +172,54 @@ def categories(frame: pd.DataFrame) -> dict[Any, pd.CategoricalDtype]:
     return {name: dtype for name, dtype in columns if isinstance(dtype, pd.CategoricalDtype)}
 
 
+def how(keys: Keys, partitions: Sequence[int], *frames: pd.DataFrame) -> Keys:
+    """Task: how the keys of partitions' rows are made, where these are, once they are wanted."""
+    return keys
+
+
 def encode(keys: Keys, partitions: Sequence[int], *frames: pd.DataFrame) -> np.ndarray:
     """Task: the keys of partitions' rows."""
     made = np.empty(sum(map(len, frames)), keys.dtype)
-    end = 0
-    for partition, frame in zip(partitions, frames, strict=True):
-        columns = _columns(frame, keys)
-        for low in range(0, len(frame), BLOCK):
-            high = min(low + BLOCK, len(frame))
-            first = partition << keys.local_bits
-            numbers = np.arange(first + low, first + high)
-            bits = _bits([(name, column.iloc[low:high]) for name, column in columns], keys)
-            made[end : end + numbers.size] = packed(bits, numbers, keys.words, keys.row_bits)
-            end += numbers.size
+    keys.encoder(partitions, frames).fill(0, made)
     return made
+
+
+class Encoder:
+    """Makes keys of the rows of partitions.
+
+    Parameters
+    ----------
+    keys : Keys
+    partitions : sequence of int
+        Their numbers.
+    frames : sequence of DataFrame
+    """
+
+    def __init__(
+        self, keys: Keys, partitions: Sequence[int], frames: Sequence[pd.DataFrame]
+    ) -> None:
+        self.keys = keys
+        self._columns = [_columns(frame, keys) for frame in frames]
+        self._ends = [*accumulate(map(len, frames))]
+        self._first = [
+            (partition << keys.local_bits) - end + len(frame)
+            for partition, end, frame in zip(partitions, self._ends, frames, strict=True)
+        ]
+
+    def fill(self, low: int, made: np.ndarray) -> None:
+        """Make as many keys as there is memory for, of the rows from one on, counted over all."""
+        begin, stop = low, low + made.size
+        while begin < stop:
+            n = bisect_right(self._ends, begin)
+            end = min(begin + BLOCK, self._ends[n], stop)
+            start = self._ends[n - 1] if n else 0
+            here = slice(begin - start, end - start)
+            numbers = np.arange(begin + self._first[n], end + self._first[n])
+            columns = [(name, column.iloc[here]) for name, column in self._columns[n]]
+            made[begin - low : end - low] = packed(
+                _bits(columns, self.keys), numbers, self.keys.words, self.keys.row_bits
+            )
+            begin = end
 
 
 def sample(count: int, keys: Keys, partitions: Sequence[int], *frames: pd.DataFrame) -> np.ndarray:
@@ -485,7 +524,7 @@ class Form:
 
 
 def framed(form: Form, size: int, part: np.ndarray) -> pd.DataFrame:
-    """Task: one partition of the result, of the memory of `fpmdask.apps.sort.payload.placed`."""
+    """Task: one partition of the result, of the memory of `fpmdask.apps.sort.payload.Part`."""
     begins, end = sections(form.dtypes, size)
     same = np.unpackbits(part[end:], count=0 if form.keys.whole else size).astype(bool)
     if same.any():
@@ -516,7 +555,7 @@ def chosen(
 
 
 def again(form: Form, *pieces: tuple[np.ndarray, pd.DataFrame]) -> np.ndarray:
-    """Task: a part of the result as `fpmdask.apps.sort.payload.placed` makes it."""
+    """Task: a part of the result as `fpmdask.apps.sort.payload.Part` makes it."""
     # partitions without rows may have other dtypes
     some = [piece for piece in pieces if len(piece[1])] or [(pieces[0][0], form.like)]
     keys = np.concatenate([own for own, _ in some])

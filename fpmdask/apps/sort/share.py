@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, islice, pairwise, repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,11 @@ def run_key(attempt: int, number: int, what: str = "keys") -> tuple[str, int, in
     return RUN, attempt, number, what
 
 
+def named(columns: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return columns by what they are called where they are offered."""
+    return {f"column {n}": column for n, column in enumerate(columns)}
+
+
 def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         with Fetcher(side, order["run"], order["channels"]) as fetcher:
@@ -76,8 +81,7 @@ class _Share:
         self.threads = max(1, side.worker.state.nthreads)
         self.positions: list[np.ndarray] = []
         self.columns: list[list[np.ndarray]] = []  # of each run, where keys have a payload
-        # what rows need goes with the run: it is several times as much as their keys
-        self.scratch = space.scratch if self.spec.payload is None else Scratch()
+        self.scratch = space.scratch
         self.received = 0
         self.seconds: dict[str, float] = {}
         self.cpu = time.process_time()
@@ -124,6 +128,10 @@ class _Share:
     def _runs(self) -> list[Run]:
         """Return runs of the pieces: of those that are here, then of those that come."""
         pieces = [Piece(*piece) for piece in self.order["pieces"]]
+        if self.spec.payload is not None:
+            of_rows = partial(self._runs_of_rows, self.spec.payload, pieces)
+            made: list[Run] = self._timed("sort", of_rows)
+            return made
         own = self.side.worker.address
         here = [piece for piece in pieces if piece.owner == own]  # the first ones
         remote = [piece for piece in pieces if piece.owner != own]
@@ -146,11 +154,7 @@ class _Share:
                 self.positions = self._positions(pieces, [*unsorted, *late])
             runs: list[Run] = self._timed("sort", partial(self._made, threads, unsorted, 0))
             self.received += self._timed("receive", coming.result)
-            if self.spec.payload is None:
-                runs += self._timed("sort", partial(self._made, threads, late, len(runs)))
-                return runs
-        in_order = [run.keys for run in runs]
-        self._timed("gather", partial(self._gather, self.spec.payload, here, in_order))
+            runs += self._timed("sort", partial(self._made, threads, late, len(runs)))
         return runs
 
     def _copied(self, here: Sequence[Piece], keys: np.ndarray) -> list[np.ndarray]:
@@ -163,30 +167,44 @@ class _Share:
             check_dtype(chunk.dtype, self.spec.dtype)
             keys[at : at + piece.size] = checked[piece.low : piece.high]
             at += piece.size
-        if self.spec.payload is None:
-            return slices(keys, self.threads)
-        starts = accumulate((piece.size for piece in here), initial=0)
-        runs: list[np.ndarray] = [
-            keys[start + low : start + high]
-            for start, piece in zip(starts, here, strict=False)
-            for low, high in pairwise(payload.run_edges(piece.size))
-        ]
-        return runs or [keys]  # samples and counts are those of one run at least
+        return slices(keys, self.threads)
 
-    def _gather(
-        self, what: payload.Payload, here: Sequence[Piece], runs: Sequence[np.ndarray]
-    ) -> None:
-        """Put the rows of each run's chunk into the order of its keys."""
-        left = iter(runs)
-        for piece in here:
-            own = [*islice(left, len(payload.run_edges(piece.size)) - 1)]
-            bundle = [what.partitions[n] for n in what.bundles[piece.chunk] if what.sizes[n]]
-            if not bundle:
-                self.columns += [[] for _ in own]  # nobody asks for nothing
-                continue
-            frames = self._chunks(bundle)
-            columns = payload.columns_of([frames[key] for key in bundle])
-            self.columns += payload.gathered(what, piece.chunk, columns, own, self.scratch.take)
+    def _runs_of_rows(self, what: payload.Payload, pieces: Sequence[Piece]) -> list[Run]:
+        """Return runs of the rows of whole chunks, all of which are here.
+
+        Keys are made, sorted, and their rows put in order, run by run: what that takes on the way
+        stays in the cache, and in memory that is used again.
+        """
+        runs: list[Run] = []
+        work = []
+        for piece in pieces:
+            key = self.spec.key(piece.chunk)
+            numbers = [n for n in what.bundles[piece.chunk] if what.sizes[n]]
+            bundle = [what.partitions[n] for n in numbers]
+            here = self._chunks([key, *bundle])
+            frames = [here[one] for one in bundle]
+            encoder = here[key].encoder(numbers, frames)
+            columns = payload.columns_of(frames)
+            keys = np.empty(piece.size, self.spec.dtype)
+            made = [np.empty(piece.size, word) for word in what.words]
+            for low, high in pairwise(payload.run_edges(piece.size)):
+                own = keys[low:high]
+                along = [column[low:high] for column in made]
+                runs.append(Run(own))
+                self.columns.append(along)
+                work.append((encoder, columns, low, own, along))
+
+        def some(turn: int) -> None:
+            take = Scratch().take
+            for encoder, columns, low, own, along in work[turn :: self.threads]:
+                encoder.fill(low, own)
+                own.sort()
+                payload.gathered(what, columns, low, own, along, take)
+
+        with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
+            list(threads.map(some, range(self.threads)))
+        # samples and counts are those of one run at least
+        return runs or [Run(np.empty(0, self.spec.dtype))]
 
     def _along(self, run: int) -> dict[str, np.ndarray]:
         """Return what goes with the keys of one of this worker's runs."""
@@ -194,7 +212,7 @@ class _Share:
             return {"positions": self.positions[run]}
         if not self.columns:
             return {}
-        return {f"column {n}": column for n, column in enumerate(self.columns[run])}
+        return named(self.columns[run])
 
     def _made(
         self, threads: ThreadPoolExecutor, unsorted: Sequence[np.ndarray], first: int
@@ -202,13 +220,10 @@ class _Share:
         """Put keys in order as far as need be, in place; `first` is the first one's number."""
         if self.spec.index:
             list(threads.map(sort_with_positions, unsorted, self.positions[first:]))
-        elif self.spec.payload is not None:
-            list(threads.map(np.ndarray.sort, unsorted))
-        else:
-            turn, _ = self.order["turn"]
-            draws = [np.random.default_rng([turn, first + n]) for n in range(len(unsorted))]
-            return list(threads.map(parted, unsorted, repeat(self.order["ends"]), draws))
-        return [*map(Run, unsorted)]
+            return [*map(Run, unsorted)]
+        turn, _ = self.order["turn"]
+        draws = [np.random.default_rng([turn, first + n]) for n in range(len(unsorted))]
+        return list(threads.map(parted, unsorted, repeat(self.order["ends"]), draws))
 
     def _positions(self, pieces: Sequence[Piece], runs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return where in the whole array the keys of each run are, before they are sorted."""
@@ -272,12 +287,11 @@ class _Share:
         size = sum(high - low for *_, low, high, _ in pieces)
         what = self.spec.payload
         if what is not None:
-            keys = np.empty(size, self.spec.dtype)
-            along = {f"column {n}": np.empty(size, word) for n, word in enumerate(what.words)}
-            self._take(runs, pieces, keys, along)
             of = self.order["runs"]
             sizes = [(*of[peer][number], high - low) for peer, number, low, high, _ in pieces]
-            return partial(self._placed, what, sizes, keys, [*along.values()])
+            rows = payload.Part(what, self.spec.dtype, size)
+            self._take(runs, pieces, rows.keys, named(rows.columns))
+            return partial(self._in_order, rows, sizes)
         keys = np.empty(size, self.spec.dtype)
         along = {"positions": np.empty(size, INDEX)} if self.spec.index else {}
         self._take(runs, pieces, keys, along)
@@ -295,17 +309,11 @@ class _Share:
             reverse(keys)
         return Sorted(keys, ends)
 
-    def _placed(
-        self,
-        what: payload.Payload,
-        pieces: Sequence[tuple[int, int, int]],
-        keys: np.ndarray,
-        columns: Sequence[np.ndarray],
-    ) -> Sorted:
+    def _in_order(self, rows: payload.Part, pieces: Sequence[tuple[int, int, int]]) -> Sorted:
         """Return a part of the result, of rows."""
-        keys.sort()
-        ends = (keys[:1].tobytes(), keys[-1:].tobytes()) if keys.size else None
-        return Sorted(payload.placed(what, pieces, keys, columns), ends)
+        rows.keys.sort()
+        ends = (rows.keys[:1].tobytes(), rows.keys[-1:].tobytes()) if rows.keys.size else None
+        return Sorted(rows.in_order(pieces), ends)
 
     def _keep(self, merging: Sequence[tuple[int, Future[Sorted]]]) -> None:
         for part, made in merging:

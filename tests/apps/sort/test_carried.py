@@ -18,7 +18,7 @@ from fpmdask.apps import homes
 from fpmdask.apps.dealing import Piece
 from fpmdask.apps.sort import carried, frames, handing, payload, rows, run, sorting
 from fpmdask.apps.sort.handing import cut_up
-from fpmdask.apps.sort.payload import Payload, gathered, placed, run_edges, sections
+from fpmdask.apps.sort.payload import Part, Payload, gathered, run_edges, sections
 from fpmdask.apps.sort.words import packed
 from tests.apps.sort.test_sort_values import (
     FRAME,
@@ -80,7 +80,7 @@ async def test_plain_rows_sort_as_in_pandas(c, s, *workers, no_other_way, short_
         na_position = ("last", "first")[n % 2]
         found = await balancer.sort_values(x, by, ascending, na_position)
         await check_sorted(c, found, PLAIN, by, ascending, na_position)
-        phases = {"sort", "gather", "exchange", "merge"}
+        phases = {"sort", "exchange", "merge"}
         assert all(phases <= share["phases"].keys() for share in balancer.report.shares)
     del found, x
     await nothing_left(s)
@@ -179,8 +179,8 @@ async def test_the_report_says_that_keys_do_not_hold_all(c, s, *workers, monkeyp
 
 @cluster(workers=2)
 async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatch):
-    for module in (run, sorting):
-        monkeypatch.setattr(module, "free_nbytes", lambda context, address: 95 * ROWS / 2)
+    # enough for keys, twice; not for rows beside them
+    monkeypatch.setattr(sorting, "free_nbytes", lambda context, address: 20 * ROWS / 2)
     balancer = await fpmdask.Balancer(c)
     pdf = PLAIN[["whole"]]
     found = await balancer.sort_values(frame_of(pdf), "whole")
@@ -192,7 +192,7 @@ async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatc
 async def test_runs_and_parts_of_rows_have_to_fit_together(c, s, *workers, monkeypatch):
     """Where one worker holds all rows: neither what these need nor its share is too much alone."""
     for module in (run, sorting):
-        monkeypatch.setattr(module, "free_nbytes", lambda context, address: 58 * ROWS)
+        monkeypatch.setattr(module, "free_nbytes", lambda context, address: 40 * ROWS)
     balancer = await fpmdask.Balancer(c)
     pdf = PLAIN[["whole"]]
     x = c.persist(frame_of(pdf, 2), workers=[workers[0].address])
@@ -222,7 +222,7 @@ async def test_shares_are_revised_within_the_room_for_runs_and_parts(
     await check_sorted(c, found, pdf, "flag")
     [(taken, bounds)] = seen
     for worker, (rows_held, _) in taken.items():
-        in_runs, in_parts = rows_held * (8 + 9 + 16), bounds[worker] * (8 + 2 * 9 + 8)
+        in_runs, in_parts = rows_held * (8 + 9), bounds[worker] * (8 + 9 + 8 + 8)
         assert 0 < in_runs + in_parts <= 100.01 * ROWS
 
 
@@ -379,8 +379,16 @@ def memory(label, size, dtype):
     return np.empty(size, dtype)
 
 
+@pytest.mark.parametrize("run_bits", [19, 4])
 @given(st.data())
-def test_rows_are_put_in_the_order_of_their_keys(data):
+def test_rows_are_put_in_the_order_of_their_keys(run_bits, data):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payload, "RUN_BITS", run_bits)
+        patch.setattr(payload, "RUN_ROWS", 1 << run_bits)
+        rows_in_order(data)
+
+
+def rows_in_order(data):
     """What workers do: a run's rows are put in order, sent in slices, and put in order again."""
     seed = data.draw(st.integers(0, 999))
     random = np.random.default_rng(seed)
@@ -400,12 +408,13 @@ def test_rows_are_put_in_the_order_of_their_keys(data):
             bits = frame[n].v.to_numpy().astype("u8"), 3
             own.append(packed([bits], np.arange(sizes[n]) + (n << 6), 1, row_bits))
         made = np.concatenate(own)
-        runs = [np.sort(made[low:high]) for low, high in pairwise(run_edges(made.size))]
         full = [frame[n] for n in bundle if sizes[n]]
         if not full:
             continue
-        in_runs = gathered(what, chunk, payload.columns_of(full), runs, memory)
-        for number, (run_keys, rows_of) in enumerate(zip(runs, in_runs, strict=True)):
+        for number, (low, high) in enumerate(pairwise(run_edges(made.size))):
+            run_keys = np.sort(made[low:high])
+            rows_of = [np.empty(run_keys.size, word) for word in what.words]
+            gathered(what, payload.columns_of(full), low, run_keys, rows_of, memory)
             keys.append(run_keys)
             pieces.append((chunk, number, run_keys.size))
             for column, one in zip(columns, rows_of, strict=True):
@@ -413,7 +422,11 @@ def test_rows_are_put_in_the_order_of_their_keys(data):
     if not keys:
         return
     every = np.sort(np.concatenate(keys))
-    part = placed(what, pieces, every, [np.concatenate(column) for column in columns])
+    memory_of_part = Part(what, every.dtype, every.size)
+    memory_of_part.keys[:] = every
+    for column, rows_of in zip(memory_of_part.columns, columns, strict=True):
+        column[:] = np.concatenate(rows_of)
+    part = memory_of_part.in_order(pieces)
     expected = pd.concat(frame).sort_values("v", kind="stable")
     (index, values), end = sections(what.dtypes, every.size)
     np.testing.assert_array_equal(part[index : index + 8 * every.size].view("i8"), expected.index)
