@@ -124,9 +124,9 @@ async def _sort_persisted(
     why = "there are columns of other dtypes than NumPy's, an index to sort by, or little memory"
     if like is not None and (keys.words == 1 or keys.whole):
         # the sort makes the keys itself, of what is where this says how
-        here = await homes.again(partial(stage, "how", rows.how, keys, homes.made))
-        bundles = [numbers for numbers, _ in here]
         form = Form(keys, like)
+        here = await homes.again(partial(stage, "how", rows.how, form, homes.made))
+        bundles = [numbers for numbers, _ in here]
         made = time.perf_counter()
         spec = carrying(_array(here, keys, sizes), bundles, partitions, sizes, form)
         value, _ = await follow("sort", {**request, "sort": spec})

@@ -82,10 +82,6 @@ class Keys:
         """The keys' dtype."""
         return np.dtype(np.uint64 if self.words == 1 else f"S{8 * self.words}")
 
-    def encoder(self, partitions: Sequence[int], frames: Sequence[pd.DataFrame]) -> Encoder:
-        """Return what makes the keys of partitions with these numbers."""
-        return Encoder(self, partitions, frames)
-
 
 def _as_declared(column: pd.Series, name: Any, dtype: Any) -> pd.Series:
     """Return a key in the frame's dtype: ordinals of different ones have no common order."""
@@ -172,15 +168,10 @@ def categories(frame: pd.DataFrame) -> dict[Any, pd.CategoricalDtype]:
     return {name: dtype for name, dtype in columns if isinstance(dtype, pd.CategoricalDtype)}
 
 
-def how(keys: Keys, partitions: Sequence[int], *frames: pd.DataFrame) -> Keys:
-    """Task: how the keys of partitions' rows are made, where these are, once they are wanted."""
-    return keys
-
-
 def encode(keys: Keys, partitions: Sequence[int], *frames: pd.DataFrame) -> np.ndarray:
     """Task: the keys of partitions' rows."""
     made = np.empty(sum(map(len, frames)), keys.dtype)
-    keys.encoder(partitions, frames).fill(0, made)
+    Encoder(keys, partitions, frames).fill(0, made)
     return made
 
 
@@ -522,24 +513,49 @@ class Form:
         """Those of the index and the columns."""
         return [self.like.index.dtype, *self.like.dtypes]
 
+    def encoder(self, partitions: Sequence[int], frames: Sequence[pd.DataFrame]) -> Encoder:
+        """Return what makes the keys of partitions with these numbers."""
+        return Encoder(self.keys, partitions, frames)
+
+    def columns(self, part: np.ndarray, size: int) -> list[np.ndarray]:
+        """Return the index and the columns that are in a part of so many rows."""
+        begins, _ = sections(self.dtypes, size)
+        return [
+            part[begin : begin + size * dtype.itemsize].view(dtype)
+            for begin, dtype in zip(begins, self.dtypes, strict=True)
+        ]
+
+    def has_ties(self, part: np.ndarray, size: int) -> bool:
+        """Tell whether rows of a part may have to change places."""
+        _, end = sections(self.dtypes, size)
+        return bool(part[end:].any())
+
+    def untie(self, part: np.ndarray, size: int) -> None:
+        """Put rows of one prefix in the order of their whole keys, and clear their bits."""
+        if not self.has_ties(part, size):
+            return
+        _, end = sections(self.dtypes, size)
+        same = np.unpackbits(part[end:], count=size).view(bool)
+        columns = self.columns(part, size)
+        at = np.flatnonzero(_tied(same))
+        few = _of_columns([column[at] for column in columns], self.like)
+        found = at[_order_of_ties(few, ~same[at], self.keys.order)]
+        for column in columns:
+            column[at] = column[found]
+        part[end:] = 0
+
+
+def how(form: Form, partitions: Sequence[int], *frames: pd.DataFrame) -> Form:
+    """Task: how partitions' rows become keys, where these rows are, once that is wanted."""
+    return form
+
 
 def framed(form: Form, size: int, part: np.ndarray) -> pd.DataFrame:
     """Task: one partition of the result, of the memory of `fpmdask.apps.sort.payload.Part`."""
-    begins, end = sections(form.dtypes, size)
-    same = np.unpackbits(part[end:], count=0 if form.keys.whole else size).astype(bool)
-    if same.any():
+    if form.has_ties(part, size):
         part = part.copy()  # others may be reading it
-    columns = [
-        part[begin : begin + size * dtype.itemsize].view(dtype)
-        for begin, dtype in zip(begins, form.dtypes, strict=True)
-    ]
-    if same.any():
-        at = np.flatnonzero(_tied(same))
-        few = _of_columns([column[at] for column in columns], form.like)
-        found = at[_order_of_ties(few, ~same[at], form.keys.order)]
-        for column in columns:
-            column[at] = column[found]
-    return _of_columns(columns, form.like)
+        form.untie(part, size)
+    return _of_columns(form.columns(part, size), form.like)
 
 
 def chosen(

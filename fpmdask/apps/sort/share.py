@@ -81,6 +81,7 @@ class _Share:
         self.threads = max(1, side.worker.state.nthreads)
         self.positions: list[np.ndarray] = []
         self.columns: list[list[np.ndarray]] = []  # of each run, where keys have a payload
+        self.form: Any = None  # what tells of rows of one prefix which comes first
         self.scratch = space.scratch
         self.received = 0
         self.seconds: dict[str, float] = {}
@@ -183,7 +184,8 @@ class _Share:
             bundle = [what.partitions[n] for n in numbers]
             here = self._chunks([key, *bundle])
             frames = [here[one] for one in bundle]
-            encoder = here[key].encoder(numbers, frames)
+            self.form = here[key]
+            encoder = self.form.encoder(numbers, frames)
             columns = payload.columns_of(frames)
             keys = np.empty(piece.size, self.spec.dtype)
             made = [np.empty(piece.size, word) for word in what.words]
@@ -313,7 +315,10 @@ class _Share:
         """Return a part of the result, of rows."""
         rows.keys.sort()
         ends = (rows.keys[:1].tobytes(), rows.keys[-1:].tobytes()) if rows.keys.size else None
-        return Sorted(rows.in_order(pieces), ends)
+        part = rows.in_order(pieces)
+        if self.form is not None:  # otherwise whoever makes a frame of the part does so
+            self.form.untie(part, rows.keys.size)
+        return Sorted(part, ends)
 
     def _keep(self, merging: Sequence[tuple[int, Future[Sorted]]]) -> None:
         for part, made in merging:
