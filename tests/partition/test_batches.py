@@ -82,6 +82,20 @@ def test_cliffs_in_the_way_are_halved_in(at, workers):
     assert np.median([last(0.05, seed) for seed in range(7)]) < 1.05
 
 
+@pytest.mark.parametrize("workers", [4, 6, 8])
+def test_wherever_the_cliff_is_four_workers_find_it(workers):
+    speeds = np.linspace(1.0, 4.0, workers)
+    for at in range(45_000, 110_001, 1_000):
+        found, _ = simulated(cliff(at), speeds, 50_000 * workers, 7)
+        assert found[6] < 1.02, at
+
+
+def test_whole_shares_on_the_brink_are_kept():
+    """The oracle's shares are the largest ones before the cliff, all of them."""
+    found, _ = simulated(cliff(50_000), np.array([1.0, 2.5, 4.0]), 150_000, 14)
+    assert set(found[6:]) == {1.0}
+
+
 def test_a_cliff_that_was_found_is_not_forgotten():
     """Sizes beside it that are taken for one are not taken for a worker that has become slower."""
     speeds = np.linspace(1.0, 4.0, 6)
