@@ -6,10 +6,11 @@
 As a user would, from files of 100-byte records: Dask reads them as a data frame of keys and values,
 sorts by key and writes Parquet, on the same `hcl6` (by tasks and by p2p, 24 partitions); Polars and
 DuckDB do the same in one process that nothing throttles, on all of this machine's cores. *Ours*
-writes sorted record files, with and without their checksums. The *floor* is what the workers need,
-all at once, to read their shares, sort the keys, bring the records into order and write them, and
-the bytes that came over links at the speed measured of them. Rows and bytes of records per second,
-and the phases of each worker.
+writes sorted record files, with and without their checksums. All results are checked: every key
+is there, in order. The *floor* is what the workers need, all at once, to read their shares, sort
+the keys, bring the records into order and write them, and the bytes that came over links at the
+speed measured of them, right after each of our turns without checksums. Rows and bytes of records
+per second, peak memory (of all workers, or of the peer's process), and the phases of each worker.
 Needs ``pip install -e ".[peers]"``. JSON, a table and a plot.
 """
 
@@ -31,6 +32,7 @@ import dask
 import numpy as np
 from dfpa_matmul_parts.bench import Bench, bars, bench, figure, phases_table, table
 from distributed import wait
+from matmul_against_dask import peak_of
 
 from fpmdask.apps.records.kernel import gather
 from fpmdask.rawio import read_at, write_at
@@ -38,6 +40,7 @@ from fpmdask.records import verify, write_records
 from fpmdask.records.format import RECORD_NBYTES, order
 
 PARTITIONS = 24
+FLOOR = ("alone", "exchange")
 PHASES = ("read", "sort", "gather", "count", "exchange", "merge", "write")
 
 READ = """
@@ -74,8 +77,10 @@ def frame_of(path: str, first: int, count: int) -> Any:
     return pd.DataFrame(columns)
 
 
-def by_dask(made: Bench, paths: list[str], records: int, out: Path, method: str) -> float:
-    """Read, sort and write with Dask on the lab; return the seconds."""
+def by_dask(
+    made: Bench, paths: list[str], records: int, out: Path, method: str
+) -> dict[str, float]:
+    """Read, sort and write with Dask on the lab; return the seconds and the workers' peak."""
     import dask.dataframe as dd
 
     each = -(-records // PARTITIONS)
@@ -84,37 +89,72 @@ def by_dask(made: Bench, paths: list[str], records: int, out: Path, method: str)
         size = os.stat(path).st_size // RECORD_NBYTES
         blocks += [(path, at, min(each, size - at)) for at in range(0, size, each)]
     shutil.rmtree(out, ignore_errors=True)
-    began = time.perf_counter()
-    with dask.config.set({"dataframe.shuffle.method": method}):
+    with dask.config.set({"dataframe.shuffle.method": method}), peak_of(pids(made)) as peak:
+        began = time.perf_counter()
         frame = dd.from_map(lambda block: frame_of(*block), blocks, meta=frame_of(paths[0], 0, 1))
         frame.sort_values("key").to_parquet(str(out), compression=None)
-    return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+    return {"seconds": seconds, "peak_nbytes": sum(peak.values())}
 
 
-def by_script(script: str, paths: list[str], out: Path) -> float:
+def pids(made: Bench) -> dict[str, int]:
+    """Return the process of each worker."""
+    return {worker.name: made.lab.worker_pid(worker.name) for worker in made.lab.workers}
+
+
+def keys_of(path: str) -> np.ndarray:
+    """Return the keys of a file of records."""
+    found = np.fromfile(path, np.uint8).reshape(-1, RECORD_NBYTES)
+    return np.ascontiguousarray(found[:, :10]).view("S10").reshape(-1)
+
+
+def check(out: Path, expected: np.ndarray) -> None:
+    """Raise unless the keys in Parquet files are those expected, which are in order."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = [out]
+    if out.is_dir():
+        files = sorted(out.glob("*.parquet"), key=lambda file: int(file.stem.split(".")[1]))
+    found = []
+    for file in files:
+        for chunk in pq.read_table(str(file), columns=["key"])["key"].chunks:
+            raw = chunk.cast(pa.binary(10))
+            found.append(np.frombuffer(raw.buffers()[1], "S10")[raw.offset :][: len(raw)])
+    if not np.array_equal(np.concatenate(found), expected):
+        raise AssertionError(f"{out} is not sorted")
+
+
+def by_script(script: str, paths: list[str], out: Path) -> dict[str, float]:
     """Run a single-node peer in a process of its own; return the seconds, imports left out."""
     shutil.rmtree(out, ignore_errors=True)
-    head = "import time, polars, duckdb, pyarrow, numpy; began = time.perf_counter()\n" + READ
-    tail = "print(time.perf_counter() - began)"
+    head = "import resource, time, polars, duckdb, pyarrow, numpy\nbegan = time.perf_counter()\n"
+    tail = (
+        "print(time.perf_counter() - began,"
+        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", head + script + tail, str(out), *paths],
+        [sys.executable, "-c", head + READ + script + tail, str(out), *paths],
         check=True,
         capture_output=True,
         text=True,
     )
-    return float(done.stdout.split()[-1])  # DuckDB shows its progress before
+    *_, seconds, peak = done.stdout.split()  # DuckDB shows its progress before
+    return {"seconds": float(seconds), "peak_nbytes": float(peak)}
 
 
 def by_us(made: Bench, source: str, out: Path, checksum: bool) -> dict[str, Any]:
     """Sort; return seconds and the report's facts."""
     shutil.rmtree(out, ignore_errors=True)
-    began = time.perf_counter()
-    made.balancer.sort_records(source, out, checksum=checksum)
-    wall = time.perf_counter() - began
+    with peak_of(pids(made)) as peak:
+        began = time.perf_counter()
+        made.balancer.sort_records(source, out, checksum=checksum)
+        wall = time.perf_counter() - began
     report = made.balancer.report
     assert report is not None
     return {
         "seconds": wall,
+        "peak_nbytes": sum(peak.values()),
         "phases": dict(report.phases),
         "bytes_moved": report.bytes_moved,
         "shares": [dict(share) for share in report.shares],
@@ -179,37 +219,47 @@ def main() -> None:
         if not (result := verify(str(out), records=records, checksum=written.checksum)).ok:
             raise AssertionError(result.problems)
 
+        expected = keys_of(path)
+        expected.sort()
+
         def note(way: str, turn: dict[str, Any]) -> None:
             turns.setdefault(way, []).append(turn)
             print(f"  {way}: {turn['seconds']:.2f} s", flush=True)
 
         for repeat in range(options.repeats):
             note("ours", by_us(made, path, out, False))
+            if not (result := verify(str(out), records=records, checksum=written.checksum)).ok:
+                raise AssertionError(result.problems)
+            turns["ours"][-1]["floor"] = floor(made, path, folder, turns["ours"][-1])
             note("ours, checksums", by_us(made, path, out, True))
             if "dask" in options.peers and repeat < options.dask_repeats:
                 for method in ("tasks", "p2p"):
-                    seconds = by_dask(made, [path], records, out, method)
-                    note(f"dask {method}", {"seconds": seconds})
+                    note(f"dask {method}", by_dask(made, [path], records, out, method))
+                    check(out, expected)
             for peer, script in (("polars", POLARS), ("duckdb", DUCKDB)):
                 if peer in options.peers:
-                    note(peer, {"seconds": by_script(script, [path], folder / "sorted")})
-        middle = sorted(turns["ours"], key=lambda turn: turn["seconds"])[options.repeats // 2]
-        least = floor(made, path, folder, middle)
+                    note(peer, by_script(script, [path], folder / "sorted"))
+                    check(folder / "sorted", expected)
     rows = []
     for way, some in turns.items():
         seconds = float(statistics.median(turn["seconds"] for turn in some))
-        rows.append([way, seconds, records / seconds / 1e6, records / seconds / 1e4])
-    table(f"{records} records, hcl6", ["way", "s", "M rows/s", "MB/s"], rows)
+        peak = float(statistics.median(turn["peak_nbytes"] for turn in some)) / 1e9
+        rows.append([way, seconds, records / seconds / 1e6, records / seconds / 1e4, peak])
+    table(f"{records} records, hcl6", ["way", "s", "M rows/s", "MB/s", "peak GB"], rows)
+    ours = sorted(turns["ours"], key=lambda turn: turn["seconds"])
+    middle = ours[len(ours) // 2]
     title = f"ours in {middle['seconds']:.2f} s, of which the sort {middle['phases']['sort']:.2f} s"
     phases_table(title, middle, PHASES)
-    whole = least["alone"] + least["exchange"]
+    shares = [sum(turn["floor"].values()) / turn["seconds"] for turn in turns["ours"]]
+    least = {what: statistics.median(turn["floor"][what] for turn in ours) for what in FLOOR}
     print(
         f"floor: read, sort, gather, write {least['alone']:.2f} s, exchange "
-        f"{least['exchange']:.2f} s; ours is at {whole / middle['seconds']:.2f} of that speed"
+        f"{least['exchange']:.2f} s, medians; ours is at {statistics.median(shares):.2f} of that "
+        f"speed ({' '.join(f'{share:.2f}' for share in sorted(shares))})"
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({"turns": turns, "floor": least}, indent=1))
-    rates = {way: {"million rows/s": rate} for way, _, rate, _ in rows}
+    rates = {way: {"million rows/s": rate} for way, _, rate, *_ in rows}
     figure(options.out.with_suffix(".png"), 1, lambda axis: bars(axis, rates, "million rows/s"))
 
 

@@ -384,7 +384,9 @@ def checked_chunk(key: Any, chunk: Any, shape: Sequence[int]) -> np.ndarray:
             "numpy.asarray, toarray or filled)"
         )
     if chunk.dtype.hasobject:
-        raise PartitionError(f"chunk {key} has dtype {chunk.dtype}; convert it to a numeric dtype")
+        raise PartitionError(
+            f"chunk {key} has dtype {chunk.dtype}, Python objects; convert it with astype"
+        )
     if chunk.shape != tuple(shape):
         raise PartitionError(
             f"chunk {key} has the shape {chunk.shape}, its dask array says {tuple(shape)}; give "

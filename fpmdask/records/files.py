@@ -21,6 +21,8 @@ from fpmdask.records.format import RECORD_NBYTES, File, Records
 
 # What tells one version of a file from another, as file systems call it.
 STAMPS = ("mtime", "LastModified", "last_modified", "ETag", "etag", "md5Hash", "created")
+# Who may do what is asked of the user that the process acts as.
+EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class NotHere(RecordsError):
@@ -206,6 +208,25 @@ class Folder:
         """
         path = self.at(name)
         return _described(self.fs, path, _info(self.fs, path))
+
+    def check_writable(self) -> None:
+        """Refuse a local folder that cannot be made, or written into.
+
+        Raises
+        ------
+        RecordsError
+            With what is in the way.
+        """
+        if not self.local:
+            return
+        there = self._existing()
+        if not os.path.isdir(there):
+            raise RecordsError(f"{self.url} cannot be made: {there} is a file; give another folder")
+        if not os.access(there, os.W_OK | os.X_OK, effective_ids=EFFECTIVE):
+            raise RecordsError(
+                f"{self.url} cannot be written: {there} is not writable for the worker's user; "
+                "change its mode, or give another folder"
+            )
 
     def free_nbytes(self) -> float:
         """Return the free bytes of a local folder's disk, infinity elsewhere."""

@@ -182,7 +182,8 @@ def shortened(memory: npt.NDArray[np.uint8], nbytes: int) -> npt.NDArray[np.uint
         return memory[:nbytes].copy()
     first = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     if first < memory.size:
-        mapped.madvise(mmap.MADV_DONTNEED, first, memory.size - first)
+        with contextlib.suppress(OSError):  # of locked memory
+            mapped.madvise(mmap.MADV_DONTNEED, first, memory.size - first)
     return memory[:nbytes]
 
 

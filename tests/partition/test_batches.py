@@ -85,7 +85,7 @@ def test_cliffs_in_the_way_are_halved_in(at, workers):
 @pytest.mark.parametrize("workers", [4, 6, 8])
 def test_wherever_the_cliff_is_four_workers_find_it(workers):
     speeds = np.linspace(1.0, 4.0, workers)
-    for at in range(45_000, 110_001, 1_000):
+    for at in range(45_000, 110_001, 2_500):
         found, _ = simulated(cliff(at), speeds, 50_000 * workers, 7)
         assert found[6] < 1.02, at
 

@@ -29,6 +29,8 @@ class Run:
         Every `SPARSE`-th key, for those on disk.
     samples : ndarray of S10
         Keys at regular places.
+    place : float
+        Where in its equal pieces they are, from 0 to 1.
     sums : ndarray of uint32
         The `word_sums` of the records.
     """
@@ -40,10 +42,12 @@ class Run:
         held: Records | Spilled,
         sparse: np.ndarray,
         samples: np.ndarray,
+        place: float,
         sums: np.ndarray,
     ) -> None:
         self.first, self.end = first, end
-        self.held, self.sparse, self.samples, self.sums = held, sparse, samples, sums
+        self.held, self.sparse, self.sums = held, sparse, sums
+        self.samples, self.place = samples, place
 
     @property
     def size(self) -> int:

@@ -20,6 +20,7 @@ from fpmdask.apps.records.plan import Job
 from fpmdask.apps.records.runs import SPARSE, Run, picked
 from fpmdask.apps.records.survey import JOB, note, part_name, side_name
 from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted
+from fpmdask.apps.sort.splitters import place_of, sampled
 from fpmdask.coordinator.spill import Spilled, SpillFile
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide
@@ -75,7 +76,9 @@ class _Share:
         self.cpu = time.process_time()
         self.began = time.perf_counter()
         self.buffers: queue.SimpleQueue[Records] = queue.SimpleQueue()
-        self._make_buffers(max((end - first for first, end in order["runs"]), default=0))
+        runs, (turn, of) = order["runs"], order["turn"]
+        self._make_buffers(max((end - first for first, end in runs), default=0))
+        self.places = {first: place_of(turn, of, n, len(runs)) for n, (first, _) in enumerate(runs)}
         kept = sum(
             run.held.nbytes
             for run in space.kept.values()
@@ -102,6 +105,7 @@ class _Share:
         runs = self._each(self._run, self.order["runs"])
         self._say(
             samples=[run.samples.tobytes() for run in runs],
+            places=[run.place for run in runs],
             sums=[run.sums.tobytes() for run in runs],
         )
         tried = np.frombuffer(self._note("count"), KEY)
@@ -181,9 +185,8 @@ class _Share:
         with self._timed("sort"):
             sums = word_sums(records)
             numbers = order(records)
-        count = min(self.order["samples"], end - first)
-        places = ((2 * np.arange(count) + 1) * (end - first)) // (2 * max(1, count))
-        samples = picked(records, numbers[places])
+        place = self.places[first]
+        samples = picked(records, sampled(numbers, self.order["samples"], place))
         with self.counting:
             fits = self.room >= records.nbytes
             if fits:
@@ -192,7 +195,7 @@ class _Share:
             with self._timed("gather"):
                 held = np.empty_like(records)
                 gather(records, numbers, held)
-            return Run(first, end, held, samples[:0], samples, sums)
+            return Run(first, end, held, samples[:0], samples, place, sums)
         with self._disk():
             spilled = self._spill_file().reserve(records.nbytes)
             for block in self._gathered("gather", records, numbers):
@@ -200,7 +203,7 @@ class _Share:
                     spilled.write(block)
         with self.counting:
             self.spilled += records.nbytes
-        return Run(first, end, spilled, picked(records, numbers[::SPARSE]), samples, sums)
+        return Run(first, end, spilled, picked(records, numbers[::SPARSE]), samples, place, sums)
 
     def _spill_file(self) -> SpillFile:
         with self.counting:

@@ -60,11 +60,12 @@ class Sorting(RecordsAttempt):
                 "checksums": sort.request["checksums"],
                 "runs": [run for run in runs if sort.runs[run] == worker],
                 "samples": samples,
+                "turn": (turn, len(busy)),
                 "kept_nbytes": sort.memory[worker].kept,
                 "threads": sort.threads(worker),
                 "scribe": worker == busy[0],
             }
-            for worker in busy
+            for turn, worker in enumerate(busy)
         }
         self.work = {w: sum(end - first for first, end in o["runs"]) for w, o in orders.items()}
         self.dispatch(sort_share, orders)
@@ -112,17 +113,19 @@ class Sorting(RecordsAttempt):
             at_worker[run] = len(mine)
             mine.append(run)
         told = await self.everyone("samples", "sort")
-        samples = {}
+        samples, places = {}, {}
         for worker in self.workers:
             for n, run in enumerate(own[worker]):
                 samples[run] = _keys(told[worker]["samples"][n])
+                places[run] = float(told[worker]["places"][n])
                 sort.sums[run] = np.frombuffer(told[worker]["sums"][n], np.uint32)
         lengths = [end - first for first, end in runs]
         ranks = [*accumulate(sizes)][:-1]
         if sort.parts is None:
-            some = [samples[run] for run in runs]
-            inner = await offload(candidates, some, lengths, exact[:-1])
-            tried = np.union1d(inner, await offload(candidates, some, lengths, ranks, 1))
+            some = [samples[run] for run in runs], lengths
+            where = [places[run] for run in runs]
+            inner = await offload(candidates, *some, exact[:-1], places=where)
+            tried = np.union1d(inner, await offload(candidates, *some, ranks, 1, where))
         else:
             tried = np.unique(_keys(b"".join(map(bytes.fromhex, sort.splitters))))
         packed = tried.tobytes()

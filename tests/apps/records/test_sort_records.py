@@ -23,7 +23,7 @@ from fpmdask.coordinator.spill import Spilled
 from fpmdask.errors import CoordinatorError, RecordsError
 from fpmdask.records import KINDS, verify, write_records
 from fpmdask.records.files import Folder
-from fpmdask.records.format import RECORD_NBYTES, order
+from fpmdask.records.format import RECORD_NBYTES, keys, order
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 SIZES = [4000, 0, 2500, 1]
@@ -357,6 +357,27 @@ async def test_a_given_distribution_is_kept(c, s, *workers, kind, tmp_path):
         await balancer.sort_records(written.paths, tmp_path / "2", distribution={"nobody": 6000})
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("striped", [False, True])
+@cluster(workers=6)
+async def test_files_of_the_same_keys_are_cut_as_exactly(c, s, *workers, striped, tmp_path):
+    """Runs that were all sampled at the same ranks would say the same, six times."""
+    written = write_records(tmp_path / "one", [60_000], seed=6)
+    [path] = written.paths
+    made = np.fromfile(path, np.uint8).reshape(-1, RECORD_NBYTES)
+    made = made[np.argsort(keys(made), kind="stable")]
+    (tmp_path / "in").mkdir()
+    for n in range(6):
+        (made[n::6] if striped else made).tofile(tmp_path / "in" / str(n))
+    each = 10_000 if striped else 60_000
+    balancer = await fpmdask.Balancer(c)
+    given = {str(n): each for n in range(6)}
+    await balancer.sort_records(tmp_path / "in" / "*", tmp_path / "out", distribution=given)
+    for own in balancer.report.shares:
+        assert own["units"] == pytest.approx(each, rel=0.01)
+    assert verify(tmp_path / "out").ok
+
+
 @cluster(workers=2)
 async def test_who_has_much_more_to_do_is_not_taken_for_hanging(
     c, s, *workers, small, tmp_path, monkeypatch
@@ -626,7 +647,7 @@ async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatc
         ((good, full), {}, "is not empty: something"),
         ((good, short), {}, "is a file; give a folder"),
         (("nosuch://x", out), {}, "cannot be opened"),
-        ((good, tmp_path / "short" / "below"), {}, "cannot be used"),
+        ((good, tmp_path / "short" / "below"), {}, "cannot be made: .*short is a file"),
     ]
     for arguments, options, message in cases:
         with pytest.raises(RecordsError, match=message):

@@ -1,6 +1,7 @@
 """Tasks before and after a sort of records, called directly; what the client asks and shows."""
 
 import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from fpmdask.records.files import Folder
 
 WRITING = "another sort is writing into this target"
 SUMS = [0] * 25
+NOBODY = 65534
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -268,3 +270,16 @@ def test_a_manifest_is_checked_and_escaped():
         SortedRecords.from_manifest(manifest | {"parts": [part(0) | {"first": "<i>"}]})
     odd = SortedRecords("/x", 1, None, (dict.fromkeys(part(0), "<i>"),))
     assert "<i>" not in odd._repr_html_()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_folder_that_may_not_be_written_into_is_refused():
+    with tempfile.TemporaryDirectory() as base:
+        os.chmod(base, 0o755)
+        os.seteuid(NOBODY)
+        try:
+            with pytest.raises(RecordsError, match=f"new cannot be written: {base} is not"):
+                Folder(f"{base}/new").check_writable()
+        finally:
+            os.seteuid(0)
+        Folder(f"{base}/new").check_writable()
