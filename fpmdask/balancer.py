@@ -417,7 +417,8 @@ class Balancer:
         ones twice. Where a worker is lost in the middle, the others start over, and a NumPy array
         is sent again, unless the balancer's workers are named. A chunk of the result that is lost
         later is made again from all of the input, some of it at once; where that was a NumPy
-        array, it cannot be.
+        array, it cannot be. 0.0 and -0.0 are one key: as with `numpy.sort`, some may have the other
+        sign afterwards.
 
         O(workers) tasks, O(workers²) messages between workers.
 

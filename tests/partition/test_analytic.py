@@ -21,6 +21,7 @@ from fpmdask.partition import (
     polynomial,
     proportional,
 )
+from fpmdask.timing import EmulatedKernel, WorkerContext, measure
 
 ORACLES = json.loads((Path(__file__).parents[1] / "oracles.json").read_text(encoding="utf-8"))
 SPEEDS = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12)
@@ -112,6 +113,53 @@ def test_errors_fall_with_the_size_as_in_the_paper():
     paper = makespan(speeds / speeds.sum() * 5.4e8)
     exact = makespan(by_complexity(540_000_000, speeds, "nlogn"))
     assert paper / exact - 1 == pytest.approx(0.0106, abs=1e-4)
+
+
+def test_the_naive_split_of_the_papers_cluster_takes_a_hundredth_longer_on_kernels():
+    """In whole units, as kernels without noise take them; the corrected split is nearer."""
+    units, speeds = 540_000_000, np.array([1.0] * 48 + [1.5] * 48)
+    models = [AnalyticModel("nlogn", speed) for speed in speeds]
+    known = {str(worker): model.to_json() for worker, model in enumerate(models)}
+    kernels = [EmulatedKernel(WorkerContext(name), known) for name in known]
+
+    def makespan(shares):
+        whole = integral(shares, units, models)
+        assert whole.sum() == units
+        pairs = zip(kernels, whole.tolist(), strict=True)
+        return max(measure(kernel, count).seconds for kernel, count in pairs)
+
+    exact = makespan(by_complexity(units, speeds, "nlogn"))
+    naive = makespan(speeds / speeds.sum() * units)
+    assert 100 * (naive / exact - 1) == pytest.approx(1.06, abs=0.005)
+    assert makespan(nlogn_lambert(units, speeds)) == pytest.approx(exact, rel=1e-6)
+    corrected = makespan(nlogn_correction(units, speeds))
+    assert 1 < corrected / exact < 1 + (naive / exact - 1) / 4
+
+
+@pytest.mark.slow
+@given(
+    st.lists(st.floats(0.5, 2.0), min_size=1, max_size=8),
+    st.integers(10**5, 10**15),
+    st.floats(0.5, 3.0),
+)
+def test_the_four_agree_where_theory_says_so(speeds, units, exponent):
+    """Correction and exact split differ in the second order of 1 / ln N.
+
+    With d the range of the logarithms of the speeds and s that of the smallest share's part of the
+    units, the terms of the second order are d (s + d + 1) / ln² N at most, and those after it
+    smaller by s / ln N.
+    """
+    exact = by_complexity(units, speeds, "nlogn")
+    np.testing.assert_allclose(nlogn_lambert(units, speeds), exact, rtol=1e-9)
+    spread = math.log(max(speeds) / min(speeds))
+    smallest = math.log(units / exact.min())
+    bound = spread * (smallest + spread + 1) / math.log(units) ** 2
+    error = np.abs(nlogn_correction(units, speeds) / exact - 1).max()
+    assert error <= bound + 1e-9
+    power = by_complexity(units, speeds, ("power", exponent))
+    np.testing.assert_allclose(polynomial(units, speeds, exponent), power, rtol=1e-9)
+    linear = by_complexity(units, speeds, "linear")
+    np.testing.assert_allclose(polynomial(units, speeds, 1), linear, rtol=1e-9)
 
 
 @given(SPEEDS, st.integers(1, 10**7))

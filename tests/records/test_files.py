@@ -351,15 +351,42 @@ def test_the_verifier_has_at_least_one_thread(target, threads):
         verify(str(target[0]), threads=threads)
 
 
+def flip(path, at):
+    """Change one byte of a file."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
 def test_the_verifier_finds_a_changed_byte(target):
     path, _ = target
-    with open(path / "part-00001", "r+b") as file:
-        file.seek(90_050 * 100 + 50)
-        byte = file.read(1)
-        file.seek(90_050 * 100 + 50)
-        file.write(bytes([byte[0] ^ 1]))
+    flip(path / "part-00001", 90_050 * 100 + 50)
     (problem,) = verify(str(path)).problems
     assert "checksum" in problem
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", ["by the manifest", "by the caller"])
+def test_the_verifier_finds_a_changed_byte_anywhere(target, known):
+    """In the key and the payload of the first, a middle and the last record of each part."""
+    path, total = target
+    checksum = None
+    if known == "by the caller":
+        checksum = total
+        manifest = json.loads((path / "manifest.json").read_text()) | {"checksum": None}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+    assert verify(str(path), checksum=checksum).ok
+    for part in ("part-00000", "part-00001"):
+        for record in (0, 50_000, 99_999):
+            for byte in (9, 99):  # the last one of the key, and of the payload
+                flip(path / part, record * RECORD_NBYTES + byte)
+                found = verify(str(path), checksum=checksum)
+                assert any(f"checksum {found.checksum:x}, " in text for text in found.problems)
+                assert found.checksum != total
+                flip(path / part, record * RECORD_NBYTES + byte)
+    assert verify(str(path), checksum=checksum).ok
 
 
 @pytest.mark.parametrize("at", [1, 65_535, 65_536, 65_537, 99_998])
