@@ -294,8 +294,11 @@ class WorkerSide(WorkerPlugin):
     async def ask(
         self, peer: str, seconds: float, run: str, wanted: Sequence[Any]
     ) -> dict[str, Any] | None:
-        """Return what `pieces` of another worker answers, None where it is gone or closing."""
-        if peer in self._gone:
+        """Return what `pieces` of another worker answers, None where it is gone or closing.
+
+        Nor is it asked where the run is over: nobody would stop that if it is gone.
+        """
+        if peer in self._gone or run not in self.spaces:
             return None
         asking = asyncio.ensure_future(self.worker.rpc(peer).fpmdask_pieces(run=run, wanted=wanted))
         self._asked.setdefault(peer, set()).add(asking)

@@ -48,3 +48,15 @@ async def test_what_of_a_relayed_chunk_has_not_arrived_is_missing(c, s, worker):
     side.spaces["run"].arrived(key, values, (0, 2, 2, 4))
     assert len((await side.pieces("run", [first, last]))["pieces"]) == 2
     side.forget("run")
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_nobody_is_asked_for_a_run_that_is_over(c, s, worker, other):
+    """Who that is may be gone, and a new connection is tried for half a minute."""
+    await fpmdask.Balancer(c)
+    side = worker.plugins["fpmdask"].side
+    await side.prepare("run")
+    wanted = [(("x", 0), (0, 1, 0, 1), (1, 1))]
+    assert await side.ask(other.address, 5.0, "run", wanted) == {"missing": (("x", 0),)}
+    side.forget("run")
+    assert await side.ask(other.address, 5.0, "run", wanted) is None

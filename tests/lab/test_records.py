@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import dask
 import pytest
@@ -117,6 +118,43 @@ def test_a_worker_that_dies_or_hangs_costs_its_part_only(tmp_path, step, how):
     assert verify(str(tmp_path / "out"), records=1_500_000, checksum=written.checksum).ok
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("victim", ["who has finished a part", "who is at its first part"])
+def test_a_worker_killed_while_parts_are_written_costs_what_is_not_finished(
+    tmp_path, until, victim
+):
+    written = write_records(tmp_path / "in", [900_000, 600_000], kind="skewed")
+    folder, target = tmp_path / "scratch", tmp_path / "out"
+    finished, steps = {}, []
+
+    def strike(event):
+        if event["event"] == "step":
+            steps.append(event["step"])
+        if event["event"] == "part":
+            assert event["part"] not in finished
+            if not finished:
+                teller = victim == "who has finished a part"
+                [pid] = [pid for name, pid in pids if (name == event["worker"]) == teller]
+                os.kill(pid, signal.SIGKILL)
+            finished[event["part"]] = (target / event["part"]).stat().st_mtime_ns
+
+    with processes(memory_limit=300_000_000, local_directory=str(folder)) as client:
+        workers = client.scheduler_info()["workers"]
+        pids = [(str(workers[at]["name"]), pid) for at, pid in client.run(os.getpid).items()]
+        balancer = fpmdask.Balancer(client, progress=strike)
+        found = balancer.sort_records(tmp_path / "in" / "*", target)
+        assert steps.count("exchange") == 2
+        assert found.records == 1_500_000
+        assert found.checksum == written.checksum
+        [share] = balancer.report.shares  # of the worker that is left, and of what was missing
+        assert 0 < share["units"] < 1_500_000
+        assert share["nbytes_spilled"] > 0
+        until(lambda: not unnamed(folder), "what was spilled to go")
+    assert {path.name: path.stat().st_mtime_ns for path in target.glob("part-*")} == finished
+    assert {path.name for path in target.iterdir()} == {*finished, "manifest.json"}
+    assert verify(str(target), records=1_500_000, checksum=written.checksum).ok
+
+
 # What another process runs: a cluster of its own, whose processes are all killed.
 CLUSTER = """
 import sys
@@ -192,3 +230,31 @@ def test_a_spill_disk_without_room_is_said(tmp_path, small_disk):
         with pytest.raises(RecordsError, match=r"1500000 records do not fit .* room for"):
             balancer.sort_records(written.paths, tmp_path / "out", checksum=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_spill_disk_that_fills_meanwhile_is_said_and_loses_nothing(tmp_path, small_disk, until):
+    subprocess.run(["mount", "-o", "remount,size=150m", str(small_disk)], check=True)
+    written = write_records(tmp_path / "in", [600_000, 400_000])
+    before = {path: Path(path).read_bytes() for path in written.paths}
+    ballast, steps = small_disk / "something", []
+
+    def fill(event):
+        steps.append(event.get("step"))
+        if steps[-1] == "sort":
+            with ballast.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free)
+
+    with processes(memory_limit=250_000_000, local_directory=str(small_disk)) as client:
+        balancer = fpmdask.Balancer(client, progress=fill)
+        with pytest.raises(RecordsError, match=r"/disk/.* cannot hold what is spilled: no space"):
+            balancer.sort_records(written.paths, tmp_path / "out")
+        assert steps[-1] == "sort"
+        assert {path: Path(path).read_bytes() for path in written.paths} == before
+        assert not list((tmp_path / "out").glob("part-*"))
+        until(lambda: not unnamed(small_disk), "what was spilled to go")
+        ballast.unlink()
+        balancer.progress = None
+        found = balancer.sort_records(written.paths, tmp_path / "out")
+        assert found.checksum == written.checksum
+        assert sum(share["nbytes_spilled"] for share in balancer.report.shares) > 20_000_000
+    assert verify(str(tmp_path / "out"), records=1_000_000, checksum=written.checksum).ok

@@ -21,12 +21,18 @@ from tests.resident import peak, status
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(scope="module")
-def client():
+@contextlib.contextmanager
+def processes():
     options = {"n_workers": 3, "threads_per_worker": 1, "dashboard_address": ":0"}
     # a cluster gives up a worker that is away so long after another time that it was lost
     patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"})
     with patient, LocalCluster(**options) as cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client():
+    with processes() as client:
         yield client
 
 
@@ -118,6 +124,61 @@ def test_a_worker_killed_at_any_moment_costs_nothing_but_time(
         np.testing.assert_array_equal(np.sort(found), np.arange(values.size))
         np.testing.assert_array_equal(values[found], np.sort(values))
     killed(client, pid)
+
+
+def steps_of_a_sort_that_loses_a_worker(client, what, moment):
+    """Sort, with a worker killed when ``moment`` is told the first time; return what was told.
+
+    What is told a second time has "again" behind its name.
+    """
+    pid = min(client.run(os.getpid).values())
+    told = []
+
+    def progress(event):
+        name = event.get("step", event["event"])
+        told.append(f"{name} again" if name in told else name)
+        if told[-1] == moment and told.count(moment) == 1:
+            os.kill(pid, signal.SIGKILL)
+
+    balancer = fpmdask.Balancer(client, progress=progress)
+    x = client.persist(da.random.default_rng(7).random(3_000_000, chunks=250_000))
+    wait(x)
+    values = x.compute()
+    if what == "sort":
+        found = balancer.sort(x).compute()
+    else:
+        x = client.persist(dd.from_dask_array(x, columns="k").to_frame("k"))
+        wait(x)
+        frame = balancer.sort_values(x, "k").compute()
+        found = frame["k"].to_numpy()
+        np.testing.assert_array_equal(values[frame.index], found)
+        np.testing.assert_array_equal(np.sort(frame.index), np.arange(values.size))
+    np.testing.assert_array_equal(found, np.sort(values))
+    assert moment in told
+    killed(client, pid)
+    return told
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("what", ["sort", "sort_values"])
+def test_a_worker_killed_as_a_step_begins_costs_nothing_but_time(client, what, step):
+    told = steps_of_a_sort_that_loses_a_worker(client, what, step)
+    # what is lost once all parts are there may be made again without another sort
+    assert "sort again" in told or step == "publish"
+
+
+def test_a_worker_killed_while_rows_of_one_prefix_are_set_apart_costs_nothing_but_time(client):
+    """Rows that travel with keys which do not hold all of them are counted once more."""
+    told = steps_of_a_sort_that_loses_a_worker(client, "sort_values", "count again")
+    assert "sort again" in told
+
+
+@pytest.mark.parametrize("what", ["sort", "sort_values"])
+def test_a_worker_killed_once_it_is_measured_costs_nothing_but_time(what):
+    """On processes of its own, as what is known of workers is not measured again."""
+    with processes() as client:
+        told = steps_of_a_sort_that_loses_a_worker(client, what, "round")
+        assert told[0] == "round"
 
 
 @pytest.mark.parametrize(("what", "nbytes_per_key"), [("sort", 16), ("argsort", 56)])
