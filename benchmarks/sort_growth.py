@@ -19,7 +19,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ POLICY = TimingPolicy(min_repetitions=3, min_seconds=1.0, budget_seconds=2.0, wa
 MIDDLE = 24e6
 # Links are probed so often: how long a probe takes depends on what is left of a worker's quota.
 PROBES = 5
+# Keys that are sorted within the cache.
+BLOCK = 1 << 17
 PHASES = ("sort", "receive", "sample", "count", "exchange", "merge")
 
 
@@ -157,8 +159,22 @@ def tiny() -> float:
     return found
 
 
+def halved(keys: np.ndarray, places: Sequence[int]) -> None:
+    """Partition keys around each of the places, those in the middle first."""
+    if not places:
+        return
+    middle = len(places) // 2
+    at = places[middle]
+    keys.partition(at)
+    halved(keys[:at], places[:middle])
+    halved(keys[at:], [place - at for place in places[middle + 1 :]])
+
+
 def cut() -> dict[str, float]:
     """Time, on one core, what can tell which keys go where: to sort, to cut or to part them.
+
+    Cut place by place, without the keys around the cuts in order as parting leaves them, and sorted
+    in blocks that stay in the cache, are what could be done instead of that.
 
     And how long two threads sort twice as many, which is as long where NumPy lets go of the GIL;
     and what is done with eleven runs that are in order: merged (by NumPy's stable sort, a merge of
@@ -175,7 +191,11 @@ def cut() -> dict[str, float]:
 
     ways: dict[str, Callable[[np.ndarray], object]] = {
         "sort": np.ndarray.sort,
+        "one place": lambda x: x.partition(x.size // 2),
         "partition": lambda x: x.partition(places),
+        "place by place": lambda x: halved(x, places),
+        "blocks": lambda x: [x[low : low + BLOCK].sort() for low in range(0, x.size, BLOCK)],
+        "copy": np.ndarray.copy,
         "parted": lambda x: PartedRun(x, ends, np.random.default_rng(1)),
         "threads": both,
         "merge of runs": lambda x: x.sort(kind="stable"),
@@ -191,8 +211,10 @@ def cut() -> dict[str, float]:
             seconds.append(time.perf_counter() - began)
         found[name] = statistics.median(seconds[1:])
     print(
-        f"\n8 million keys: sorted {found['sort']:.3f} s, cut in eleven at once "
-        f"{found['partition']:.3f} s, parted around the cuts {found['parted']:.3f} s; "
+        f"\n8 million keys: sorted {found['sort']:.3f} s, copied {found['copy']:.3f} s, partitioned around "
+        f"one place {found['one place']:.3f} s, around ten at once {found['partition']:.3f} "
+        f"s, place by place {found['place by place']:.3f} s, with the keys around them in order "
+        f"{found['parted']:.3f} s; sorted in blocks of {BLOCK} {found['blocks']:.3f} s; "
         f"twice as many by two threads {found['threads']:.3f} s; eleven runs merged "
         f"{found['merge of runs']:.3f} s, sorted again {found['sort of runs']:.3f} s"
     )

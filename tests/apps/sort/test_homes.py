@@ -14,7 +14,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps import homes
 from fpmdask.apps.homes import Homes, Waiting
-from fpmdask.apps.sort import frames, run, sorting
+from fpmdask.apps.sort import run, sorting
 from fpmdask.errors import ChunksLostError, CoordinatorError
 from tests.apps.sort.test_sort_values import (
     CONFIG,
@@ -176,7 +176,10 @@ async def test_no_worker_gets_more_rows_than_it_has_memory_for(c, s, *workers, m
     balancer = await fpmdask.Balancer(c)
     found = await balancer.sort_values(x, "c0")
     units = {share["worker"]: share["units"] for share in balancer.report.shares}
-    assert 700 < units[str(workers[0].name)] < 1e6 / (frames.COPIES * row)
+    # what it holds becomes a run of keys and columns; a row of a part needs a key, its columns and
+    # index, one of these once more, and its place
+    run_nbytes, in_part = 860 * (8 + 8 + row), 8 + (8 + row) + 8 + 8
+    assert 700 < units[str(workers[0].name)] < (1e6 - run_nbytes) / in_part
     await check_sorted(c, found, pdf, "c0")
 
 
