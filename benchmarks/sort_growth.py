@@ -210,14 +210,21 @@ def cut() -> dict[str, float]:
             way(x)
             seconds.append(time.perf_counter() - began)
         found[name] = statistics.median(seconds[1:])
-    print(
-        f"\n8 million keys: sorted {found['sort']:.3f} s, copied {found['copy']:.3f} s, partitioned around "
-        f"one place {found['one place']:.3f} s, around ten at once {found['partition']:.3f} "
-        f"s, place by place {found['place by place']:.3f} s, with the keys around them in order "
-        f"{found['parted']:.3f} s; sorted in blocks of {BLOCK} {found['blocks']:.3f} s; "
-        f"twice as many by two threads {found['threads']:.3f} s; eleven runs merged "
-        f"{found['merge of runs']:.3f} s, sorted again {found['sort of runs']:.3f} s"
-    )
+    said = {
+        "sorted": "sort",
+        "copied": "copy",
+        "partitioned around one place": "one place",
+        "around ten at once": "partition",
+        "around ten place by place": "place by place",
+        "with the keys around them in order": "parted",
+        f"sorted in blocks of {BLOCK}": "blocks",
+        "twice as many by two threads": "threads",
+        "eleven runs merged": "merge of runs",
+        "sorted again": "sort of runs",
+    }
+    print("\n8 million keys, seconds:")
+    for what, name in said.items():
+        print(f"  {what} {found[name]:.3f}")
     return found
 
 
