@@ -141,8 +141,9 @@ class Batches:
     3. Beyond the sizes seen, the slope at the end is kept, between 1 and 2.
     4. A piece whose cost rises faster than the size's 8th power is a cliff: those who get into it
        try places around its middle, until its ends are within 0.5 % or six batches are over; then
-       nobody is sent beyond. One worker alone halves the doubt with each batch: of two or three
-       workers, after six batches, some end up to 11 % above the best, four or more within 2 %.
+       nobody is sent beyond. Those batches cost what trying costs. One worker alone halves the
+       doubt with each: of two or three workers, after six batches, some end up to 11 % above the
+       best, four or more within 2 %.
     5. The speeds are the means, over all batches, of what f says they are: noise averages out.
        Times that say a speed other by half than the worker's others are left out; after two in a
        row the speed has changed, and those before are forgotten.

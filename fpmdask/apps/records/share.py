@@ -174,7 +174,7 @@ class _Share:
             self.buffers.put(buffer)
         self.space.kept[key] = run
         self.space.offered[key] = run.offered
-        self._say(run=span)  # a sign of life
+        self._say(done=span)  # a sign of life
         return run
 
     def _sorted(self, first: int, end: int, records: Records) -> Run:

@@ -114,8 +114,6 @@ def _survey(side: WorkerSide, order: Mapping[str, Any]) -> Mapping[str, Any]:
     there = folder.names()
     # one who was stopped before there was a job has left nothing but its temporary file
     names = {name: nbytes for name, nbytes in there.items() if not _is_temporary(name)}
-    if MANIFEST not in names:
-        folder.check_writable()
     local = os.statvfs(side.worker.local_directory)
     device = os.stat(side.worker.local_directory).st_dev
     return {
@@ -168,6 +166,7 @@ def _job(folder: Folder) -> Any:
 
 def _claim(order: Mapping[str, Any]) -> Mapping[str, Any]:
     folder = Folder(order["target"])
+    folder.check_writable()
     folder.make()
     job = order["job"]
     _take(folder, job, order["before"])

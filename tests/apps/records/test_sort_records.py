@@ -357,6 +357,24 @@ async def test_a_given_distribution_is_kept(c, s, *workers, kind, tmp_path):
         await balancer.sort_records(written.paths, tmp_path / "2", distribution={"nobody": 6000})
 
 
+@cluster(workers=2)
+async def test_every_run_that_is_sorted_is_a_sign_of_life(c, s, *workers, small, tmp_path):
+    """Of a worker that has more of them to sort than others, which wait for it."""
+    written = write_records(tmp_path / "in", [6000], seed=6)
+    balancer = await fpmdask.Balancer(c)
+    plugin, heard = s.plugins["fpmdask"], []
+
+    def news(worker, run, **told):
+        if run in plugin.runs and "done" in told:
+            heard.append(tuple(told["done"]))
+        plugin._news(worker, run, **told)
+
+    s.stream_handlers["fpmdask-news"] = news
+    await balancer.sort_records(written.paths, tmp_path / "out")
+    assert sorted(heard)[0][0] == 0
+    assert sum(end - first for first, end in heard) == 6000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("striped", [False, True])
 @cluster(workers=6)
