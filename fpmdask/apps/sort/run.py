@@ -153,5 +153,5 @@ def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
         phases = share["phases"]
         if share["worker"] in addresses:
             units = (share["keys_sorted"] + share["units"]) / 2
-            seconds = sum(phases.get(phase, 0.0) for phase in ("sort", "gather", "count", "merge"))
+            seconds = sum(phases.get(phase, 0.0) for phase in ("sort", "count", "merge"))
             yield addresses[share["worker"]], units, seconds
