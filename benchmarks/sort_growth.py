@@ -8,7 +8,7 @@ that the workers show at once, and the bytes that came over links at the speed m
 both right after each sort.
 *Growth*: on workers that share 1.4 cores as 4 : 3 : 2 : 1, in turn; the keys at six workers, the
 workers at 24 million keys. *Tiny*: a thousand keys on four workers that nothing throttles. *Cut*:
-why keys are only parted before the exchange, and how: place by place, not at all places at once.
+why keys are sorted in blocks before the exchange.
 Float64, uniform, models known from a sort before, medians. JSON, tables and a plot.
 """
 
@@ -32,17 +32,16 @@ from matmul_growth import definition
 from sort_against_dask import inputs
 
 import fpmdask
+from fpmdask.apps.sort.blocks import block_size, cut_up
 from fpmdask.apps.sort.kernel import SAMPLE
-from fpmdask.apps.sort.parted import PartedRun
 from fpmdask.timing import TimingPolicy
 
 POLICY = TimingPolicy(min_repetitions=3, min_seconds=1.0, budget_seconds=2.0, warmup=1)
 MIDDLE = 24e6
 # Links are probed so often: how long a probe takes depends on what is left of a worker's quota.
 PROBES = 5
-# Keys that are sorted within the cache.
-BLOCK = 1 << 17
-PHASES = ("sort", "receive", "sample", "count", "exchange", "merge")
+BLOCK = block_size(8, 6)
+PHASES = ("sort", "hand over", "sample", "count", "exchange", "merge")
 
 
 def sorted_once(made: Bench, x: Any) -> dict[str, Any]:
@@ -173,8 +172,8 @@ def halved(keys: np.ndarray, places: Sequence[int]) -> None:
 def cut() -> dict[str, float]:
     """Time, on one core, what can tell which keys go where: to sort, to cut or to part them.
 
-    Cut place by place, without the keys around the cuts in order as parting leaves them, and sorted
-    in blocks that stay in the cache, are what could be done instead of that.
+    Keys are copied and sorted in blocks that stay in the cache; to partition them around the cuts
+    is what could be done instead.
 
     And how long two threads sort twice as many, which is as long where NumPy lets go of the GIL;
     and what is done with eleven runs that are in order: merged (by NumPy's stable sort, a merge of
@@ -194,9 +193,8 @@ def cut() -> dict[str, float]:
         "one place": lambda x: x.partition(x.size // 2),
         "partition": lambda x: x.partition(places),
         "place by place": lambda x: halved(x, places),
-        "blocks": lambda x: [x[low : low + BLOCK].sort() for low in range(0, x.size, BLOCK)],
+        "blocks": lambda x: [block.sort() for block in cut_up(x, BLOCK)],
         "copy": np.ndarray.copy,
-        "parted": lambda x: PartedRun(x, ends, np.random.default_rng(1)),
         "threads": both,
         "merge of runs": lambda x: x.sort(kind="stable"),
         "sort of runs": np.ndarray.sort,
@@ -216,7 +214,6 @@ def cut() -> dict[str, float]:
         "partitioned around one place": "one place",
         "around ten at once": "partition",
         "around ten place by place": "place by place",
-        "with the keys around them in order": "parted",
         f"sorted in blocks of {BLOCK}": "blocks",
         "twice as many by two threads": "threads",
         "eleven runs merged": "merge of runs",

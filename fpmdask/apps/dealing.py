@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 # A worker hands chunks to others untouched where it holds so many times its share.
 SURPLUS = 1.1
+# `loads` looks for the time in which all finish among so many times that without moving.
+MOST_TIMES, HALVINGS = 1e6, 60
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,66 @@ class Piece:
     def size(self) -> int:
         """How many units."""
         return self.high - self.low
+
+
+def loads(
+    held: Mapping[str, int],
+    shares: Mapping[str, int],
+    moving: float,
+    most: Mapping[str, float],
+) -> dict[str, int]:
+    """Return worker -> units that it is to work on so that all finish together, moving included.
+
+    Parameters
+    ----------
+    held : mapping of str to int
+        Worker -> units that it holds.
+    shares : mapping of str to int
+        Worker -> units that it can do while the others do theirs: as many in all as are held.
+    moving : float
+        What a unit costs that is sent, and again where it is received, in units of work; below 1.
+    most : mapping of str to float
+        Worker -> units that it has room for; its share is one of them.
+
+    Returns
+    -------
+    dict of str to int
+        At the time T at which all finish, a worker with the share s
+        that holds h units has done (s T - moving h) / (1 - moving) of them, at least none, or if it
+        has received some (s T + moving h) / (1 + moving), as far as it has room. O(workers).
+
+    Examples
+    --------
+    >>> loads({"a": 60, "b": 60}, {"a": 90, "b": 30}, 0.0, {"a": 120, "b": 120})
+    {'a': 90, 'b': 30}
+    >>> loads({"a": 60, "b": 60}, {"a": 90, "b": 30}, 0.25, {"a": 120, "b": 120})
+    {'a': 94, 'b': 26}
+    """
+
+    bounds = {worker: max(share, most[worker]) for worker, share in shares.items()}
+
+    def at(times: float) -> dict[str, float]:
+        found = {}
+        for worker, share in shares.items():
+            have, done = held.get(worker, 0), times * share
+            if done < have:
+                units = max(0.0, (done - moving * have) / (1 - moving))
+            else:
+                units = (done + moving * have) / (1 + moving)
+            found[worker] = min(units, bounds[worker])
+        return found
+
+    total = sum(held.values())
+    low, high = 0.0, 1.0
+    while sum(at(high).values()) < total and high < MOST_TIMES:
+        high *= 2
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if sum(at(middle).values()) >= total else (middle, high)
+    whole = {worker: int(units) for worker, units in at(high).items()}
+    roomiest = max(whole, key=lambda worker: bounds[worker] - whole[worker])
+    whole[roomiest] += total - sum(whole.values())
+    return whole
 
 
 def dealt(

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -43,7 +44,27 @@ STEP_NBYTES = 1 << 16
 TLS_NBYTES = 1 << 17
 _LENGTH = struct.Struct("!I")
 
-Cut = Callable[[str, Sequence[Any]], tuple[Mapping[str, Any], Iterable[np.ndarray]]]
+
+@dataclass(frozen=True)
+class Scattered:
+    """One row that lies in several one-dimensional arrays; NumPy puts it together."""
+
+    parts: Sequence[np.ndarray]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole row."""
+        return sum(part.nbytes for part in self.parts)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        row = np.empty((1, sum(part.size for part in self.parts)), self.dtype)
+        if self.parts:
+            np.concatenate(self.parts, out=row[0])
+        return row
+
+
+Cut = Callable[[str, Sequence[Any]], tuple[Mapping[str, Any], Iterable[np.ndarray | Scattered]]]
 
 
 class Channel:
@@ -266,8 +287,10 @@ def _receive_message(connection: socket.socket) -> dict[str, Any]:
     return message
 
 
-def _rows(array: np.ndarray) -> list[memoryview]:
+def _rows(array: np.ndarray | Scattered) -> list[memoryview]:
     """Return the memory of an array as bytes, one view per row where these are apart."""
+    if isinstance(array, Scattered):
+        return [view for part in array.parts for view in _rows(part)]
     if not array.size:
         return []
     raw: Any = array.view(np.uint8)

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fpmdask.coordinator.spill import Spilled
 from fpmdask.timing import Kernel, Scratch
 
 RELAYED = "fpmdask-relayed"
@@ -22,6 +21,16 @@ Slice = tuple[int, int, int, int]  # row start, row stop, column start, column s
 def relayed_key(key: Any) -> tuple[str, Any]:
     """Return the name under which a worker offers a chunk that it relays."""
     return RELAYED, tuple(key)
+
+
+class Sliced(Protocol):
+    """What may be offered to other workers instead of an array of one row."""
+
+    def piece(self, low: int, high: int) -> Any:
+        """Return elements of it: what NumPy makes an array of one row, with its dtype and nbytes.
+
+        That happens when it is sent.
+        """
 
 
 class Part(Protocol):
@@ -43,7 +52,7 @@ class RunSpace:
     partial: dict[int, Any] = field(default_factory=dict)
     kept: dict[Any, Any] = field(default_factory=dict)  # from one attempt to the next
     # to other workers, beside chunks; None for what will not come
-    offered: dict[Any, np.ndarray | Spilled | None] = field(default_factory=dict)
+    offered: dict[Any, np.ndarray | Sliced | None] = field(default_factory=dict)
     _ready: dict[Any, list[Slice]] = field(default_factory=dict)
     _news: threading.Condition = field(default_factory=threading.Condition)
     _notes: dict[str, queue.SimpleQueue[Any]] = field(default_factory=dict)

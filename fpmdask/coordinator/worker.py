@@ -20,7 +20,7 @@ from distributed.utils import offload
 
 from fpmdask.coordinator import config
 from fpmdask.coordinator.blas_threads import blas_threads
-from fpmdask.coordinator.channel import Channel, Channels
+from fpmdask.coordinator.channel import Channel, Channels, Scattered
 from fpmdask.coordinator.fingerprint import fingerprint
 from fpmdask.coordinator.heap import SUSPICIOUS, trim
 from fpmdask.coordinator.identity import canonical
@@ -28,7 +28,6 @@ from fpmdask.coordinator.installation import PLUGIN
 from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.space import RELAY_SECONDS, RELAYED
 from fpmdask.coordinator.space import RunSpace as RunSpace
-from fpmdask.coordinator.spill import Spilled
 from fpmdask.errors import PartitionError
 from fpmdask.timing import (
     Kernel,
@@ -224,7 +223,9 @@ class WorkerSide(WorkerPlugin):
             return {"missing": missing}, []
         try:
             return {}, [
-                _piece(key, offered[key] if key in offered else data[key], at, shape)
+                _slice(offered[key], key, at, shape)
+                if key in offered
+                else _piece(key, data[key], at, shape)
                 for key, at, shape in wanted
             ]
         except PartitionError as error:
@@ -244,7 +245,7 @@ class WorkerSide(WorkerPlugin):
 
     def _cut_for_channel(
         self, run: str, wanted: Sequence[Any]
-    ) -> tuple[dict[str, Any], Iterable[np.ndarray]]:
+    ) -> tuple[dict[str, Any], Iterable[np.ndarray | Scattered]]:
         """Return the header and the pieces for a request; in a thread."""
 
         async def cut() -> tuple[dict[str, Any], list[Any]]:
@@ -398,17 +399,25 @@ def checked_chunk(key: Any, chunk: Any, shape: Sequence[int]) -> np.ndarray:
     return chunk
 
 
-def _piece(key: Any, value: Any, at: Sequence[int], shape: Sequence[int]) -> Any:
-    """Return a slice of a chunk, a one-dimensional one being one row, or of what was spilled."""
+def _slice(value: Any, key: Any, at: Sequence[int], shape: Sequence[int]) -> Any:
+    """Return a slice of what a run offers."""
+    if isinstance(value, np.ndarray):
+        return _piece(key, value, at, shape)
+    _, _, low, high = at
+    return value.piece(low, high)
+
+
+def _piece(key: Any, value: Any, at: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+    """Return a slice of a chunk, a one-dimensional one being one row."""
     row0, row1, column0, column1 = at
-    if isinstance(value, Spilled):
-        return value.piece(column0, column1)
     block = checked_chunk(key, value, shape)
     return (block if block.ndim == 2 else block.reshape(1, -1))[row0:row1, column0:column1]
 
 
-def _with_rows(piece: Any) -> np.ndarray:
-    """Return a piece as an array whose rows are contiguous."""
+def _with_rows(piece: Any) -> np.ndarray | Scattered:
+    """Return a piece as an array whose rows are contiguous, unless it is a scattered row."""
+    if isinstance(piece, Scattered):
+        return piece
     if isinstance(piece, np.ndarray) and piece.strides[1] == piece.itemsize:
         return piece
     return np.ascontiguousarray(piece)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from distributed import Security
 
-from fpmdask.coordinator.channel import VECTOR, Channel, Channels, _receive_message
+from fpmdask.coordinator.channel import VECTOR, Channel, Channels, Scattered, _receive_message
 
 CHUNK = np.arange(5000.0 * 6).reshape(5000, 6)
 
@@ -84,6 +84,23 @@ def test_pieces_land_in_strided_memory_of_any_dtype(encrypted):
 
     for (r0, r1, c0, c1, kind), piece in zip(wanted, with_channel(use, encrypted), strict=True):
         np.testing.assert_array_equal(piece, CHUNK[r0:r1, c0:c1].astype(kind))
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_scattered_row_arrives_as_one(encrypted):
+    parts = [CHUNK[row] for row in range(VECTOR + 50)] + [CHUNK[0, :0], CHUNK[7, :1]]
+    row = Scattered(parts, CHUNK.dtype)
+
+    def use(channel):
+        channel.ask("run", [])
+        channel.answer()
+        target = np.zeros((1, row.nbytes // 8))
+        channel.receive(target)
+        return target
+
+    found = with_channel(use, encrypted, lambda run, wanted: ({"dtypes": ["<f8"]}, [row]))
+    np.testing.assert_array_equal(found, np.asarray(row))
+    np.testing.assert_array_equal(found[0], np.concatenate(parts))
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,8 +21,8 @@ from fpmdask.errors import PartitionError
 
 # A peer that does not answer for so long is taken for gone.
 PEER_SECONDS = 120.0
-# Asked of peers and not received yet. A peer that cannot send for two minutes gives up.
-AHEAD_NBYTES = 256 << 20
+# Peers that send at once.
+AT_ONCE = 8
 
 
 class PeersMissing(Exception):
@@ -45,6 +48,39 @@ class Wanted:
         return self.key, (0, 1, self.low, self.high), self.shape
 
 
+class Filling:
+    """Tells which blocks are complete of those that one peer fills, one after the other.
+
+    Parameters
+    ----------
+    blocks : sequence of ndarray
+        None empty.
+    complete : callable
+        Called with each that is.
+
+    Examples
+    --------
+    >>> filling = Filling([np.zeros(3), np.zeros(2)], print)
+    >>> filling.add(2)
+    >>> filling.add(3)
+    [0. 0. 0.]
+    [0. 0.]
+    """
+
+    def __init__(
+        self, blocks: Sequence[np.ndarray], complete: Callable[[np.ndarray], None]
+    ) -> None:
+        self._left, self._complete, self._there = deque(blocks), complete, 0
+
+    def add(self, count: int) -> None:
+        """Take note of so many more keys."""
+        self._there += count
+        while self._left and self._left[0].size <= self._there:
+            block = self._left.popleft()
+            self._there -= block.size
+            self._complete(block)
+
+
 class Fetcher:
     """Asks peers over one channel each, by Dask's messages where there is no way for a channel."""
 
@@ -68,11 +104,15 @@ class Fetcher:
         """Close the channels."""
         self._open.close()
 
-    def receive(self, wanted: Mapping[str, Sequence[Wanted]]) -> int:
+    def receive(
+        self,
+        wanted: Mapping[str, Sequence[Wanted]],
+        arrived: Callable[[str, int], None] = lambda peer, keys: None,
+    ) -> int:
         """Fill the targets of what is wanted from each peer; return the bytes that came.
 
-        Peers are asked ahead, and answer in their own time: so many that little enough is on its
-        way for those that wait for their turn not to take this worker for gone.
+        Those of a peer are filled in their order; `arrived` hears of each, in several threads, how
+        long it is. Several peers send at once, so that none is waited for while others could.
 
         Raises
         ------
@@ -81,18 +121,23 @@ class Fetcher:
         PartitionError
             If a chunk is not what its array says.
         """
-        open_ = deque(wanted.items())
-        asked: deque[tuple[str, Sequence[Wanted], Channel | None]] = deque()
-        coming = received = 0
-        while open_ or asked:
-            while open_ and (not asked or coming < AHEAD_NBYTES):
-                peer, items = open_.popleft()
-                asked.append((peer, items, self._asked(peer, items)))
-                coming += sum(item.target.nbytes for item in items)
-            peer, items, channel = asked.popleft()
-            received += self._received(peer, channel, items)
-            coming -= sum(item.target.nbytes for item in items)
-        return received
+
+        failed = threading.Event()
+
+        def of(peer: str) -> int:
+            if failed.is_set():
+                return 0
+            items = wanted[peer]
+            try:
+                return self._received(peer, self._asked(peer, items), items, partial(arrived, peer))
+            except BaseException:
+                failed.set()
+                raise
+
+        if not wanted:
+            return 0
+        with ThreadPoolExecutor(min(AT_ONCE, len(wanted)), "fpmdask-receive") as threads:
+            return sum(threads.map(of, wanted))
 
     def _asked(self, peer: str, items: Sequence[Wanted]) -> Channel | None:
         address = self.addresses.get(peer)
@@ -112,7 +157,13 @@ class Fetcher:
             raise PeersMissing(peer) from error
         return channel
 
-    def _received(self, peer: str, channel: Channel | None, items: Sequence[Wanted]) -> int:
+    def _received(
+        self,
+        peer: str,
+        channel: Channel | None,
+        items: Sequence[Wanted],
+        arrived: Callable[[int], None],
+    ) -> int:
         if channel is None:
             asking = self.side.ask(peer, PEER_SECONDS, self.run, [item.request for item in items])
             loop: Any = self.side.worker.loop
@@ -121,6 +172,7 @@ class Fetcher:
             for item, piece in zip(items, pieces, strict=True):
                 check_dtype(piece.dtype, item.target.dtype)
                 item.target[...] = piece[0]
+                arrived(item.target.size)
             return sum(piece.nbytes for piece in pieces)
         nbytes = 0
         try:
@@ -133,6 +185,7 @@ class Fetcher:
                 if row is not target:
                     target[...] = row
                 nbytes += row.nbytes
+                arrived(target.size)
         except OSError as error:
             raise PeersMissing(peer) from error
         return nbytes

@@ -33,9 +33,9 @@ class LocalSort:
 
     Notes
     -----
-    A unit is a key. The run parts its keys before they are exchanged, copies them, and sorts them
-    afterwards: the times are those of a part of the last, and only their ratios count. Memory
-    that does not suffice does not show in them; it is bounded by limits.
+    A unit is a key. The run sorts its keys in blocks, exchanges them, and sorts them again: the
+    times are those of a part of that, and only their ratios count. Memory that does not suffice
+    does not show in them; it is bounded by limits.
 
     Examples
     --------

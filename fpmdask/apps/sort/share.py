@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise, repeat
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fpmdask.apps.dealing import Piece
 from fpmdask.apps.sort import payload
-from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted, check_dtype
+from fpmdask.apps.sort.blocks import BlockedRun, Run, block_size, cut_up, fillings
+from fpmdask.apps.sort.fetch import Fetcher, Filling, PeersMissing, Wanted, check_dtype
 from fpmdask.apps.sort.kernel import slices
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
-from fpmdask.apps.sort.parted import Run, Side, parted
 from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.apps.sort.splitters import place_of, sampled
 from fpmdask.coordinator.steps import step
@@ -40,12 +40,13 @@ class Sorted:
 
 
 def sort_share(order: Mapping[str, Any]) -> None:
-    """Task: part ``order["pieces"]``, tell samples and counts, take a share and sort that."""
+    """Task: sort ``order["pieces"]``, tell samples and counts, take a share and sort that."""
     step(order, lambda side, space: _answer(side, space, order))
 
 
+T = TypeVar("T")
+
 RUN = "fpmdask-run"
-SIDES: tuple[Side, Side] = ("left", "right")
 # Keys that are reversed at once.
 REVERSED = 1 << 16
 
@@ -85,6 +86,7 @@ class _Share:
         self.scratch = space.scratch
         self.received = 0
         self.seconds: dict[str, float] = {}
+        self.busy: list[float] = []  # seconds of what threads did in this step
         self.cpu = time.process_time()
 
     def sort(self) -> Mapping[str, Any]:
@@ -92,30 +94,31 @@ class _Share:
         self._forget_earlier()
         runs = self._runs()
         for number, run in enumerate(runs):
-            self.space.offered[run_key(self.attempt, number)] = run.keys.reshape(1, -1)
+            self.space.offered[run_key(self.attempt, number)] = run.offered
             for what, along in self._along(number).items():
                 self.space.offered[run_key(self.attempt, number, what)] = along.reshape(1, -1)
         samples = self._timed("sample", partial(self._sampled, runs))
         self._say(
-            sizes=[run.keys.size for run in runs],
+            sizes=[run.size for run in runs],
             samples=samples,
             noise=[run.noise for run in runs],
             seconds=self.seconds["sort"],
         )
         with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
-            merging = []
-            for part, pieces in self._cut(runs, threads):
-                merged = self._timed("exchange", partial(self._part, part, runs, pieces))
-                merging.append((part, threads.submit(merged)))
-            self._timed("merge", partial(self._keep, merging))
+            wanted = self._cut(runs, threads)
+            began = time.perf_counter()
+            making = [(part, self._part(threads, runs, pieces)) for part, pieces in wanted]
+            parts = {part: made.result() for part, made in making}
+            self.space.parts.update(parts)
+            self._worked("merge", "exchange", began)
         return {
-            "ends": {part: made.result().ends for part, made in merging},
+            "ends": {part: made.ends for part, made in parts.items()},
             "seconds": sum(self.seconds.values()),
             "phases": self.seconds,
             "nbytes_received": self.received,
             "cpu_seconds": {"process": time.process_time() - self.cpu},
-            "keys_sorted": sum(run.keys.size for run in runs),
-            "nbytes_input": sum(run.keys.nbytes for run in runs),
+            "keys_sorted": sum(run.size for run in runs),
+            "nbytes_input": sum(run.nbytes for run in runs),
         }
 
     def _forget_earlier(self) -> None:
@@ -127,48 +130,133 @@ class _Share:
     # ---- before the exchange
 
     def _runs(self) -> list[Run]:
-        """Return runs of the pieces: of those that are here, then of those that come."""
+        """Return runs of the pieces that this worker is to put in order."""
         pieces = [Piece(*piece) for piece in self.order["pieces"]]
         if self.spec.payload is not None:
             of_rows = partial(self._runs_of_rows, self.spec.payload, pieces)
             made: list[Run] = self._timed("sort", of_rows)
             return made
-        own = self.side.worker.address
-        here = [piece for piece in pieces if piece.owner == own]  # the first ones
-        remote = [piece for piece in pieces if piece.owner != own]
-        local = sum(piece.size for piece in here)
-        total = local + sum(piece.size for piece in remote)
+        local = sum(piece.size for piece in pieces if piece.owner == self.side.worker.address)
+        total = sum(piece.size for piece in pieces)
         keys: np.ndarray = self.scratch.take("sort.keys", total, self.spec.dtype)
-        wanted: dict[str, list[Wanted]] = {}
-        at = local
-        for piece in remote:
-            target = keys[at : at + piece.size]
-            size = self.spec.sizes[piece.chunk]
-            item = Wanted(self.spec.key(piece.chunk), piece.low, piece.high, (size,), target)
-            wanted.setdefault(piece.owner, []).append(item)
-            at += piece.size
-        with ThreadPoolExecutor(max(2, self.threads), "fpmdask-sort") as threads:
-            coming = threads.submit(self.fetcher.receive, wanted)
-            unsorted = self._timed("sort", partial(self._copied, here, keys[:local]))
-            late = slices(keys[local:], self.threads)
+        with (
+            ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads,
+            ThreadPoolExecutor(1, "fpmdask-receive") as receiving,
+        ):
             if self.spec.index:
-                self.positions = self._positions(pieces, [*unsorted, *late])
-            runs: list[Run] = self._timed("sort", partial(self._made, threads, unsorted, 0))
-            self.received += self._timed("receive", coming.result)
-            runs += self._timed("sort", partial(self._made, threads, late, len(runs)))
-        return runs
+                return self._with_positions(threads, receiving, pieces, keys, local)
+            return self._in_blocks(threads, receiving, pieces, keys, local)
 
-    def _copied(self, here: Sequence[Piece], keys: np.ndarray) -> list[np.ndarray]:
-        """Fill `keys` with the pieces that are here; return it as unsorted runs."""
+    def _in_blocks(
+        self,
+        threads: ThreadPoolExecutor,
+        receiving: ThreadPoolExecutor,
+        pieces: Sequence[Piece],
+        keys: np.ndarray,
+        local: int,
+    ) -> list[Run]:
+        """Return one run: its blocks are sorted while they are in the cache.
+
+        Those that come from others are as soon as they are here.
+        """
+        began = time.perf_counter()
+        size = block_size(keys.itemsize, self.order["parts"])
+        wanted = self._wanted(pieces, keys, size)
+        own = [*fillings(self._here(pieces), cut_up(keys[:local], size))]
+        late: dict[str, list[np.ndarray]] = {}
+        at = local
+        for peer, items in wanted.items():
+            end = at + sum(item.target.size for item in items)
+            late[peer] = cut_up(keys[at:end], size)
+            at = end
+        sorting = []
+
+        def put_in_order(block: np.ndarray, arrays: Sequence[np.ndarray] = ()) -> None:
+            if arrays:
+                np.concatenate(arrays, out=block)
+            block.sort()
+
+        def some(turn: int) -> None:
+            for block, arrays in own[turn :: self.threads]:
+                self._at_work(put_in_order, block, arrays)
+
+        def complete(block: np.ndarray) -> None:
+            sorting.append(threads.submit(self._at_work, put_in_order, block))
+
+        filled = {peer: Filling(blocks, complete) for peer, blocks in late.items()}
+        coming = receiving.submit(
+            self.fetcher.receive, wanted, lambda peer, count: filled[peer].add(count)
+        )
+        list(threads.map(some, range(self.threads)))
+        self.received += coming.result()
+        for each in sorting:
+            each.result()
+        self._worked("sort", "hand over", began)
+        # samples and counts are those of one run at least
+        blocks = [block for block, _ in own] + [block for each in late.values() for block in each]
+        return [BlockedRun(blocks or [keys])]
+
+    def _with_positions(
+        self,
+        threads: ThreadPoolExecutor,
+        receiving: ThreadPoolExecutor,
+        pieces: Sequence[Piece],
+        keys: np.ndarray,
+        local: int,
+    ) -> list[Run]:
+        """Return runs in order: of the pieces that are here, then of those that come."""
+        wanted = self._wanted(pieces, keys, keys.size or 1)
+        coming = receiving.submit(self.fetcher.receive, wanted)
+
+        def copied() -> list[np.ndarray]:
+            at = 0
+            for piece in self._here(pieces):
+                keys[at : at + piece.size] = piece
+                at += piece.size
+            return slices(keys[:local], self.threads)
+
+        unsorted = self._timed("sort", copied)
+        late = slices(keys[local:], self.threads)
+        self.positions = self._positions(pieces, [*unsorted, *late])
+
+        def put_in_order(some: Sequence[np.ndarray], positions: Sequence[np.ndarray]) -> None:
+            list(threads.map(sort_with_positions, some, positions))
+
+        first = len(unsorted)
+        self._timed("sort", partial(put_in_order, unsorted, self.positions[:first]))
+        self.received += self._timed("hand over", coming.result)
+        self._timed("sort", partial(put_in_order, late, self.positions[first:]))
+        return [*map(Run, [*unsorted, *late])]
+
+    def _here(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        """Return the pieces of chunks that are here; they are the first ones."""
+        own = self.side.worker.address
+        here = [piece for piece in pieces if piece.owner == own]
         chunks = self._chunks([self.spec.key(piece.chunk) for piece in here])
-        at = 0
+        found = []
         for piece in here:
             chunk = chunks[self.spec.key(piece.chunk)]
             checked = checked_chunk(piece.chunk, chunk, (self.spec.sizes[piece.chunk],))
             check_dtype(chunk.dtype, self.spec.dtype)
-            keys[at : at + piece.size] = checked[piece.low : piece.high]
-            at += piece.size
-        return slices(keys, self.threads)
+            found.append(checked[piece.low : piece.high])
+        return found
+
+    def _wanted(
+        self, pieces: Sequence[Piece], keys: np.ndarray, most: int
+    ) -> dict[str, list[Wanted]]:
+        """Return what is to come from other workers, no more than so many keys at once."""
+        wanted: dict[str, list[Wanted]] = {}
+        at = 0
+        for piece in pieces:
+            for low in range(piece.low, piece.high, most):
+                high = min(low + most, piece.high)
+                target = keys[at : at + high - low]
+                at += high - low
+                if piece.owner != self.side.worker.address:
+                    shape = (self.spec.sizes[piece.chunk],)
+                    item = Wanted(self.spec.key(piece.chunk), low, high, shape, target)
+                    wanted.setdefault(piece.owner, []).append(item)
+        return wanted
 
     def _runs_of_rows(self, what: payload.Payload, pieces: Sequence[Piece]) -> list[Run]:
         """Return runs of the rows of whole chunks, all of which are here.
@@ -215,17 +303,6 @@ class _Share:
         if not self.columns:
             return {}
         return named(self.columns[run])
-
-    def _made(
-        self, threads: ThreadPoolExecutor, unsorted: Sequence[np.ndarray], first: int
-    ) -> list[Run]:
-        """Put keys in order as far as need be, in place; `first` is the first one's number."""
-        if self.spec.index:
-            list(threads.map(sort_with_positions, unsorted, self.positions[first:]))
-            return [*map(Run, unsorted)]
-        turn, _ = self.order["turn"]
-        draws = [np.random.default_rng([turn, first + n]) for n in range(len(unsorted))]
-        return list(threads.map(parted, unsorted, repeat(self.order["ends"]), draws))
 
     def _positions(self, pieces: Sequence[Piece], runs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return where in the whole array the keys of each run are, before they are sorted."""
@@ -283,9 +360,12 @@ class _Share:
     # ---- the exchange
 
     def _part(
-        self, part: int, runs: Sequence[Run], pieces: Sequence[Sequence[Any]]
-    ) -> Callable[[], Sorted]:
-        """Receive one part; return what is to be done with it."""
+        self,
+        threads: ThreadPoolExecutor,
+        runs: Sequence[Run],
+        pieces: Sequence[Sequence[Any]],
+    ) -> Future[Sorted]:
+        """Receive one part; return it as it will be once it is in order."""
         size = sum(high - low for *_, low, high, _ in pieces)
         what = self.spec.payload
         if what is not None:
@@ -293,11 +373,11 @@ class _Share:
             sizes = [(*of[peer][number], high - low) for peer, number, low, high, _ in pieces]
             rows = payload.Part(what, self.spec.dtype, size)
             self._take(runs, pieces, rows.keys, named(rows.columns))
-            return partial(self._in_order, rows, sizes)
+            return threads.submit(self._at_work, self._in_order, rows, sizes)
         keys = np.empty(size, self.spec.dtype)
         along = {"positions": np.empty(size, INDEX)} if self.spec.index else {}
         self._take(runs, pieces, keys, along)
-        return partial(self._merged, keys, along.get("positions"))
+        return threads.submit(self._at_work, self._merged, keys, along.get("positions"))
 
     def _merged(self, keys: np.ndarray, positions: np.ndarray | None) -> Sorted:
         """Return a part of the result."""
@@ -320,10 +400,6 @@ class _Share:
             self.form.untie(part, rows.keys.size)
         return Sorted(part, ends)
 
-    def _keep(self, merging: Sequence[tuple[int, Future[Sorted]]]) -> None:
-        for part, made in merging:
-            self.space.parts[part] = made.result()
-
     def _take(
         self,
         runs: Sequence[Run],
@@ -335,20 +411,19 @@ class _Share:
         own = self.side.worker.address
         targets = {"keys": keys, **along}
         wanted: dict[str, list[Wanted]] = {}
-        local, at = [], 0
+        at = 0
         for peer, number, low, high, length in pieces:
             here = slice(at, at + high - low)
             at = here.stop
             if peer == own:
-                mine = {"keys": runs[number].keys, **self._along(number)}
-                local += [(target[here], mine[what][low:high]) for what, target in targets.items()]
+                runs[number].fill(low, high, keys[here])
+                for what, mine in self._along(number).items():
+                    targets[what][here] = mine[low:high]
                 continue
             for what, target in targets.items():
                 key = run_key(self.attempt, number, what)
                 item = Wanted(key, low, high, (1, length), target[here])
                 wanted.setdefault(peer, []).append(item)
-        for target, piece in local:
-            target[...] = piece
         self.received += self.fetcher.receive(wanted)
 
     # ---- the coordinator
@@ -369,6 +444,23 @@ class _Share:
         }
         worker.loop.add_callback(worker.batched_send, message)
 
+    def _at_work(self, work: Callable[..., T], *args: Any) -> T:
+        """Do something in a thread; how long it takes counts for `_worked`."""
+        if self.space.cancelled.is_set():
+            raise RunCancelledError("this sort is not wanted any more")
+        began = time.perf_counter()
+        try:
+            return work(*args)
+        finally:
+            self.busy.append(time.perf_counter() - began)
+
+    def _worked(self, working: str, waiting: str, began: float) -> None:
+        """Note what of a step was work of the threads, and what was not."""
+        seconds = sum(self.busy) / max(1, min(self.threads, len(self.busy)))
+        self.seconds[working] = seconds
+        self.seconds[waiting] = max(0.0, time.perf_counter() - began - seconds)
+        self.busy.clear()
+
     def _timed(self, phase: str, work: Any) -> Any:
         began = time.perf_counter()
         try:
@@ -384,7 +476,7 @@ def _counts(
     """Return, packed, how many keys of each run are below each candidate, and how many through."""
 
     def counted(run: Run) -> tuple[bytes, bytes]:
-        below, through = (run.searchsorted(tried, side) for side in SIDES)
+        below, through = run.counted(tried)
         return below.astype(np.int64).tobytes(), through.astype(np.int64).tobytes()
 
     return [[*side] for side in zip(*threads.map(counted, runs), strict=True)]

@@ -125,14 +125,22 @@ class Speeds:
         Returns
         -------
         dict
-            The same shares where they are by what earlier runs took, or the step was short.
+            The same shares where they are by what earlier runs took, or the step was short for
+            those with most of the units.
         """
         units = sum(shares.values())
-        told = all(done and seconds >= LEAST_SECONDS for done, seconds in taken.values())
-        if not self.told or self.learned or not told or sum(bounds.values()) < units:
+        told = {
+            address: done / seconds
+            for address, (done, seconds) in taken.items()
+            if done and seconds >= LEAST_SECONDS
+        }
+        of_told = sum(shares[address] for address in told)
+        if not self.told or self.learned or 2 * of_told < units or sum(bounds.values()) < units:
             return dict(shares)
+        # of the others, which had little to do, only the kernel tells
+        rate = sum(told.values()) / of_told
         models: dict[str, Model] = {
-            address: ConstantModel(done / seconds) for address, (done, seconds) in taken.items()
+            address: ConstantModel(told.get(address, rate * shares[address])) for address in taken
         }
         return await self._shared_out(units, models, bounds)
 

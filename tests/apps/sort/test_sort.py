@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.sort import arrays, attempt, parted, run, share, shares, sorting
+from fpmdask.apps.sort import arrays, attempt, blocks, run, share, shares, sorting
 from fpmdask.apps.sort.attempt import Attempt
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.coordinator import chunks
@@ -93,12 +93,10 @@ async def test_many_negative_zeros_stay_as_many(c, s, *workers, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("distinct", [0.0, 0.9])
 @cluster()
-async def test_runs_that_are_in_order_only_near_the_cuts(c, s, *workers, distinct, monkeypatch):
-    monkeypatch.setattr(parted, "FEWEST_KEYS", 64)
-    monkeypatch.setattr(parted, "SAMPLE", 1 << 10)
-    monkeypatch.setattr(parted, "DISTINCT", distinct)
+async def test_runs_that_are_in_order_only_within_blocks(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_NBYTES", 1 << 12)
+    monkeypatch.setattr(blocks, "SAMPLE", 1 << 10)
     balancer = await fpmdask.Balancer(c)
     count = 120_000
     more = {

@@ -1,10 +1,10 @@
 """Who sorts what, and where sorted runs are cut: exact for any keys."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.dealing import SURPLUS, dealt
+from fpmdask.apps.dealing import SURPLUS, dealt, loads
 from fpmdask.apps.sort.kernel import KINDS, LocalSort, fill
 from fpmdask.apps.sort.order import stable_order
 from fpmdask.apps.sort.plan import exchange
@@ -77,6 +77,35 @@ def test_balanced_holders_hand_nothing_over():
         "b": [1],
         "c": [2],
     }
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 9)), min_size=1, max_size=7),
+    st.floats(0, 0.9),
+    st.floats(0, 3),
+)
+def test_loads_finish_together(workers, moving, room):
+    """But for those with nothing left to give, and those whose memory is full."""
+    assume(any(weight for _, weight in workers))
+    held = {str(n): have for n, (have, _) in enumerate(workers)}
+    total, weights = sum(held.values()), sum(weight for _, weight in workers)
+    shares = {str(n): total * weight // weights for n, (_, weight) in enumerate(workers) if weight}
+    shares[min(shares)] += total - sum(shares.values())
+    most = {worker: room * share for worker, share in shares.items()}
+    found = loads(held, shares, moving, most)
+    assert sum(found.values()) == total
+    assert all(units >= 0 for units in found.values())
+    finished = {}
+    for worker, units in found.items():
+        share, have = shares[worker], held[worker]
+        assert units <= max(share, most[worker]) + len(workers)
+        if len(workers) < units < max(share, most[worker]) - len(workers):
+            finished[worker] = (units + moving * abs(units - have)) / max(1, share)
+            tolerance = 3 * len(workers) / max(1, share)
+            assert all(
+                abs(finished[worker] - other) <= tolerance + 3 * len(workers) / max(1, shares[peer])
+                for peer, other in finished.items()
+            )
 
 
 def cut_by_plan(runs, ranks, samples):
