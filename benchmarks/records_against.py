@@ -215,10 +215,13 @@ def main() -> None:
         written = write_records(folder / "in", [records])
         (path,) = written.paths
         out = folder / "out"
-        by_us(made, path, out, True)
-        if not (result := verify(str(out), records=records, checksum=written.checksum)).ok:
-            raise AssertionError(result.problems)
 
+        def check_ours() -> None:
+            if not (result := verify(str(out), records=records, checksum=written.checksum)).ok:
+                raise AssertionError(result.problems)
+
+        by_us(made, path, out, True)
+        check_ours()
         expected = keys_of(path)
         expected.sort()
 
@@ -228,10 +231,10 @@ def main() -> None:
 
         for repeat in range(options.repeats):
             note("ours", by_us(made, path, out, False))
-            if not (result := verify(str(out), records=records, checksum=written.checksum)).ok:
-                raise AssertionError(result.problems)
+            check_ours()
             turns["ours"][-1]["floor"] = floor(made, path, folder, turns["ours"][-1])
             note("ours, checksums", by_us(made, path, out, True))
+            check_ours()
             if "dask" in options.peers and repeat < options.dask_repeats:
                 for method in ("tasks", "p2p"):
                     note(f"dask {method}", by_dask(made, [path], records, out, method))

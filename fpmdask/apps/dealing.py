@@ -48,9 +48,9 @@ def loads(
     Returns
     -------
     dict of str to int
-        At the time T at which all finish, a worker with the share s
-        that holds h units has done (s T - moving h) / (1 - moving) of them, at least none, or if it
-        has received some (s T + moving h) / (1 + moving), as far as it has room. O(workers).
+        As many in all. At the time T at which all finish, a worker with the share s that held h
+        units has done (s T - moving h) / (1 - moving) of them, at least none, or where it has
+        received some (s T + moving h) / (1 + moving), as far as it has room. O(workers).
 
     Examples
     --------
@@ -59,7 +59,6 @@ def loads(
     >>> loads({"a": 60, "b": 60}, {"a": 90, "b": 30}, 0.25, {"a": 120, "b": 120})
     {'a': 94, 'b': 26}
     """
-
     bounds = {worker: max(share, most[worker]) for worker, share in shares.items()}
 
     def at(times: float) -> dict[str, float]:

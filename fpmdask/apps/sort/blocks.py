@@ -16,14 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from fpmdask.apps.sort.splitters import cuts, place_of, sampled
-from fpmdask.coordinator.channel import Scattered
 
 # A block: it and what is copied into it stay in the second cache of one core.
 BLOCK_NBYTES = 1 << 20
 # With more parts they are as much larger: counting in each block what is before their ends is to
 # stay little beside sorting it.
 FEW_PARTS = 32
-# Keys of all blocks together that stand for a run.
+# Keys of all blocks together that stand for a run, if they are not longer than two blocks.
 SAMPLE = 1 << 16
 
 
@@ -54,7 +53,7 @@ class Run:
         self.size, self.nbytes = keys.size, keys.nbytes
 
     def counted(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return how many keys are less than each of some sorted values, and how many not greater.
+        """Return how many keys are less than each of some values, and how many not greater.
 
         O(values log keys).
         """
@@ -63,11 +62,6 @@ class Run:
     def between(self, low: int, high: int) -> np.ndarray:
         """Return the keys from one place to another, in order; both are ends or were counted."""
         return self.keys[low:high]
-
-    @property
-    def offered(self) -> np.ndarray | BlockedRun:
-        """What other workers are given pieces of."""
-        return self.keys.reshape(1, -1)
 
     def fill(self, low: int, high: int, target: np.ndarray) -> None:
         """Copy the keys from one place to another, in any order."""
@@ -101,7 +95,8 @@ class BlockedRun(Run):
         self.size, self.nbytes = sum(b.size for b in blocks), sum(b.nbytes for b in blocks)
         self.sample = self.blocks[0]
         if len(blocks) > 1:
-            share = SAMPLE / max(1, self.size)
+            most = min(SAMPLE, max(1, 2 * BLOCK_NBYTES // blocks[0].itemsize))
+            share = most / max(1, self.size)
             self.sample = np.concatenate(
                 [
                     sampled(block, math.ceil(share * block.size), place_of(n, len(blocks), 0, 1))
@@ -115,9 +110,10 @@ class BlockedRun(Run):
             self.noise = each * math.sqrt(len(blocks) / 12)
         none = np.empty((len(self.blocks), 0), np.int64)
         self._values, self._below, self._through = self.sample[:0], none, none
+        self._all_through = none.sum(0)
 
     def counted(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return how many keys are less than each of some sorted values, and how many not greater.
+        """Return how many keys are less than each of some values, and how many not greater.
 
         O(blocks · values log keys).
         """
@@ -130,34 +126,33 @@ class BlockedRun(Run):
         self._values = known[order]
         self._below = np.hstack([self._below, below])[:, order]
         self._through = np.hstack([self._through, through])[:, order]
+        self._all_through = self._through.sum(0)
         return below.sum(0), through.sum(0)
 
     def between(self, low: int, high: int) -> np.ndarray:
         """Return the keys from one place to another, in order; both are ends or were counted."""
-        return np.sort(np.asarray(self.piece(low, high))[0])
+        return np.sort(np.concatenate(self.slices(low, high), dtype=self.sample.dtype))
 
-    @property
-    def offered(self) -> np.ndarray | BlockedRun:
-        """What other workers are given pieces of."""
-        return self
-
-    def piece(self, low: int, high: int) -> Scattered:
-        """Return the keys from one place to another, in any order, without a copy."""
+    def slices(self, low: int, high: int) -> list[np.ndarray]:
+        """Return views of the keys from one place to another, in the order of the blocks."""
         places = zip(self.blocks, *self._cut([low, high]).T.tolist(), strict=True)
-        return Scattered([block[start:end] for block, start, end in places], self.sample.dtype)
+        return [block[start:end] for block, start, end in places]
 
     def fill(self, low: int, high: int, target: np.ndarray) -> None:
         """Copy the keys from one place to another, in any order."""
-        np.concatenate(self.piece(low, high).parts, out=target)
+        np.concatenate(self.slices(low, high), out=target)
 
     def _cut(self, places: Sequence[int]) -> np.ndarray:
         """Return where each block is cut, blocks × places."""
-        found = np.empty((len(self.blocks), len(places)), np.int64)
+        found = np.zeros((len(self.blocks), len(places)), np.int64)
         for column, place in enumerate(places):
             if place in (0, self.size):
                 found[:, column] = [block.size if place else 0 for block in self.blocks]
-            else:
-                found[:, [column]] = cuts(self._below, self._through, [place])
+            elif self._values.size:
+                # the first value whose equals reach so far, and the one before it
+                at = int(np.searchsorted(self._all_through, place))
+                near = slice(max(0, at - 1), at + 1)
+                found[:, [column]] = cuts(self._below[:, near], self._through[:, near], [place])
         if found.sum(0).tolist() != list(places):
             raise ValueError(f"places {places} of a run of {self.size} keys were not counted")
         return found

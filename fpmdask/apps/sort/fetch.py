@@ -88,6 +88,7 @@ class Fetcher:
         self.side, self.run, self.addresses = side, run, channels
         self._open = ExitStack()
         self._channels: dict[str, Channel] = {}
+        self._by_message = threading.Lock()  # an answer is in memory beside its targets
 
     def __enter__(self) -> Self:
         return self
@@ -121,23 +122,32 @@ class Fetcher:
         PartitionError
             If a chunk is not what its array says.
         """
-
-        failed = threading.Event()
+        failures: list[BaseException] = []
 
         def of(peer: str) -> int:
-            if failed.is_set():
+            if failures:
                 return 0
             items = wanted[peer]
             try:
                 return self._received(peer, self._asked(peer, items), items, partial(arrived, peer))
-            except BaseException:
-                failed.set()
-                raise
+            except BaseException as error:
+                failures.append(error)
+                for channel in list(self._channels.values()):
+                    channel.shut()  # nobody waits for what others send
+                return 0
 
         if not wanted:
             return 0
         with ThreadPoolExecutor(min(AT_ONCE, len(wanted)), "fpmdask-receive") as threads:
-            return sum(threads.map(of, wanted))
+            received = sum(threads.map(of, wanted))
+        if failures:
+            first = failures[0]
+            failures.clear()
+            try:
+                raise first
+            finally:
+                del first  # it holds this frame
+        return received
 
     def _asked(self, peer: str, items: Sequence[Wanted]) -> Channel | None:
         address = self.addresses.get(peer)
@@ -165,15 +175,8 @@ class Fetcher:
         arrived: Callable[[int], None],
     ) -> int:
         if channel is None:
-            asking = self.side.ask(peer, PEER_SECONDS, self.run, [item.request for item in items])
-            loop: Any = self.side.worker.loop
-            answer = asyncio.run_coroutine_threadsafe(asking, loop.asyncio_loop).result()
-            pieces = _checked(peer, answer)["pieces"]
-            for item, piece in zip(items, pieces, strict=True):
-                check_dtype(piece.dtype, item.target.dtype)
-                item.target[...] = piece[0]
-                arrived(item.target.size)
-            return sum(piece.nbytes for piece in pieces)
+            with self._by_message:
+                return self._received_by_message(peer, items, arrived)
         nbytes = 0
         try:
             kinds = _checked(peer, channel.answer())["dtypes"]
@@ -189,6 +192,19 @@ class Fetcher:
         except OSError as error:
             raise PeersMissing(peer) from error
         return nbytes
+
+    def _received_by_message(
+        self, peer: str, items: Sequence[Wanted], arrived: Callable[[int], None]
+    ) -> int:
+        asking = self.side.ask(peer, PEER_SECONDS, self.run, [item.request for item in items])
+        loop: Any = self.side.worker.loop
+        answer = asyncio.run_coroutine_threadsafe(asking, loop.asyncio_loop).result()
+        pieces = _checked(peer, answer)["pieces"]
+        for item, piece in zip(items, pieces, strict=True):
+            check_dtype(piece.dtype, item.target.dtype)
+            item.target[...] = piece[0]
+            arrived(item.target.size)
+        return sum(piece.nbytes for piece in pieces)
 
 
 def check_dtype(found: np.dtype[Any], declared: np.dtype[Any]) -> None:

@@ -21,6 +21,7 @@ from fpmdask.apps.sort.kernel import slices
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.apps.sort.splitters import place_of, sampled
+from fpmdask.coordinator.channel import Scattered
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
 from fpmdask.errors import PartitionError, RunCancelledError
@@ -37,6 +38,17 @@ class Sorted:
     def chunk(self, bounds: Sequence[int]) -> np.ndarray:
         """Return them; they are one chunk."""
         return self.keys
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A run in blocks, as it is offered to other workers."""
+
+    run: BlockedRun
+
+    def piece(self, low: int, high: int) -> Scattered:
+        """Return keys between places where the run is cut, without a copy."""
+        return Scattered(self.run.slices(low, high), self.run.sample.dtype)
 
 
 def sort_share(order: Mapping[str, Any]) -> None:
@@ -94,7 +106,8 @@ class _Share:
         self._forget_earlier()
         runs = self._runs()
         for number, run in enumerate(runs):
-            self.space.offered[run_key(self.attempt, number)] = run.offered
+            offered = Blocks(run) if isinstance(run, BlockedRun) else run.keys.reshape(1, -1)
+            self.space.offered[run_key(self.attempt, number)] = offered
             for what, along in self._along(number).items():
                 self.space.offered[run_key(self.attempt, number, what)] = along.reshape(1, -1)
         samples = self._timed("sample", partial(self._sampled, runs))
@@ -157,7 +170,7 @@ class _Share:
     ) -> list[Run]:
         """Return one run: its blocks are sorted while they are in the cache.
 
-        Those that come from others are as soon as they are here.
+        Those that come from others are once they are here, and a thread is through with its own.
         """
         began = time.perf_counter()
         size = block_size(keys.itemsize, self.order["parts"])

@@ -10,7 +10,7 @@ from uuid import uuid4
 import numpy as np
 from distributed.utils import offload
 
-from fpmdask.apps.dealing import Piece, dealt, loads
+from fpmdask.apps.dealing import SURPLUS, Piece, dealt, loads
 from fpmdask.apps.sort.attempt import Attempt, LostWorker
 from fpmdask.apps.sort.payload import Payload, run_edges, tied
 from fpmdask.apps.sort.plan import SortSpec, check_fits, exchange, recipe
@@ -129,11 +129,13 @@ class Sorting(Attempt):
         held = dict.fromkeys(shares, 0)
         for size, holders in zip(self.spec.sizes, places, strict=True):
             here = [worker for worker in holders if worker in shares]
-            if not here:
+            if here:
+                held[here[0]] += size
+            elif size:
                 return shares
-            held[here[0]] += size
+        # who holds little more than it is to have keeps it
         room = {
-            worker: free_nbytes(self.context, worker) / self.spec.nbytes_per_key - share
+            worker: (free_nbytes(self.context, worker) / self.spec.nbytes_per_key - share) / SURPLUS
             for worker, share in shares.items()
         }
         return loads(held, shares, MOVING, room)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fpmdask.apps.sort import blocks as module
 from fpmdask.apps.sort.blocks import BlockedRun, Run, block_size, cut_up, fillings
+from fpmdask.apps.sort.share import Blocks
 
 RANDOM = np.random.default_rng(0)
 COUNT = 20_000
@@ -60,7 +61,7 @@ def test_it_answers_as_one_that_is_in_order(name, size):
         target = np.empty(high - low, keys.dtype)
         run.fill(low, high, target)
         np.testing.assert_array_equal(np.sort(target), expected)
-        piece = run.piece(low, high)
+        piece = Blocks(run).piece(low, high)
         row = np.asarray(piece)
         assert (row.shape, row.dtype, row.nbytes) == ((1, high - low), keys.dtype, piece.nbytes)
         np.testing.assert_array_equal(np.sort(row[0]), expected)
@@ -92,7 +93,7 @@ def test_places_that_were_not_counted_are_refused():
     run = blocked(KEYS["uniform"], 777)
     run.counted(np.array([0.5]))
     with pytest.raises(ValueError, match="were not counted"):
-        run.piece(0, 17)
+        run.slices(0, 17)
 
 
 @pytest.mark.parametrize("name", ["uniform", "ordered", "reversed"])

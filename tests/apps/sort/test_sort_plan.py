@@ -108,6 +108,24 @@ def test_loads_finish_together(workers, moving, room):
             )
 
 
+@given(clusters(), st.floats(0, 0.9), st.lists(st.floats(2.1, 4), min_size=6, max_size=6))
+def test_who_has_room_for_twice_its_share_is_not_given_more_than_fits(cluster, moving, rooms):
+    sizes, places, shares = cluster
+    shares = {worker: share for worker, share in shares.items() if share}
+    assume(shares)
+    room = {worker: rooms[n] * share for n, (worker, share) in enumerate(shares.items())}
+    held = dict.fromkeys(shares, 0)
+    for size, holders in zip(sizes, places, strict=True):
+        here = [worker for worker in holders if worker in shares]
+        assume(here or not size)
+        if here:
+            held[here[0]] += size
+    most = {worker: (room[worker] - share) / SURPLUS for worker, share in shares.items()}
+    for worker, own in dealt(sizes, places, loads(held, shares, moving, most)).items():
+        units = sum(piece.size for piece in own)
+        assert units + shares[worker] <= room[worker] + len(shares)
+
+
 def cut_by_plan(runs, ranks, samples):
     tried = candidates([sampled(run, samples) for run in runs], [run.size for run in runs], ranks)
     sides = [[np.searchsorted(run, tried, side) for run in runs] for side in ("left", "right")]
