@@ -57,6 +57,8 @@ def sort_share(order: Mapping[str, Any]) -> None:
 
 
 T = TypeVar("T")
+# What sorts, as many threads as the worker has, and what waits for others meanwhile.
+Pools = tuple[ThreadPoolExecutor, ThreadPoolExecutor]
 
 RUN = "fpmdask-run"
 # Keys that are reversed at once.
@@ -149,25 +151,16 @@ class _Share:
             of_rows = partial(self._runs_of_rows, self.spec.payload, pieces)
             made: list[Run] = self._timed("sort", of_rows)
             return made
-        local = sum(piece.size for piece in pieces if piece.owner == self.side.worker.address)
         total = sum(piece.size for piece in pieces)
         keys: np.ndarray = self.scratch.take("sort.keys", total, self.spec.dtype)
+        made_of = self._with_positions if self.spec.index else self._in_blocks
         with (
             ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads,
             ThreadPoolExecutor(1, "fpmdask-receive") as receiving,
         ):
-            if self.spec.index:
-                return self._with_positions(threads, receiving, pieces, keys, local)
-            return self._in_blocks(threads, receiving, pieces, keys, local)
+            return made_of((threads, receiving), pieces, keys)
 
-    def _in_blocks(
-        self,
-        threads: ThreadPoolExecutor,
-        receiving: ThreadPoolExecutor,
-        pieces: Sequence[Piece],
-        keys: np.ndarray,
-        local: int,
-    ) -> list[Run]:
+    def _in_blocks(self, pools: Pools, pieces: Sequence[Piece], keys: np.ndarray) -> list[Run]:
         """Return one run: its blocks are sorted while they are in the cache.
 
         Those that come from others are once they are here, and a thread is through with its own.
@@ -175,9 +168,11 @@ class _Share:
         began = time.perf_counter()
         size = block_size(keys.itemsize, self.order["parts"])
         wanted = self._wanted(pieces, keys, size)
-        own = [*fillings(self._here(pieces), cut_up(keys[:local], size))]
+        threads, receiving = pools
+        here = self._here(pieces)
+        at = sum(piece.size for piece in here)
+        own = [*fillings(here, cut_up(keys[:at], size))]
         late: dict[str, list[np.ndarray]] = {}
-        at = local
         for peer, items in wanted.items():
             end = at + sum(item.target.size for item in items)
             late[peer] = cut_up(keys[at:end], size)
@@ -209,27 +204,21 @@ class _Share:
         blocks = [block for block, _ in own] + [block for each in late.values() for block in each]
         return [BlockedRun(blocks or [keys])]
 
-    def _with_positions(
-        self,
-        threads: ThreadPoolExecutor,
-        receiving: ThreadPoolExecutor,
-        pieces: Sequence[Piece],
-        keys: np.ndarray,
-        local: int,
-    ) -> list[Run]:
+    def _with_positions(self, pools: Pools, pieces: Sequence[Piece], keys: np.ndarray) -> list[Run]:
         """Return runs in order: of the pieces that are here, then of those that come."""
+        threads, receiving = pools
         wanted = self._wanted(pieces, keys, keys.size or 1)
         coming = receiving.submit(self.fetcher.receive, wanted)
 
-        def copied() -> list[np.ndarray]:
+        def copied() -> int:
             at = 0
             for piece in self._here(pieces):
                 keys[at : at + piece.size] = piece
                 at += piece.size
-            return slices(keys[:local], self.threads)
+            return at
 
-        unsorted = self._timed("sort", copied)
-        late = slices(keys[local:], self.threads)
+        local = self._timed("sort", copied)
+        unsorted, late = (slices(some, self.threads) for some in (keys[:local], keys[local:]))
         self.positions = self._positions(pieces, [*unsorted, *late])
 
         def put_in_order(some: Sequence[np.ndarray], positions: Sequence[np.ndarray]) -> None:
