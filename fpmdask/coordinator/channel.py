@@ -47,9 +47,9 @@ _LENGTH = struct.Struct("!I")
 
 @dataclass(frozen=True)
 class Scattered:
-    """One row that lies in several one-dimensional arrays; NumPy puts it together."""
+    """One row whose bytes lie in several places; NumPy puts it together."""
 
-    parts: Sequence[np.ndarray]
+    parts: Sequence[memoryview]
     dtype: np.dtype[Any]
 
     @property
@@ -58,10 +58,7 @@ class Scattered:
         return sum(part.nbytes for part in self.parts)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        row = np.empty((1, sum(part.size for part in self.parts)), self.dtype)
-        if self.parts:
-            np.concatenate(self.parts, out=row[0])
-        return row
+        return np.frombuffer(b"".join(self.parts), self.dtype).reshape(1, -1)
 
 
 Cut = Callable[[str, Sequence[Any]], tuple[Mapping[str, Any], Iterable[np.ndarray | Scattered]]]
@@ -290,7 +287,7 @@ def _receive_message(connection: socket.socket) -> dict[str, Any]:
 def _rows(array: np.ndarray | Scattered) -> list[memoryview]:
     """Return the memory of an array as bytes, one view per row where these are apart."""
     if isinstance(array, Scattered):
-        return [view for part in array.parts for view in _rows(part)]
+        return list(array.parts)
     if not array.size:
         return []
     raw: Any = array.view(np.uint8)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +94,7 @@ class BlockedRun(Run):
     def __init__(self, blocks: Sequence[np.ndarray]) -> None:
         self.blocks = list(blocks)
         self.size, self.nbytes = sum(b.size for b in blocks), sum(b.nbytes for b in blocks)
+        self._raw = [bytes_of(block) for block in blocks]
         self.sample = self.blocks[0]
         if len(blocks) > 1:
             most = min(SAMPLE, max(1, 2 * BLOCK_NBYTES // blocks[0].itemsize))
@@ -117,10 +119,13 @@ class BlockedRun(Run):
 
         O(blocks · values log keys).
         """
-        below, through = (
-            np.array([np.searchsorted(block, values, side) for block in self.blocks], np.int64)
-            for side in ("left", "right")
-        )
+        below = np.array([np.searchsorted(block, values) for block in self.blocks], np.int64)
+        through = below.copy()
+        for block, begin, end in zip(self.blocks, below, through, strict=True):
+            # few values are in a block; NaNs are not less than each other
+            equal = np.flatnonzero(begin < block.size)
+            equal = equal[~(values[equal] < block[begin[equal]])]
+            end[equal] = np.searchsorted(block, values[equal], "right")
         known = np.concatenate([self._values, values])
         order = np.argsort(known, kind="stable")
         self._values = known[order]
@@ -137,6 +142,12 @@ class BlockedRun(Run):
         """Return views of the keys from one place to another, in the order of the blocks."""
         places = zip(self.blocks, *self._cut([low, high]).T.tolist(), strict=True)
         return [block[start:end] for block, start, end in places]
+
+    def raw(self, low: int, high: int) -> list[memoryview]:
+        """Return the bytes of `slices`; none is empty."""
+        size = self.sample.itemsize
+        places = zip(self._raw, *(self._cut([low, high]) * size).T.tolist(), strict=True)
+        return [view[start:end] for view, start, end in places if start < end]
 
     def fill(self, low: int, high: int, target: np.ndarray) -> None:
         """Copy the keys from one place to another, in any order."""
@@ -156,6 +167,18 @@ class BlockedRun(Run):
         if found.sum(0).tolist() != list(places):
             raise ValueError(f"places {places} of a run of {self.size} keys were not counted")
         return found
+
+
+def bytes_of(keys: np.ndarray) -> memoryview:
+    """Return the memory of contiguous keys as bytes.
+
+    Examples
+    --------
+    >>> bytes_of(np.array([1, 2], "i2")).nbytes, bytes_of(np.empty(0, "M8[s]")).nbytes
+    (4, 0)
+    """
+    raw: Any = keys.view(np.uint8)
+    return memoryview(raw)
 
 
 def block_size(itemsize: int, parts: int) -> int:

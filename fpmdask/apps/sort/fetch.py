@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -49,36 +49,54 @@ class Wanted:
 
 
 class Filling:
-    """Tells which blocks are complete of those that one peer fills, one after the other.
+    """Tells which targets are complete of those that keys of several peers come into.
 
     Parameters
     ----------
-    blocks : sequence of ndarray
-        None empty.
+    coming : mapping of str to sequence of (int, int)
+        Peer -> the targets that its keys come into, one after the other, and how many into each.
     complete : callable
-        Called with each that is.
+        Called with each that is, in the thread that hears of its last keys.
 
     Examples
     --------
-    >>> filling = Filling([np.zeros(3), np.zeros(2)], print)
-    >>> filling.add(2)
-    >>> filling.add(3)
-    [0. 0. 0.]
-    [0. 0.]
+    >>> filling = Filling({"a": [(0, 3), (1, 1)], "b": [(1, 1)]}, print)
+    >>> filling.add("b", 1)
+    >>> filling.add("a", 2)
+    >>> filling.add("a", 2)
+    0
+    1
     """
 
     def __init__(
-        self, blocks: Sequence[np.ndarray], complete: Callable[[np.ndarray], None]
+        self,
+        coming: Mapping[str, Sequence[tuple[int, int]]],
+        complete: Callable[[int], None],
     ) -> None:
-        self._left, self._complete, self._there = deque(blocks), complete, 0
+        self._coming = {peer: deque(into) for peer, into in coming.items()}
+        self._complete = complete
+        self._missing: Counter[int] = Counter()
+        for into in coming.values():
+            for target, count in into:
+                self._missing[target] += count
+        self._lock = threading.Lock()
 
-    def add(self, count: int) -> None:
-        """Take note of so many more keys."""
-        self._there += count
-        while self._left and self._left[0].size <= self._there:
-            block = self._left.popleft()
-            self._there -= block.size
-            self._complete(block)
+    def add(self, peer: str, count: int) -> None:
+        """Take note of so many more keys of a peer; from any thread."""
+        into = self._coming[peer]
+        there = []
+        with self._lock:
+            while count:
+                target, wanted = into.popleft()
+                some = min(count, wanted)
+                if some < wanted:
+                    into.appendleft((target, wanted - some))
+                count -= some
+                self._missing[target] -= some
+                if not self._missing[target]:
+                    there.append(target)
+        for target in there:
+            self._complete(target)
 
 
 class Fetcher:

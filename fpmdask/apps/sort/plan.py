@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,10 @@ from fpmdask.errors import PartitionError
 
 # Positions, as `numpy.argsort` has them.
 INDEX = np.dtype(np.int64)
+# A part is put in order bucket by bucket, which takes two thirds of what it takes at once. A bucket
+# has a slice of each block before the exchange: with fewer bytes, or more buckets of all parts,
+# these get so short that counting and sending them takes more than is gained.
+BUCKET_NBYTES, MOST_BUCKETS = 8 << 20, 256
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,13 @@ class SortSpec:
         return 2 * self.nbytes_per_key + order + self.extra
 
     @property
+    def bucket(self) -> int | None:
+        """Keys of a part that are put in order at once; None for all that are in it."""
+        if self.index or self.payload is not None:
+            return None
+        return max(1, BUCKET_NBYTES // self.dtype.itemsize, self.units // MOST_BUCKETS)
+
+    @property
     def keys(self) -> list[tuple[str, int]]:
         """Dask's keys of the chunks, in order."""
         return [self.key(n) for n in range(len(self.sizes))]
@@ -91,38 +103,41 @@ class SortSpec:
 
 
 def exchange(
-    edges: np.ndarray, runs: Sequence[tuple[str, int]], parts: Sequence[tuple[str, int]]
-) -> dict[str, list[tuple[int, list[tuple[str, int, int, int, int]]]]]:
-    """Return worker -> its parts of the result, each with the pieces of runs that it consists of.
+    edges: Sequence[np.ndarray],
+    runs: Sequence[tuple[str, int]],
+    lengths: Sequence[int],
+    parts: Sequence[tuple[str, int]],
+) -> dict[str, list[tuple[int, list[list[tuple[str, int, int, int, int]]]]]]:
+    """Return worker -> its parts of the result, each with its buckets' pieces of runs.
 
     Parameters
     ----------
-    edges : ndarray of int64
-        Runs × (parts + 1): where the runs are cut, from 0 to their lengths.
+    edges : sequence of ndarray of int64
+        For each part, runs × (buckets + 1): where the runs are cut.
     runs : sequence of (str, int)
         Worker and number of each run.
+    lengths : sequence of int
+        Of the runs.
     parts : sequence of (str, int)
         Worker and size of each part of the result, in order.
 
     Returns
     -------
     dict
-        Worker -> (part, pieces), a piece being (worker, number of its run, low, high, length of the
-        run), none empty. Everybody begins with its own runs, so that not all ask the same one
-        first. O(parts · runs).
+        Worker -> (part, buckets), a bucket being a list of pieces (worker, number of its run, low,
+        high, length of the run), none empty. Everybody begins with its own runs, so that not all
+        ask the same one first. O(buckets · runs).
     """
     first = {worker: at for at, (worker, _) in reversed([*enumerate(runs)])}
     found: dict[str, list[Any]] = {worker: [] for worker, _ in parts}
-    lengths = edges[:, -1].tolist()
     for part, (worker, _) in enumerate(parts):
-        lows, highs = edges[:, part].tolist(), edges[:, part + 1].tolist()
         turn = first.get(worker, 0)
-        own = [
-            (*runs[at], lows[at], highs[at], lengths[at])
-            for at in (*range(turn, len(runs)), *range(turn))
-            if lows[at] < highs[at]
+        order = [*range(turn, len(runs)), *range(turn)]
+        buckets = [
+            [(*runs[at], lows[at], highs[at], lengths[at]) for at in order if lows[at] < highs[at]]
+            for lows, highs in pairwise(edges[part].T.tolist())
         ]
-        found[worker].append((part, own))
+        found[worker].append((part, buckets))
     return found
 
 
@@ -155,7 +170,8 @@ def recipe(
         "pieces": [[(p.chunk, p.low, p.high) for p in pieces[w]] for w in workers],
         "runs": [list(sizes[w]) for w in workers],
         "parts": [
-            [(numbers[peer], *piece) for peer, *piece in parts[part]] for part in sorted(parts)
+            [(numbers[peer], *piece) for bucket in parts[part] for peer, *piece in bucket]
+            for part in sorted(parts)
         ],
     }
 

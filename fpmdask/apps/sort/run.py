@@ -144,14 +144,10 @@ def _room(context: RunContext, spec: SortSpec, address: str) -> float:
 
 
 def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
-    """Return (worker, keys, seconds) of the sort's own steps.
-
-    Without the exchange: in it workers wait for each other.
-    """
+    """Return (worker, keys, seconds) from where all begin together to where each is through."""
     addresses = {context.name(address): address for address in context.workers}
     for share in context.report["shares"]:
         phases = share["phases"]
         if share["worker"] in addresses:
-            units = (share["keys_sorted"] + share["units"]) / 2
-            seconds = sum(phases.get(phase, 0.0) for phase in ("sort", "count", "merge"))
-            yield addresses[share["worker"]], units, seconds
+            seconds = sum(phases.get(phase, 0.0) for phase in ("count", "exchange", "merge"))
+            yield addresses[share["worker"]], share["units"], seconds

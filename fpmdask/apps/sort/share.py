@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Blocks:
 
     def piece(self, low: int, high: int) -> Scattered:
         """Return keys between places where the run is cut, without a copy."""
-        return Scattered(self.run.slices(low, high), self.run.sample.dtype)
+        return Scattered(self.run.raw(low, high), self.run.sample.dtype)
 
 
 def sort_share(order: Mapping[str, Any]) -> None:
@@ -63,6 +64,8 @@ Pools = tuple[ThreadPoolExecutor, ThreadPoolExecutor]
 RUN = "fpmdask-run"
 # Keys that are reversed at once.
 REVERSED = 1 << 16
+# What others are being sent comes before putting in order what is here.
+GIVE_WAY_SECONDS = 0.1
 
 
 def run_key(attempt: int, number: int, what: str = "keys") -> tuple[str, int, int, str]:
@@ -172,10 +175,13 @@ class _Share:
         here = self._here(pieces)
         at = sum(piece.size for piece in here)
         own = [*fillings(here, cut_up(keys[:at], size))]
-        late: dict[str, list[np.ndarray]] = {}
+        late: list[np.ndarray] = []
+        coming: dict[str, list[tuple[int, int]]] = {}
         for peer, items in wanted.items():
             end = at + sum(item.target.size for item in items)
-            late[peer] = cut_up(keys[at:end], size)
+            blocks = cut_up(keys[at:end], size)
+            coming[peer] = [(len(late) + n, block.size) for n, block in enumerate(blocks)]
+            late += blocks
             at = end
         sorting = []
 
@@ -188,21 +194,19 @@ class _Share:
             for block, arrays in own[turn :: self.threads]:
                 self._at_work(put_in_order, block, arrays)
 
-        def complete(block: np.ndarray) -> None:
-            sorting.append(threads.submit(self._at_work, put_in_order, block))
+        def complete(block: int) -> None:
+            sorting.append(threads.submit(self._at_work, put_in_order, late[block]))
 
-        filled = {peer: Filling(blocks, complete) for peer, blocks in late.items()}
-        coming = receiving.submit(
-            self.fetcher.receive, wanted, lambda peer, count: filled[peer].add(count)
+        receiving_all = receiving.submit(
+            self.fetcher.receive, wanted, Filling(coming, complete).add
         )
         list(threads.map(some, range(self.threads)))
-        self.received += coming.result()
+        self.received += receiving_all.result()
         for each in sorting:
             each.result()
         self._worked("sort", "hand over", began)
         # samples and counts are those of one run at least
-        blocks = [block for block, _ in own] + [block for each in late.values() for block in each]
-        return [BlockedRun(blocks or [keys])]
+        return [BlockedRun([*(block for block, _ in own), *late] or [keys])]
 
     def _with_positions(self, pools: Pools, pieces: Sequence[Piece], keys: np.ndarray) -> list[Run]:
         """Return runs in order: of the pieces that are here, then of those that come."""
@@ -365,30 +369,77 @@ class _Share:
         self,
         threads: ThreadPoolExecutor,
         runs: Sequence[Run],
-        pieces: Sequence[Sequence[Any]],
+        buckets: Sequence[Sequence[Sequence[Any]]],
     ) -> Future[Sorted]:
         """Receive one part; return it as it will be once it is in order."""
-        size = sum(high - low for *_, low, high, _ in pieces)
         what = self.spec.payload
+        if what is None and not self.spec.index:
+            return self._in_buckets(threads, runs, buckets)
+        (pieces,) = buckets
+        size = sum(high - low for *_, low, high, _ in pieces)
         if what is not None:
             of = self.order["runs"]
             sizes = [(*of[peer][number], high - low) for peer, number, low, high, _ in pieces]
             rows = payload.Part(what, self.spec.dtype, size)
             self._take(runs, pieces, rows.keys, named(rows.columns))
             return threads.submit(self._at_work, self._in_order, rows, sizes)
-        keys = np.empty(size, self.spec.dtype)
-        along = {"positions": np.empty(size, INDEX)} if self.spec.index else {}
-        self._take(runs, pieces, keys, along)
-        return threads.submit(self._at_work, self._merged, keys, along.get("positions"))
+        keys, positions = np.empty(size, self.spec.dtype), np.empty(size, INDEX)
+        self._take(runs, pieces, keys, {"positions": positions})
+        return threads.submit(self._at_work, self._merged, keys, positions)
 
-    def _merged(self, keys: np.ndarray, positions: np.ndarray | None) -> Sorted:
-        """Return a part of the result."""
-        ends = None
-        if positions is None:
-            keys.sort()
-            ends = ends_of(keys)
-        else:
-            keys = merged_positions(keys, positions)
+    def _in_buckets(
+        self,
+        threads: ThreadPoolExecutor,
+        runs: Sequence[Run],
+        buckets: Sequence[Sequence[Sequence[Any]]],
+    ) -> Future[Sorted]:
+        """Receive one part, and put each of its buckets in order as soon as it is there."""
+        sizes = [sum(high - low for *_, low, high, _ in bucket) for bucket in buckets]
+        keys = np.empty(sum(sizes), self.spec.dtype)
+        targets = [keys[low:high] for low, high in pairwise([0, *accumulate(sizes)])]
+        own = []
+        wanted: dict[str, list[Wanted]] = defaultdict(list)
+        coming: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for n, (bucket, target) in enumerate(zip(buckets, targets, strict=True)):
+            mine, others = self._sorted_out(bucket, {"keys": target})
+            own.append(mine)
+            for peer, items in others.items():
+                wanted[peer] += items
+                coming[peer] += [(n, item.target.size) for item in items]
+
+        def put_in_order(n: int) -> None:
+            for number, low, high, here in own[n]:
+                runs[number].fill(low, high, targets[n][here])
+            targets[n].sort()
+
+        def work(n: int) -> None:
+            if self.threads == 1 and self.side.channels is not None:
+                self.side.channels.give_way(GIVE_WAY_SECONDS)
+            self._at_work(put_in_order, n)
+
+        sorting = []
+
+        def complete(n: int) -> None:
+            sorting.append(threads.submit(work, n))
+
+        from_others = {n for into in coming.values() for n, _ in into}
+        for n in set(range(len(buckets))) - from_others:
+            complete(n)
+        self.received += self.fetcher.receive(wanted, Filling(coming, complete).add)
+
+        def part() -> Sorted:
+            for each in sorting:  # they began before
+                each.result()
+            return self._finished(keys, ends_of(keys))
+
+        return threads.submit(part)
+
+    def _merged(self, keys: np.ndarray, positions: np.ndarray) -> Sorted:
+        """Return a part of the result, of positions."""
+        return self._finished(merged_positions(keys, positions), None)
+
+    def _finished(self, keys: np.ndarray, ends: Any) -> Sorted:
+        """Return a part of the result that is in ascending order."""
         if self.spec.descending:
             reverse(keys)
         return Sorted(keys, ends)
@@ -410,23 +461,32 @@ class _Share:
         along: Mapping[str, np.ndarray],
     ) -> None:
         """Fill `keys`, and arrays of what goes with them, with pieces of all workers' runs."""
-        own = self.side.worker.address
         targets = {"keys": keys, **along}
+        own, wanted = self._sorted_out(pieces, targets)
+        for number, low, high, here in own:
+            runs[number].fill(low, high, keys[here])
+            for what, mine in self._along(number).items():
+                targets[what][here] = mine[low:high]
+        self.received += self.fetcher.receive(wanted)
+
+    def _sorted_out(
+        self, pieces: Sequence[Sequence[Any]], targets: Mapping[str, np.ndarray]
+    ) -> tuple[list[tuple[int, int, int, slice]], dict[str, list[Wanted]]]:
+        """Return (run, low, high, place) of pieces that are here, and what is wanted of others."""
+        own = []
         wanted: dict[str, list[Wanted]] = {}
         at = 0
         for peer, number, low, high, length in pieces:
             here = slice(at, at + high - low)
             at = here.stop
-            if peer == own:
-                runs[number].fill(low, high, keys[here])
-                for what, mine in self._along(number).items():
-                    targets[what][here] = mine[low:high]
+            if peer == self.side.worker.address:
+                own.append((number, low, high, here))
                 continue
             for what, target in targets.items():
                 key = run_key(self.attempt, number, what)
                 item = Wanted(key, low, high, (1, length), target[here])
                 wanted.setdefault(peer, []).append(item)
-        self.received += self.fetcher.receive(wanted)
+        return own, wanted
 
     # ---- the coordinator
 

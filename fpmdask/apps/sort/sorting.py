@@ -21,8 +21,8 @@ from fpmdask.coordinator.chunks import check_reachable, free_nbytes, publish, wa
 from fpmdask.coordinator.context import RunContext
 
 # What it costs to send or to receive a key, relative to copying it and sorting it in its block:
-# 0.23 s per GB on either side to 0.65.
-MOVING = 0.35
+# 0.3 s per GB on either side to 0.75, and what makes a sender late that sorts meanwhile.
+MOVING = 0.6
 # What samples leave open is taken for so many standard deviations.
 SURE = 3.0
 
@@ -102,10 +102,12 @@ class Sorting(Attempt):
         bounds = {worker: (room[worker] - along * sizes[worker]) / beside for worker in busy}
         busy = await self.speeds.revised(busy, taken, bounds)
         parts = _parts(context, busy)
-        edges = await self._cut(runs, told_sizes, samples, [size for _, size in parts], noise)
+        splitting = await self._cut(runs, told_sizes, samples, [size for _, size in parts], noise)
+        edges = splitting.edges
         if spec.payload is not None and not spec.payload.whole:
             await self._set_apart(runs, edges, spec.payload)
-        wanted = await offload(exchange, edges, runs, parts)
+        buckets = await offload(splitting.buckets)
+        wanted = await offload(exchange, buckets, runs, splitting.lengths, parts)
         for worker in self.workers:
             self.tell(worker, exchange=wanted[worker])
 
@@ -147,21 +149,23 @@ class Sorting(Attempt):
         samples: Sequence[np.ndarray],
         shares: Sequence[int],
         noise: float,
-    ) -> np.ndarray:
-        """Return where each run is cut, runs × (parts + 1), so that all shares are met."""
+    ) -> Splitting:
+        """Find out where each run is cut so that all shares are met."""
         places = [
             place_of(turn, len(self.workers), n, len(sizes[worker]))
             for turn, worker in enumerate(self.workers)
             for n in range(len(sizes[worker]))
         ]
         lengths = [sizes[worker][n] for worker, n in runs]
-        splitting = await offload(Splitting, samples, lengths, places, shares, noise)
+        splitting = await offload(
+            Splitting, samples, lengths, places, shares, noise, self.spec.bucket
+        )
         while splitting.tried is not None:
             counts = await self._counted(runs, splitting.tried)
             between = await offload(splitting.counted, *counts)
             if between is not None:
                 await offload(splitting.refined, await self._between(runs, *between))
-        return splitting.edges
+        return splitting
 
     async def _set_apart(
         self, runs: Sequence[tuple[str, int]], edges: np.ndarray, payload: Payload

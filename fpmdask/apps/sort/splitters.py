@@ -8,7 +8,7 @@ candidates around its end (Solomonik and Kale, 2010, Highly Scalable Parallel So
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +81,17 @@ def sampled(run: np.ndarray, count: int, place: float = 0.5) -> np.ndarray:
     count = min(count, run.size)
     at = ((np.arange(count) + place) * (run.size / max(1, count))).astype(np.int64)
     return np.asarray(run[at])
+
+
+def bucket_ends(low: int, high: int, size: int) -> range:
+    """Return where keys ``low … high`` are cut for buckets of so many; the last may be half larger.
+
+    Examples
+    --------
+    >>> [*bucket_ends(0, 45, 10)], [*bucket_ends(100, 110, 10)]
+    ([10, 20, 30], [])
+    """
+    return range(low + size, high - size // 2, size)
 
 
 def candidates(
@@ -249,6 +260,8 @@ class Splitting:
         Keys that each part is to have.
     noise : float
         As for `candidates`.
+    bucket : int, optional
+        Parts are cut into buckets of about so many keys.
 
     Notes
     -----
@@ -279,13 +292,19 @@ class Splitting:
         places: Sequence[float],
         shares: Sequence[int],
         noise: float = 0.0,
+        bucket: int | None = None,
     ) -> None:
         self.lengths, self.shares = list(lengths), list(shares)
-        self.ranks = [*accumulate(shares)][:-1]
+        ends = [0, *accumulate(shares)]
+        self.ranks = ends[1:-1]
+        tried = candidates(samples, lengths, self.ranks, places=places, noise=noise)
+        self._bucket = bucket
+        if bucket is not None:
+            inner = [rank for part in pairwise(ends) for rank in bucket_ends(*part, bucket)]
+            near = candidates(samples, lengths, inner, 1, places)
+            tried = np.unique(np.concatenate([tried, near]), equal_nan=False)
         # what is to be counted next: in order, None once the edges are known
-        self.tried: np.ndarray | None = candidates(
-            samples, lengths, self.ranks, places=places, noise=noise
-        )
+        self.tried: np.ndarray | None = tried
         # runs × (parts + 1)
         self.edges = np.zeros((len(self.lengths), len(self.shares) + 1), np.int64)
         none = np.zeros((len(self.lengths), 0), np.int64)
@@ -326,6 +345,24 @@ class Splitting:
         self._low, self._high = low[:, self._open], high[:, self._open]
         count = min(MOST_BETWEEN, max(FEWEST_BETWEEN, ALL_BETWEEN // self._open.size))
         return count, self._low, self._high
+
+    def buckets(self) -> list[np.ndarray]:
+        """Return, for each part, where the runs are cut: runs × (buckets + 1), one if none asked.
+
+        Between buckets a key that was counted is the first of its equals. O(runs · candidates).
+        """
+        ranks = self._below.sum(0)
+        middle = (ranks[1:] + ranks[:-1]) / 2
+        found = []
+        for low, high in pairwise(self.edges.T):
+            cut = [low[:, None], high[:, None]]
+            if self._bucket is not None and ranks.size:
+                wanted = bucket_ends(int(low.sum()), int(high.sum()), self._bucket)
+                nearest = np.unique(np.searchsorted(middle, wanted))
+                # some of a part's equals may be beyond its edges
+                cut.insert(1, np.clip(self._below[:, nearest], *cut))
+            found.append(np.hstack(cut))
+        return found
 
     def refined(self, samples: Sequence[Sequence[np.ndarray]]) -> None:
         """Take what was sampled, for each run and each open end; it is `tried` next."""

@@ -1,13 +1,16 @@
 """Who sorts what, and where sorted runs are cut: exact for any keys."""
 
+from itertools import pairwise
+
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fpmdask.apps.dealing import SURPLUS, dealt, loads
 from fpmdask.apps.sort.kernel import KINDS, LocalSort, fill
 from fpmdask.apps.sort.order import stable_order
-from fpmdask.apps.sort.plan import exchange
+from fpmdask.apps.sort.plan import MOST_BUCKETS, SortSpec, exchange
 from fpmdask.apps.sort.splitters import (
     ENOUGH,
     ROUNDS,
@@ -132,11 +135,12 @@ def cut_by_plan(runs, ranks, samples):
     return cuts(*sides, ranks)
 
 
-def cut_in_rounds(runs, shares, samples):
-    """Return the edges, and how often it was counted."""
+def cut_in_rounds(runs, shares, samples, bucket=None):
+    """Return what was found, and how often it was counted."""
     places = [place_of(n, len(runs), 0, 1) for n in range(len(runs))]
     some = [sampled(run, samples, place) for run, place in zip(runs, places, strict=True)]
-    found, rounds = Splitting(some, [run.size for run in runs], places, shares), 0
+    found = Splitting(some, [run.size for run in runs], places, shares, bucket=bucket)
+    rounds = 0
     while found.tried is not None:
         rounds += 1
         between = found.counted(
@@ -151,7 +155,7 @@ def cut_in_rounds(runs, shares, samples):
                     for run, e in zip(runs, ends, strict=True)
                 ]
             )
-    return found.edges, rounds
+    return found, rounds
 
 
 SIDES = ("left", "right")
@@ -227,11 +231,12 @@ def test_orders_of_whole_numbers_and_dates_in_any_range_are_stable(
 
 
 def test_everybody_takes_its_own_run_first():
-    edges = np.array([[0, 2, 5], [0, 3, 4], [0, 0, 9]])
-    made = exchange(edges, [("a", 0), ("b", 0), ("b", 1)], [("a", 5), ("b", 13)])
+    edges = [np.array([[0, 1, 2], [0, 3, 3], [0, 0, 0]]), np.array([[2, 5], [3, 4], [0, 9]])]
+    runs = [("a", 0), ("b", 0), ("b", 1)]
+    made = exchange(edges, runs, [5, 4, 9], [("a", 5), ("b", 13)])
     assert made == {
-        "a": [(0, [("a", 0, 0, 2, 5), ("b", 0, 0, 3, 4)])],
-        "b": [(1, [("b", 0, 3, 4, 4), ("b", 1, 0, 9, 9), ("a", 0, 2, 5, 5)])],
+        "a": [(0, [[("a", 0, 0, 1, 5), ("b", 0, 0, 3, 4)], [("a", 0, 1, 2, 5)]])],
+        "b": [(1, [[("b", 0, 3, 4, 4), ("b", 1, 0, 9, 9), ("a", 0, 2, 5, 5)]])],
     }
 
 
@@ -253,8 +258,8 @@ def test_shares_are_met_for_any_keys():
     }.items():
         runs = [np.sort(part) for part in np.array_split(keys, 7)]
         samples = sample_count(units, int(shares.min()), len(runs))
-        edges, rounds = cut_in_rounds(runs, shares.tolist(), samples)
-        assert np.abs(np.diff(edges.sum(0)) / shares - 1).max() <= ENOUGH, name
+        found, rounds = cut_in_rounds(runs, shares.tolist(), samples)
+        assert np.abs(np.diff(found.edges.sum(0)) / shares - 1).max() <= ENOUGH, name
         assert rounds <= 2
 
 
@@ -266,7 +271,8 @@ def test_shares_are_met_whatever_the_samples_miss(workers, parts, spread, data):
     runs = [np.arange(20_000) * 3 + shift for shift in shifts]
     total = sum(run.size for run in runs)
     shares = [total * (n + 1) // parts - total * n // parts for n in range(parts)]
-    edges, rounds = cut_in_rounds(runs, shares, 16)
+    found, rounds = cut_in_rounds(runs, shares, 16)
+    edges = found.edges
     assert np.abs(np.diff(edges.sum(0)) / shares - 1).max() <= ENOUGH
     assert rounds <= ROUNDS
     for n in range(1, parts):
@@ -280,6 +286,58 @@ def test_shares_are_met_whatever_the_samples_miss(workers, parts, spread, data):
 def test_equal_runs_do_not_mislead_the_samples():
     runs = [np.arange(1_000_000)] * 8
     samples = sample_count(8_000_000, 1_000_000, 8)
-    edges, rounds = cut_in_rounds(runs, [1_000_000] * 8, samples)
-    assert np.abs(np.diff(edges.sum(0)) / 1e6 - 1).max() <= ENOUGH
+    found, rounds = cut_in_rounds(runs, [1_000_000] * 8, samples)
+    assert np.abs(np.diff(found.edges.sum(0)) / 1e6 - 1).max() <= ENOUGH
     assert rounds == 1
+
+
+@given(
+    st.lists(KEYS, min_size=1, max_size=5),
+    st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any),
+    st.integers(1, 300),
+)
+@settings(deadline=None)
+def test_buckets_are_in_order_and_whole(lists, weights, bucket):
+    """All keys of a bucket are below those of the next one; equal ones of a part are in one."""
+    kind = "f8" if any(isinstance(key, float) for keys in lists for key in keys) else "i8"
+    runs = [np.sort(np.array(keys, kind)) for keys in lists]
+    total = sum(run.size for run in runs)
+    assume(total)
+    ends = [total * sum(weights[:n]) // sum(weights) for n in range(len(weights) + 1)]
+    found, _ = cut_in_rounds(runs, [b - a for a, b in pairwise(ends)], 16, bucket)
+    buckets = found.buckets()
+    assert len(buckets) == len(weights)
+    for part, cuts_of_part in enumerate(buckets):
+        np.testing.assert_array_equal(cuts_of_part[:, 0], found.edges[:, part])
+        np.testing.assert_array_equal(cuts_of_part[:, -1], found.edges[:, part + 1])
+        assert (np.diff(cuts_of_part, axis=1) >= 0).all()
+        below = None
+        for low, high in pairwise(cuts_of_part.T.tolist()):
+            of_runs = zip(runs, low, high, strict=True)
+            keys = np.sort(np.concatenate([run[a:b] for run, a, b in of_runs]))
+            if keys.size:
+                assert below is None or np.sort([below, keys[0]])[0] == below
+                assert below is None or keys[0] != below
+                below = keys[-1]
+
+
+@pytest.mark.parametrize("bucket", [20_000, 999_999, None])
+def test_buckets_have_about_the_size_that_was_asked_for(bucket):
+    random = np.random.default_rng(0)
+    runs = [np.sort(random.random(300_000)) for _ in range(4)]
+    shares = [700_000, 100_000, 400_000]
+    found, rounds = cut_in_rounds(runs, shares, 2000, bucket)
+    assert rounds == 1
+    for share, cuts_of_part in zip(shares, found.buckets(), strict=True):
+        sizes = np.diff(cuts_of_part.sum(0))
+        wanted = 1 if bucket is None else max(1, -(-(share - bucket // 2) // bucket))
+        assert sizes.size == wanted
+        if wanted > 1:
+            np.testing.assert_allclose(sizes[:-1], bucket, rtol=0.2)
+
+
+def test_a_bucket_has_no_fewer_keys_than_it_pays_to_send():
+    assert SortSpec(np.dtype("f8"), (96_000_000,), "x").bucket == 1 << 20
+    assert SortSpec(np.dtype("f4"), (96_000_000,), "x").bucket == 1 << 21
+    assert SortSpec(np.dtype("f8"), (2**30, 2**30), "x").bucket == 2**31 // MOST_BUCKETS
+    assert SortSpec(np.dtype("f8"), (96_000_000,), "x", index=True).bucket is None
