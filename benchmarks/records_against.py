@@ -30,6 +30,7 @@ from typing import Any
 
 import dask
 import numpy as np
+from dfpa_matmul_parts import data
 from dfpa_matmul_parts.bench import Bench, bars, bench, figure, phases_table, table
 from distributed import wait
 from matmul_against_dask import peak_of
@@ -40,6 +41,8 @@ from fpmdask.records import verify, write_records
 from fpmdask.records.format import RECORD_NBYTES, order
 
 PARTITIONS = 24
+# About what any of them takes; so much memory is warmed up before each turn.
+MOST_NBYTES = 5 << 29
 FLOOR = ("alone", "exchange")
 PHASES = ("read", "sort", "gather", "count", "exchange", "merge", "write")
 
@@ -89,6 +92,7 @@ def by_dask(
         size = os.stat(path).st_size // RECORD_NBYTES
         blocks += [(path, at, min(each, size - at)) for at in range(0, size, each)]
     shutil.rmtree(out, ignore_errors=True)
+    data.warm_memory(MOST_NBYTES)
     with dask.config.set({"dataframe.shuffle.method": method}), peak_of(pids(made)) as peak:
         began = time.perf_counter()
         frame = dd.from_map(lambda block: frame_of(*block), blocks, meta=frame_of(paths[0], 0, 1))
@@ -128,6 +132,7 @@ def check(out: Path, expected: np.ndarray) -> None:
 def by_script(script: str, paths: list[str], out: Path) -> dict[str, float]:
     """Run a single-node peer in a process of its own; return the seconds, imports left out."""
     shutil.rmtree(out, ignore_errors=True)
+    data.warm_memory(MOST_NBYTES)
     head = "import resource, time, polars, duckdb, pyarrow, numpy\nbegan = time.perf_counter()\n"
     tail = (
         "print(time.perf_counter() - began,"
@@ -146,6 +151,7 @@ def by_script(script: str, paths: list[str], out: Path) -> dict[str, float]:
 def by_us(made: Bench, source: str, out: Path, checksum: bool) -> dict[str, Any]:
     """Sort; return seconds and the report's facts."""
     shutil.rmtree(out, ignore_errors=True)
+    data.warm_memory(MOST_NBYTES)
     with peak_of(pids(made)) as peak:
         began = time.perf_counter()
         made.balancer.sort_records(source, out, checksum=checksum)

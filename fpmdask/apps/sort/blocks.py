@@ -124,7 +124,8 @@ class BlockedRun(Run):
         for block, begin, end in zip(self.blocks, below, through, strict=True):
             # few values are in a block; NaNs are not less than each other
             equal = np.flatnonzero(begin < block.size)
-            equal = equal[~(values[equal] < block[begin[equal]])]
+            with np.errstate(invalid="ignore"):
+                equal = equal[~(values[equal] < block[begin[equal]])]
             end[equal] = np.searchsorted(block, values[equal], "right")
         known = np.concatenate([self._values, values])
         order = np.argsort(known, kind="stable")

@@ -94,10 +94,12 @@ def seen(column: pd.Series, name: Any) -> Seen:
 
 
 def _seen_plain(values: np.ndarray, name: Any) -> Seen:
-    nulls = int(np.count_nonzero(np.isnan(values))) if values.dtype.kind == "f" else 0
-    if nulls == values.size:
-        return Seen(NOTHING, nulls)
-    ends = np.array([np.fmin.reduce(values), np.fmax.reduce(values)])  # NaN is neither
+    nulls, ends = 0, np.array([values.min(), values.max()])
+    if values.dtype.kind == "f" and np.isnan(ends[0]):  # it is both where there is one
+        nulls = int(np.count_nonzero(np.isnan(values)))
+        if nulls == values.size:
+            return Seen(NOTHING, nulls)
+        ends = np.array([np.fmin.reduce(values), np.fmax.reduce(values)])
     kind, (low, high) = _plain(ends, name, np.zeros(2, bool))
     return Seen(kind, nulls, int(low), int(high))
 

@@ -144,7 +144,10 @@ def _room(context: RunContext, spec: SortSpec, address: str) -> float:
 
 
 def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
-    """Return (worker, keys, seconds) from where all begin together to where each is through."""
+    """Return (worker, keys, seconds) of what follows the workers' own sorts.
+
+    With what they waited for there: if shares go by that, all are through together.
+    """
     addresses = {context.name(address): address for address in context.workers}
     for share in context.report["shares"]:
         phases = share["phases"]

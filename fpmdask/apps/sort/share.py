@@ -123,10 +123,14 @@ class _Share:
             seconds=self.seconds["sort"],
         )
         with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
-            wanted = self._cut(runs, threads)
-            began = time.perf_counter()
-            making = [(part, self._part(threads, runs, pieces)) for part, pieces in wanted]
-            parts = {part: made.result() for part, made in making}
+            try:
+                wanted = self._cut(runs, threads)
+                began = time.perf_counter()
+                making = [(part, self._part(threads, runs, pieces)) for part, pieces in wanted]
+                parts = {part: made.result() for part, made in making}
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
             self.space.parts.update(parts)
             self._worked("merge", "exchange", began)
         return {
@@ -413,8 +417,10 @@ class _Share:
             targets[n].sort()
 
         def work(n: int) -> None:
-            if self.threads == 1 and self.side.channels is not None:
-                self.side.channels.give_way(GIVE_WAY_SECONDS)
+            channels = self.side.channels
+            # with more threads there is a core left to send
+            if self.threads == 1 and channels is not None and not self.space.cancelled.is_set():
+                channels.give_way(GIVE_WAY_SECONDS)
             self._at_work(put_in_order, n)
 
         sorting = []
@@ -430,7 +436,7 @@ class _Share:
         def part() -> Sorted:
             for each in sorting:  # they began before
                 each.result()
-            return self._finished(keys, ends_of(keys))
+            return self._at_work(self._finished, keys, ends_of(keys))
 
         return threads.submit(part)
 

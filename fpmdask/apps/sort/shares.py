@@ -22,7 +22,7 @@ TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.12, budget_seconds=0.2, w
 ROUGH = replace(TIMING, min_seconds=0.04, budget_seconds=0.08)
 # Rounds of DFPA: times per key hardly depend on the number, so that little is left to find.
 ROUNDS = 1
-# Half of what a run took counts, where it took so long.
+# Half of what a run took counts, where it took some worker so long.
 LEAST_SECONDS = 0.05
 
 
@@ -159,11 +159,16 @@ class Speeds:
         return shares
 
     def learn(self, taken: Iterable[tuple[str, float, float]]) -> None:
-        """Keep what workers took: (address, units, seconds) of the run's own steps."""
+        """Keep what workers took: (address, units, seconds) of the run's own steps.
+
+        Nothing if all were short: the times of those that were through soon say, too, that they
+        can do more.
+        """
         library = self.context.coordinator.library
-        for address, units, seconds in taken:
-            if address not in self.context.workers or not units or seconds < LEAST_SECONDS:
-                continue
+        told = [one for one in taken if one[0] in self.context.workers and one[1] and one[2] > 0]
+        if max((seconds for *_, seconds in told), default=0.0) < LEAST_SECONDS:
+            return
+        for address, units, seconds in told:
             if (before := self._learned(address)) is not None:
                 seconds = (seconds + float(before.time(units))) / 2
             model = PiecewiseLinearModel.from_points([units], [seconds])

@@ -25,6 +25,7 @@ KEYS = {
     "u8": RANDOM.integers(0, 2**64, COUNT, np.uint64),
     "M8": np.where(RANDOM.random(COUNT) < 0.1, "NaT", "2026-01-01").astype("M8[s]"),
     "c16": RANDOM.random(COUNT) + 1j * RANDOM.integers(0, 2, COUNT),
+    "complex NaN": np.where(RANDOM.random(COUNT) < 0.2, complex(np.nan, 1), 1j),
     "?": RANDOM.random(COUNT) < 0.5,
     "S3": RANDOM.integers(97, 123, (COUNT, 3), np.uint8).view("S3").ravel(),
     "U2": RANDOM.integers(97, 123, (COUNT, 2)).astype(np.uint32).view("U2").ravel(),

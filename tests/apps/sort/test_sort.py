@@ -198,6 +198,31 @@ async def test_shares_follow_measured_speeds_and_are_known_later(c, s, *workers,
 
 
 @cluster()
+async def test_who_is_through_soon_is_given_more(c, s, *workers, monkeypatch):
+    """Its own seconds are too few to say much, but not beside those of the others."""
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.from_array(RANDOM.random(60_000), chunks=5_000))
+    seconds = [0.01] + [1.0] * (len(workers) - 1)
+
+    def taken(context):
+        units = 60_000 // len(workers)
+        return [
+            (worker, units, took) for worker, took in zip(context.workers, seconds, strict=True)
+        ]
+
+    monkeypatch.setattr(run, "_taken", taken)
+    await balancer.sort(x)
+    await balancer.sort(x)
+    assert balancer.report.reason == "known"
+    share, *others = [n for n in balancer.report.distribution if n]
+    assert share > 50 * max(others)
+    seconds = [0.01] * len(workers)  # all too short to tell anything
+    await balancer.sort(x)
+    await balancer.sort(x)
+    assert [n for n in balancer.report.distribution if n] == [share, *others]
+
+
+@cluster()
 async def test_the_first_step_of_a_run_corrects_what_the_kernel_told(c, s, *workers, monkeypatch):
     monkeypatch.setattr(run, "FEW", 0)
     monkeypatch.setattr(shares, "LEAST_SECONDS", 0.0)
