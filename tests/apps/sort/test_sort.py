@@ -17,7 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.sort import arrays, attempt, blocks, run, share, shares, sorting
+from fpmdask.apps.sort import (
+    arrays,
+    attempt,
+    blocks,
+    fetch,
+    plan,
+    run,
+    share,
+    shares,
+    sorting,
+)
 from fpmdask.apps.sort.attempt import Attempt
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.coordinator import chunks
@@ -53,6 +63,13 @@ NUMBERS = [*np.typecodes["AllInteger"], *"efdgFDG?", ">i4", ">u8", ">f8", ">c16"
 def cluster(workers=3, nthreads=1, **options):
     threads = [("127.0.0.1", nthreads)] * workers
     return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=60, **options)
+
+
+async def without_channels(workers):
+    for worker in workers:
+        side = worker.plugins["fpmdask"].side
+        await side.channels.close()
+        side.channels = None
 
 
 @pytest.mark.slow
@@ -93,11 +110,17 @@ async def test_many_negative_zeros_stay_as_many(c, s, *workers, kind):
 
 
 @pytest.mark.slow
-@cluster()
-async def test_runs_that_are_in_order_only_within_blocks(c, s, *workers, monkeypatch):
+@pytest.mark.parametrize("channels", [True, False])
+@cluster(nthreads=2)
+async def test_runs_in_order_only_within_blocks_and_parts_of_many_buckets(
+    c, s, *workers, channels, monkeypatch
+):
     monkeypatch.setattr(blocks, "BLOCK_NBYTES", 1 << 12)
     monkeypatch.setattr(blocks, "SAMPLE", 1 << 10)
+    monkeypatch.setattr(plan, "BUCKET_NBYTES", 1 << 13)
     balancer = await fpmdask.Balancer(c)
+    if not channels:
+        await without_channels(workers)
     count = 120_000
     more = {
         "many": RANDOM.random(count),
@@ -107,8 +130,10 @@ async def test_runs_that_are_in_order_only_within_blocks(c, s, *workers, monkeyp
     }
     for name, values in (ARRAYS | more).items():
         x = da.from_array(values, chunks=max(1, values.size // 7))
-        found = await balancer.sort(x)
-        np.testing.assert_array_equal(await c.compute(found), np.sort(values), name)
+        descending = name.startswith(("many ", "special"))
+        found = await balancer.sort(x, descending=descending)
+        expected = np.sort(values)[::-1] if descending else np.sort(values)
+        np.testing.assert_array_equal(await c.compute(found), expected, name)
         if name in more:
             report = balancer.report
             wanted = dict(zip(report.workers, report.distribution, strict=True))
@@ -139,10 +164,7 @@ async def test_every_kind_of_number_sorts_as_in_numpy(c, s, *workers):
 async def test_one_part_per_thread_lies_on_its_worker(c, s, *workers, channels):
     balancer = await fpmdask.Balancer(c)
     if not channels:
-        for worker in workers:
-            side = worker.plugins["fpmdask"].side
-            await side.channels.close()
-            side.channels = None
+        await without_channels(workers)
     values = RANDOM.random(300_000)
     x = c.persist(da.from_array(values, chunks=30_000))
     found = await balancer.sort(x)
@@ -294,6 +316,44 @@ async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(
     assert bool(balancer.report.rounds) == (step == "measure")
     del found, x, running
     await nothing_left(s)
+
+
+@cluster()
+async def test_nothing_more_is_sorted_of_a_part_that_cannot_be_received(
+    c, s, *workers, monkeypatch
+):
+    """Its buckets that wait to be put in order are dropped."""
+    monkeypatch.setattr(blocks, "BLOCK_NBYTES", 1 << 12)
+    monkeypatch.setattr(plan, "BUCKET_NBYTES", 1 << 13)
+    receive, at_work = fetch.Fetcher.receive, share._Share._at_work
+    failed, sorted_then, sorted_of = [], [], {}
+
+    def received(self, wanted, *arrived):
+        found = receive(self, wanted, *arrived)
+        if not failed and any(
+            item.key[0] == share.RUN for items in wanted.values() for item in items
+        ):
+            failed.append(self)
+            sorted_then.append(sorted_of.get(self, 0))
+            raise fetch.PeersMissing(next(iter(wanted)))
+        return found
+
+    def counted(self, work, *args):
+        if work.__name__ == "put_in_order":
+            time.sleep(0.02)  # meanwhile all buckets of a part arrive
+            sorted_of[self.fetcher] = sorted_of.get(self.fetcher, 0) + 1
+        return at_work(self, work, *args)
+
+    monkeypatch.setattr(fetch.Fetcher, "receive", received)
+    monkeypatch.setattr(share._Share, "_at_work", counted)
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random(100_000)
+    found = await balancer.sort(da.from_array(values, chunks=9_000))
+    np.testing.assert_array_equal(await c.compute(found), np.sort(values))
+    [missed] = failed
+    assert sorted_of[missed] <= sorted_then[0] + 1
+    others = [count for fetcher, count in sorted_of.items() if fetcher is not missed]
+    assert max(others) > sorted_of[missed] + 10
 
 
 @cluster()
