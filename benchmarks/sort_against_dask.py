@@ -45,8 +45,9 @@ DEFAULT = (
     "24e6:f8:most",
 )
 CHUNKS = 24
-# Memory that is given to every turn warm, in bytes of the keys: either side touches more than one
-# copy of them, and 96 million on memory that is touched for the first time take twice as long.
+# Memory that is given to every turn warm, in bytes of what is sorted (of a frame with its index):
+# either side touches more than one copy of it, and 96 million keys on memory that is touched for
+# the first time take twice as long.
 WARM = 4
 
 
@@ -140,7 +141,7 @@ def by_dask(
             wait(found)
             return found
 
-        found, turn = clocked(made, sort, x.nbytes)
+        found, turn = clocked(made, sort, x.nbytes * (1 + len(frame.columns)))
         check(made, sorted(futures_of(found), key=lambda block: block.key[1]), sums)
     return {**turn, "kind": f"dask {method} {partitions}"}
 
@@ -152,6 +153,7 @@ def by_us(made: Bench, x: Any, kind: str, sums: Any) -> dict[str, Any]:
     if isinstance(x, da.Array):
         found, turn = clocked(made, lambda: balancer.sort(x), nbytes)
     else:
+        nbytes *= 1 + len(x.columns)
         found, turn = clocked(made, lambda: balancer.sort_values(x, "k"), nbytes)
     report = balancer.report
     assert report is not None

@@ -4,9 +4,9 @@
         [--sizes 1e5 1e6 1e7 1e8] [--workers 2 4 8 16]
 
 *Light*: on `hcl6`, the phases of each worker, and the *ideal*: all keys sorted once at the speeds
-that the workers show at once (the kernel that tells them apart, which copies and sorts a sixteenth
-of its keys; the faster of two measurements), and the bytes that came over links at the speed
-measured of them, both right after each sort.
+that the workers show at once (each copies and sorts as many as it had; the faster of two
+measurements), and the bytes that came over links at the speed measured of them, both right after
+each sort.
 *Growth*: on workers that share 1.4 cores as 4 : 3 : 2 : 1, in turn; the keys at six workers, the
 workers at 24 million keys. *Tiny*: a thousand keys on four workers that nothing throttles. *Cut*:
 why keys are sorted in blocks before the exchange.

@@ -13,11 +13,11 @@ NAME = "sort.local"
 # What NumPy sorts by itself: no objects, no fields.
 KINDS = "biufcmMSU"
 # Of so many units one key is sorted: enough to tell workers apart, little beside the run.
-SAMPLE = 16
+SAMPLE = 64
 
 
 class LocalSort:
-    """``np.sort`` of a sixteenth of a worker's keys, random ones, a piece per thread.
+    """``np.sort`` of a sixty-fourth of a worker's keys, random ones, a piece per thread.
 
     Parameters
     ----------
