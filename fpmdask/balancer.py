@@ -412,12 +412,13 @@ class Balancer:
         Sample sort: each worker sorts what it holds in blocks that stay in the cache (a slow one
         hands untouched chunks to fast ones), splitters are placed by samples and rounds of exact
         counts, mostly one, so that every part is within 1 % of its share whatever the keys are:
-        equal ones are split. Then each worker takes its part from all blocks and sorts it. Every
-        key moves once at most, handed-over ones twice. Where a worker is lost in the middle, the
-        others start over, and a NumPy array is sent again, unless the balancer's workers are named.
-        A chunk of the result that is lost later is made again from all of the input, some of it at
-        once; where that was a NumPy array, it cannot be. 0.0 and -0.0 are one key: as `numpy.sort`
-        of short arrays does, sorting in blocks may give some the other sign.
+        equal ones are split. Then each worker takes its part from all blocks and sorts it, in
+        buckets that stay near the processor, each as soon as it is there. Every key moves once at
+        most, handed-over ones twice. Where a worker is lost in the middle, the others start over,
+        and a NumPy array is sent again, unless the balancer's workers are named. A chunk of the
+        result that is lost later is made again from all of the input, some of it at once; where
+        that was a NumPy array, it cannot be. 0.0 and -0.0 are one key: as `numpy.sort` of short
+        arrays does, sorting in blocks may give some the other sign.
 
         O(workers) tasks, O(workers²) messages between workers.
 

@@ -376,9 +376,9 @@ class _Share:
         buckets: Sequence[Sequence[Sequence[Any]]],
     ) -> Future[Sorted]:
         """Receive one part; return it as it will be once it is in order."""
-        what = self.spec.payload
-        if what is None and not self.spec.index:
+        if self.spec.bucket is not None:
             return self._in_buckets(threads, runs, buckets)
+        what = self.spec.payload
         (pieces,) = buckets
         size = sum(high - low for *_, low, high, _ in pieces)
         if what is not None:
