@@ -140,7 +140,9 @@ async def test_a_worker_that_leaves_in_a_round_is_dropped_and_the_round_goes_on(
     GATE.set()
     report = await run
     assert sorted(report.workers) == ["1", "2"]
-    assert report.left_out == {"0": "left the cluster"}
+    # a worker that closes may answer so before the scheduler has noticed that it is gone
+    assert list(report.left_out) == ["0"]
+    assert report.left_out["0"] in ("is closing", "left the cluster")
     assert sum(report) == 30
     await idle(s)
 
