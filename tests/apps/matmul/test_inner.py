@@ -170,8 +170,8 @@ async def test_it_is_taken_where_it_moves_less(c, s, *workers):
     np.testing.assert_allclose(await c.compute(found), x.T @ x)
     v = RANDOM.random(20)
     rows = await balancer.matmul(tall, v)  # rows stay where they are, though K is 20 times N
-    # any layout but inner: with one column they all have the same tiles
-    assert balancer.report.layout["name"] != "inner"
+    # which of these goes by the speeds; with one column all have the same tiles
+    assert balancer.report.layout["name"] in ("rows", "columns", "nrrp")
     assert {share["tile"][2:] for share in balancer.report.shares} == {(0, 1)}
     np.testing.assert_allclose(await c.compute(rows), x @ v)
     square = chunked(RANDOM.random((300, 300)), 100, 100)
