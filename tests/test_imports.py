@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": set(),
     "timing": {"models"},
     "partition": {"models"},
+    "mheta": {"models", "partition"},
     "layout": {"partition", "models"},
     "rawio": set(),
     "packing": set(),
