@@ -1,5 +1,6 @@
 """MHETA."""
 
+from fpmdask.mheta.anchors import anchors as anchors
 from fpmdask.mheta.blocks import capacity as capacity
 from fpmdask.mheta.evaluate import Evaluator as Evaluator
 from fpmdask.mheta.evaluate import evaluator as evaluator
@@ -13,3 +14,4 @@ from fpmdask.mheta.sections import Array as Array
 from fpmdask.mheta.sections import Communication as Communication
 from fpmdask.mheta.sections import Section as Section
 from fpmdask.mheta.sections import Stage as Stage
+from fpmdask.mheta.spectrum import spectrum as spectrum

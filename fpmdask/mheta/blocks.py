@@ -137,7 +137,8 @@ def capacity(program: Program, machine: Machine) -> FloatArray:
     check_nodes(program, machine)
     total = sum(array.row_bytes for array in program.arrays)
     rooms = _rooms(program, machine)
-    return np.array([max(0.0, _quotient(room, total)) if total else np.inf for room in rooms])
+    most = [max(0.0, _quotient(room, total)) if total else np.inf for room in rooms]
+    return np.array(most, dtype=np.float64)
 
 
 def check_nodes(program: Program, machine: Machine) -> None:

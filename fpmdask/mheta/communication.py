@@ -96,6 +96,7 @@ class NearestNeighbour:
     def __init__(self, costs: MessageCosts) -> None:
         below, above = _below(costs.here) & costs.here, _above(costs.here)
         self._below, self._above, self._wire = below, above, costs.wire
+        self._wire_up = np.where(costs.here, costs.wire, ABSENT)[1:]
         self._to_below, self._to_above = costs.send * below, costs.send * above
         self._first = costs.receive * (below & above)
         self._second = costs.receive * (below | above)
@@ -107,7 +108,7 @@ class NearestNeighbour:
         ready = low + self._to_above
         from_below, from_above = np.empty_like(low), np.empty_like(low)
         from_below[0] = from_above[-1] = ABSENT
-        np.add(ready[:-1], self._wire, out=from_below[1:])
+        np.add(ready[:-1], self._wire_up, out=from_below[1:])
         np.add(low[1:], self._wire, out=from_above[:-1])
         left = np.maximum(ready, np.minimum(from_below, from_above))
         left += self._first

@@ -309,9 +309,15 @@ def predict_many(
     return prepared(program, machine, iterations, accounting)(distributions)
 
 
-@lru_cache(maxsize=16)
 def prepared(program: Program, machine: Machine, iterations: int, accounting: str) -> Evaluator:
-    """Return the evaluator of equal arguments, made once."""
+    """Return the evaluator of equal arguments, made once and kept."""
+    check_nodes(program, machine)  # before they are looked up: others need not be hashable
+    accounting = checks.one_of(accounting, ACCOUNTINGS, "accounting")
+    return _kept(program, machine, checks.count(iterations, "iterations"), accounting)
+
+
+@lru_cache(maxsize=16)
+def _kept(program: Program, machine: Machine, iterations: int, accounting: str) -> Evaluator:
     return Evaluator(program, machine, iterations=iterations, accounting=accounting)
 
 

@@ -175,8 +175,8 @@ def predict(
     >>> predict(program, machine, [700, 300]).seconds
     9.25
     """
-    rows = checks.distribution(distribution, machine.nodes if type(machine) is Machine else -1)
-    return predicted(prepared(program, machine, iterations, accounting), rows)
+    found = prepared(program, machine, iterations, accounting)
+    return predicted(found, checks.distribution(distribution, machine.nodes))
 
 
 def predicted(evaluator: Evaluator, distribution: IntArray) -> Prediction:
