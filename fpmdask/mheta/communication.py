@@ -9,7 +9,8 @@ nothing here.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -62,8 +63,9 @@ class Pattern(Protocol):
             τ c: its seconds of computing and I/O in all tiles.
         """
 
+    @property
     def messages(self) -> tuple[FloatArray, FloatArray]:
-        """Return how many messages each rank sends and receives."""
+        """How many messages each rank sends and receives."""
 
 
 class Silence:
@@ -76,8 +78,9 @@ class Silence:
         """Return when each rank leaves the section."""
         return entered + work
 
+    @cached_property
     def messages(self) -> tuple[FloatArray, FloatArray]:
-        """Return how many messages each rank sends and receives."""
+        """How many messages each rank sends and receives."""
         return np.zeros(self._shape), np.zeros(self._shape)
 
 
@@ -117,8 +120,9 @@ class NearestNeighbour:
         left += self._second
         return left
 
+    @cached_property
     def messages(self) -> tuple[FloatArray, FloatArray]:
-        """Return how many messages each rank sends and receives."""
+        """How many messages each rank sends and receives."""
         number = self._below.astype(np.float64) + self._above
         return number, number
 
@@ -160,15 +164,14 @@ class Pipeline:
         start += self._hops_here
         return start
 
+    @cached_property
     def messages(self) -> tuple[FloatArray, FloatArray]:
-        """Return how many messages each rank sends and receives."""
-        return self._tiles * self._sends.astype(np.float64), self._tiles * self._receives.astype(
-            np.float64
-        )
+        """How many messages each rank sends and receives."""
+        sends, receives = (v.astype(np.float64) for v in (self._sends, self._receives))
+        return self._tiles * sends, self._tiles * receives
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(NamedTuple):
     """The messages over a distance d: ranks with r mod 2d = d, and those d below them."""
 
     far: slice
@@ -208,24 +211,26 @@ class ReductionTree:
                 )
             )
             distance *= 2
+        self._down = self._levels[::-1]
 
     def leave(self, entered: FloatArray, work: FloatArray) -> FloatArray:
         """Return when each rank leaves the section."""
-        done = entered + work
-        for level in self._levels:
-            far, near = done[level.far], done[level.near]
-            far += level.far_send
-            np.maximum(near, far + self._wire, out=near)
-            near += level.near_receive
-        for level in reversed(self._levels):
-            far, near = done[level.far], done[level.near]
-            near += level.near_send
-            np.maximum(far, near + level.wire_down, out=far)
-            far += level.far_receive
+        done, wire = entered + work, self._wire
+        for far_ranks, near_ranks, far_send, _, _, near_receive, _ in self._levels:
+            far, near = done[far_ranks], done[near_ranks]
+            far += far_send
+            np.maximum(near, far + wire, out=near)
+            near += near_receive
+        for far_ranks, near_ranks, _, far_receive, near_send, _, wire_down in self._down:
+            far, near = done[far_ranks], done[near_ranks]
+            near += near_send
+            np.maximum(far, near + wire_down, out=far)
+            far += far_receive
         return done
 
+    @cached_property
     def messages(self) -> tuple[FloatArray, FloatArray]:
-        """Return how many messages each rank sends and receives: one up and down each edge."""
+        """How many messages each rank sends and receives: one up and one down each edge."""
         number = np.zeros(self._here.shape)
         for level in self._levels:
             number[level.far] += self._here[level.far]
@@ -269,8 +274,9 @@ class ReductionFlat:
         np.add(root, self._answers, out=done[0])
         return done
 
+    @cached_property
     def messages(self) -> tuple[FloatArray, FloatArray]:
-        """Return how many messages each rank sends and receives."""
+        """How many messages each rank sends and receives."""
         return self._number, self._number
 
 

@@ -193,14 +193,14 @@ class Evaluator:
                 time = pattern.leave(time, seconds)
                 yield time
 
-    def stage_blocks(self, rows: FloatArray, out: BoolArray, section: int) -> list[IntArray]:
+    def stage_blocks(self, rows: FloatArray, out: BoolArray, section: int) -> tuple[IntArray, ...]:
         """Return N of each stage of a section per node, for one distribution of shape [p, 1]."""
         costs = self._costs[section]
         stages = self.program.sections[section].stages
         found = [np.zeros(rows.shape[0], dtype=np.int64) for _ in stages]
         for stage, position in zip(costs.stages, costs.positions, strict=True):
             found[position] = stage.number(rows, out)[:, 0].astype(np.int64)
-        return found
+        return tuple(found)
 
     def section_messages(self, section: int) -> SectionMessages:
         """Return the message costs of a section."""

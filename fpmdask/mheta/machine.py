@@ -1,7 +1,7 @@
 """What a machine is to MHETA: memory, disk and network of every node."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -64,6 +64,8 @@ class Machine:
     receive_s_per_byte: PerNode = None
     latency_s: float = 0.0
     transfer_s_per_byte: float = 0.0
+    # all figures, by which machines are compared
+    _key: tuple[Any, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         nodes = checks.count(self.nodes, "nodes of a machine")
@@ -76,6 +78,9 @@ class Machine:
                 object.__setattr__(self, name, kept)
         for name in SHARED:
             object.__setattr__(self, name, checks.figure(getattr(self, name), name))
+        per_node = (self.figures(name).tobytes() for name in PER_NODE)
+        key = (nodes, self.latency_s, self.transfer_s_per_byte, *per_node)
+        object.__setattr__(self, "_key", key)
 
     def figures(self, name: str) -> FloatArray:
         """Return a field per node as float64 of shape [nodes], without None.
@@ -95,17 +100,13 @@ class Machine:
         entries = [None] * self.nodes if found is None else found
         return np.array([missing if v is None else float(v) for v in entries])
 
-    def _state(self) -> tuple[Any, ...]:
-        per_node = (self.figures(name).tobytes() for name in PER_NODE)
-        return (self.nodes, self.latency_s, self.transfer_s_per_byte, *per_node)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Machine):
             return NotImplemented
-        return self._state() == other._state()
+        return self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._state())
+        return hash(self._key)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], nodes: int) -> Self:
@@ -137,7 +138,7 @@ class Machine:
 
 
 SHARED = ("latency_s", "transfer_s_per_byte")
-PER_NODE = tuple(f.name for f in fields(Machine) if f.name not in ("nodes", *SHARED))
+PER_NODE = tuple(f.name for f in fields(Machine) if f.name not in ("nodes", *SHARED, "_key"))
 
 
 def _entry(name: str, node: int, value: Any) -> float | None:

@@ -77,22 +77,22 @@ class SectionMessages:
         """Whether costs depend on who is out of core."""
         return self._read is not None
 
-    def send(self, out: BoolArray) -> FloatArray:
-        """Return S of R8 per node."""
-        return self._send if self._read is None else self._send + out * self._read
-
-    @property
-    def receive(self) -> FloatArray:
-        """V of R8 per node."""
-        return self._receive
+    def spent(self, ranks: Ranks, out: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds that each node sends and receives, [p], for one distribution."""
+        sent, received = (ranks.by_node(n, 0.0) for n in self.pattern(ranks, out).messages)
+        return (sent * self._sending(out))[:, 0], (received * self._receive)[:, 0]
 
     def pattern(self, ranks: Ranks, out: BoolArray) -> Pattern:
         """Return the pattern for a batch; where all nodes have rows it is made only once."""
         if self._read is not None or ranks.order is not None:
-            return self._made(ranks, self.send(out))
+            return self._made(ranks, self._sending(out))
         if self._everyone is None:
             self._everyone = self._made(ranks, self._send)
         return self._everyone
+
+    def _sending(self, out: BoolArray) -> FloatArray:
+        """Return S of R8 per node."""
+        return self._send if self._read is None else self._send + out * self._read
 
     def _made(self, ranks: Ranks, send: FloatArray) -> Pattern:
         rank_of = ranks.by_rank

@@ -192,10 +192,8 @@ def predicted(evaluator: Evaluator, distribution: IntArray) -> Prediction:
     guilty = _guilty(batch, ends)
     if guilty:
         return _infeasible(evaluator, frozen, guilty)
-    starts = [np.zeros(rows.shape[0]), *left]
-    sections = tuple(
-        _section(evaluator, batch, number, starts[number], left[number]) for number in range(count)
-    )
+    times = np.array([np.zeros(rows.shape[0]), *left[:count]])
+    spent = _spent(evaluator, batch, times)
     makespans = ends.max(axis=1).tolist()
     return Prediction(
         distribution=frozen,
@@ -206,24 +204,32 @@ def predicted(evaluator: Evaluator, distribution: IntArray) -> Prediction:
         iteration_ends=ends,
         iteration_seconds=makespans[0],
         steady_state_seconds=makespans[-1] - makespans[-2] if len(makespans) > 1 else None,
-        sections=sections,
-        parts=MappingProxyType(
-            {part: np.sum([getattr(s, part) for s in sections], axis=0) for part in PARTS}
+        sections=tuple(
+            SectionPrediction(
+                times[k],
+                times[k + 1],
+                **dict(zip(PARTS, spent[k], strict=True)),
+                blocks=evaluator.stage_blocks(batch.rows, batch.out, k),
+            )
+            for k in range(count)
         ),
+        parts=MappingProxyType(dict(zip(PARTS, spent.sum(axis=0), strict=True))),
         infeasible=(),
     )
 
 
 def _guilty(batch: Batch, ends: FloatArray) -> tuple[int, ...]:
     """Return the nodes that cannot hold their rows, or not finish them in a finite time."""
-    busy = batch.rows[:, 0] > 0
-    bad = np.zeros_like(busy) if batch.too_many is None else batch.too_many[:, 0] & busy
-    work = batch.compute[:, :, 0].sum(axis=0)
-    for io in batch.io:
-        work = work if io is None else work + io[:, 0]
-    bad |= busy & ~np.isfinite(work)
-    if not bad.any() and not np.isfinite(ends).all():
-        bad = busy & ~np.isfinite(ends).all(axis=0)
+    bad = np.zeros_like(batch.rows[:, 0], dtype=np.bool_)
+    if batch.too_many is not None:
+        bad |= batch.too_many[:, 0]
+    if not np.isfinite(ends).all():
+        work = batch.compute[:, :, 0].sum(axis=0)
+        for io in batch.io:
+            work = work if io is None else work + io[:, 0]
+        # where only sums of several nodes are too large for a float, all that have rows
+        slow = ~np.isfinite(work)
+        bad |= slow if (bad | slow).any() else batch.rows[:, 0] > 0
     return tuple(np.flatnonzero(bad).tolist())
 
 
@@ -244,20 +250,18 @@ def _infeasible(evaluator: Evaluator, rows: IntArray, guilty: tuple[int, ...]) -
     )
 
 
-def _section(
-    evaluator: Evaluator, batch: Batch, number: int, start: FloatArray, end: FloatArray
-) -> SectionPrediction:
-    """Return what the nodes spend the time of a section on; waiting is what is left."""
-    messages = evaluator.section_messages(number)
-    sent, received = (
-        batch.ranks.by_node(np.broadcast_to(count, batch.rows.shape), absent=0.0)[:, 0]
-        for count in messages.pattern(batch.ranks, batch.out).messages()
-    )
-    send = sent * messages.send(batch.out)[:, 0]
-    receive = received * messages.receive[:, 0]
-    compute = batch.compute[number][:, 0]
-    found = batch.io[number]
-    io = np.zeros_like(compute) if found is None else found[:, 0]
-    wait = np.maximum(end - start - compute - io - send - receive, 0.0)
-    blocks = tuple(evaluator.stage_blocks(batch.rows, batch.out, number))
-    return SectionPrediction(start, end, compute, io, send, wait, receive, blocks)
+def _spent(evaluator: Evaluator, batch: Batch, times: FloatArray) -> FloatArray:
+    """Return the seconds of each of `PARTS` in each section, shape [sections, 5, p].
+
+    `times` are the starts of the sections and the end of the last one, [sections + 1, p]; waiting
+    is what is left.
+    """
+    found = np.zeros((times.shape[0] - 1, len(PARTS), times.shape[1]))
+    compute, io, send, wait, receive = found.transpose(1, 0, 2)
+    compute[:] = batch.compute[:, :, 0]
+    for k, streamed in enumerate(batch.io):
+        if streamed is not None:
+            io[k] = streamed[:, 0]
+        send[k], receive[k] = evaluator.section_messages(k).spent(batch.ranks, batch.out)
+    np.maximum(np.diff(times, axis=0) - found.sum(axis=1), 0.0, out=wait)
+    return found
