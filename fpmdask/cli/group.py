@@ -16,6 +16,7 @@ from fpmdask import __version__
 from fpmdask.cli.demo import demo
 from fpmdask.cli.doctor import doctor
 from fpmdask.cli.lab import lab
+from fpmdask.cli.mheta import mheta
 from fpmdask.cli.partition import partition
 from fpmdask.cli.records import records
 from fpmdask.cli.replay import replay
@@ -91,5 +92,5 @@ def main() -> None:
     """
 
 
-for command in (demo, partition, replay, records, lab, doctor):
+for command in (demo, partition, mheta, replay, records, lab, doctor):
     main.add_command(command)

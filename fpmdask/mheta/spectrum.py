@@ -1,5 +1,6 @@
 """The path through the anchors along which the paper compares distributions."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,8 @@ from fpmdask.mheta.anchors import anchors
 from fpmdask.mheta.checks import IntArray
 from fpmdask.mheta.machine import Machine
 from fpmdask.mheta.program import Program
+
+_PATH = ("Blk", "I-C", "I-C/Bal", "Bal", "Blk")
 
 
 def spectrum(program: Program, machine: Machine, rows: float, steps: int = 8) -> IntArray:
@@ -49,8 +52,39 @@ def spectrum(program: Program, machine: Machine, rows: float, steps: int = 8) ->
     """
     steps = checks.count(steps, "steps")
     found = anchors(program, machine, rows)
-    points = [found[name] for name in ("Blk", "I-C", "I-C/Bal", "Bal", "Blk")]
-    return polyline(points, steps)
+    return polyline([found[name] for name in _PATH], steps)
+
+
+def corner_names(found: Mapping[str, IntArray]) -> list[str]:
+    """Return what the corners of the path are, equal neighbours in one.
+
+    Parameters
+    ----------
+    found : mapping of str to ndarray of int64
+        What `anchors` returned.
+
+    Returns
+    -------
+    list of str
+        Of the points 0, steps, 2 steps, ... of `spectrum`.
+
+    Examples
+    --------
+    >>> even, other = np.array([5, 5]), np.array([2, 8])
+    >>> corner_names({"Blk": even, "I-C": even, "I-C/Bal": other, "Bal": other})
+    ['Blk = I-C', 'I-C/Bal = Bal', 'Blk']
+    """
+    names: list[list[str]] = []
+    before: IntArray | None = None
+    for name in _PATH:
+        if before is not None and (found[name] == before).all():
+            names[-1].append(name)
+        else:
+            names.append([name])
+        before = found[name]
+    if len(names) == 1:
+        return [" = ".join(names[0][:-1])]
+    return [" = ".join(corner) for corner in names]
 
 
 def polyline(points: ArrayLike, steps: int) -> IntArray:

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fpmdask.errors import FpmdaskError
+from fpmdask.picture.style import COLOURS, INK, MARKERS, PALE, plain, require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fpmdask.coordinator.report import Report
 
-# Okabe and Ito's colours, which colour-blind people can tell apart, without yellow.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#5E4FA2", "#7F7F7F")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
-INK, PALE = "#333333", "#C8C8C8"
 # Height of a label's line, as a share of the axis.
 LINE = 0.062
 
@@ -90,14 +87,6 @@ def figure(
     return drawn
 
 
-def require(*modules: str) -> None:
-    """Raise a `FpmdaskError` if a module of the extra ``demo`` is not installed."""
-    from importlib.util import find_spec
-
-    if missing := [name for name in modules if find_spec(name) is None]:
-        raise FpmdaskError(f'{" and ".join(missing)} not found; run `pip install "fpmdask[demo]"`')
-
-
 def _speeds(axes: Any, report: Report, names: Sequence[str], unit: str, scale: float) -> None:
     shares = dict(zip(report.workers, report.distribution.tolist(), strict=True))
     models = report.models
@@ -122,7 +111,7 @@ def _speeds(axes: Any, report: Report, names: Sequence[str], unit: str, scale: f
     axes.set(xlim=(0, most), ylim=(0, top), xlabel=f"{unit} per worker")
     _label_ends(axes, ends, top)
     _explain(axes, seconds_of_all)
-    _plain(axes)
+    plain(axes)
 
 
 def _points(report: Report, names: Sequence[str]) -> list[Any]:
@@ -209,7 +198,7 @@ def _seconds(axes: Any, report: Report, even: Report, names: Sequence[str]) -> N
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.12 * slowest), xlabel="seconds until the worker had finished")
     axes.set_title("even split (grey) and balanced (colour)", fontsize=10.5, color=INK, loc="left")
-    _plain(axes)
+    plain(axes)
     axes.tick_params(axis="y", length=0)
 
 
@@ -223,11 +212,6 @@ def _styles(count: int) -> tuple[list[str], list[str]]:
         [COLOURS[i % len(COLOURS)] for i in range(count)],
         [MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in range(count)],
     )
-
-
-def _plain(axes: Any) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=INK)
 
 
 def _duration(seconds: float) -> str:

@@ -1,0 +1,341 @@
+"""``fpmdask mheta``: predictions for out-of-core iterative programs, offline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from fpmdask.cli.output import json_option, print_columns, print_json
+from fpmdask.cli.reading import read_json
+from fpmdask.errors import PartitionError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fpmdask.mheta import Prediction, SearchResult
+    from fpmdask.mheta.document import Document
+
+SUFFIXES = (".png", ".svg", ".pdf")
+SEARCHES = ("gbs", "genetic", "annealing", "random_search", "exhaustive")
+
+
+def _plot(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Refuse at once what cannot be drawn."""
+    if value is None:
+        return None
+    if value.suffix not in SUFFIXES:
+        raise click.BadParameter(f"cannot draw {value}; its name must end in {', '.join(SUFFIXES)}")
+    if not value.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {value.absolute().parent}; make it first")
+    from fpmdask.picture.style import require
+
+    require("matplotlib")
+    return value
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what all three commands take."""
+    for option in (
+        json_option,
+        click.option(
+            "--plot",
+            type=click.Path(path_type=Path, dir_okay=False),
+            callback=_plot,
+            help="Draw it into this file (.png, .svg or .pdf).",
+        ),
+        click.argument("file", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def mheta() -> None:
+    """Predict out-of-core iterative programs, and find their best distribution.
+
+    FILE is a JSON document with "program", "machine" and "rows" (or "distribution"), as
+    fpmdask.mheta.document describes it.
+    """
+
+
+@mheta.command()
+@click.option(
+    "--distribution",
+    metavar="ROWS",
+    help="Rows per node, 512,256,..., or Blk, I-C, I-C/Bal, Bal; the document's, else Blk.",
+)
+@click.option("--iterations", type=int, help="How many iterations; the document's, else 1.")
+@click.option(
+    "--accounting",
+    type=click.Choice(["exact", "paper"]),
+    help="What is charged for I/O; the document's, else exact.",
+)
+@_options
+def predict(
+    file: Path,
+    distribution: str | None,
+    iterations: int | None,
+    accounting: str | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict how long a program takes for one distribution, and on what each node spends it."""
+    from fpmdask.mheta import predict as predicted
+    from fpmdask.mheta.explain import explain
+
+    found = _document(file)
+    rows = _shares(found, distribution)
+    words: Any = {
+        "iterations": found.iterations if iterations is None else iterations,
+        "accounting": accounting or found.accounting,
+    }
+    prediction = predicted(found.program, found.machine, rows, **words)
+    why = explain(found.program, found.machine, rows)
+    if plot is not None:
+        from fpmdask.picture.mheta import prediction_figure
+
+        _save(prediction_figure(prediction), plot)
+    if as_json:
+        print_json(_prediction_data(prediction) | {"why": why} | _where(plot))
+        return
+    _print_prediction(prediction, found)
+    _print_lines(why)
+    _print_plot(plot)
+
+
+@mheta.command()
+@click.option("--steps", type=int, default=8, show_default=True, help="Points a leg.")
+@_options
+def spectrum(file: Path, steps: int, plot: Path | None, as_json: bool) -> None:
+    """Predict along the path Blk → I-C → I-C/Bal → Bal → Blk, and say why the best one is best."""
+    from fpmdask.mheta import anchors, predict_many
+    from fpmdask.mheta import predict as predicted
+    from fpmdask.mheta import spectrum as path_of
+    from fpmdask.mheta.spectrum import corner_names
+
+    found = _document(file)
+    problem = (found.program, found.machine)
+    points = path_of(*problem, found.rows, steps)
+    words: Any = {"iterations": found.iterations, "accounting": found.accounting}
+    seconds = predict_many(*problem, points, **words)
+    names = corner_names(anchors(*problem, found.rows))
+    labels = _labels(names, steps, len(points))
+    best = int(np.argmin(seconds))
+    why = _reasons(found, labels, points, seconds, best)
+    if plot is not None:
+        from fpmdask.picture.mheta import spectrum_figure
+
+        ticks = [label if i % steps == 0 else "" for i, label in enumerate(labels)]
+        prediction = predicted(*problem, points[best], **words)
+        _save(spectrum_figure(ticks, {file.stem: seconds.tolist()}, prediction), plot)
+    if as_json:
+        table = [
+            {"at": label, "distribution": point, "seconds": second}
+            for label, point, second in zip(labels, points.tolist(), seconds.tolist(), strict=True)
+        ]
+        print_json({"spectrum": table, "best": table[best], "why": why} | _where(plot))
+        return
+    _print_spectrum(labels, points, seconds, best)
+    _print_lines(why)
+    _print_plot(plot)
+
+
+@mheta.command()
+@click.option("--method", type=click.Choice(SEARCHES), default="gbs", show_default=True)
+@click.option("--budget", type=int, default=10_000, show_default=True, help="Most predictions.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@_options
+def search(
+    file: Path, method: str, budget: int, seed: int, plot: Path | None, as_json: bool
+) -> None:
+    """Search for the distribution with the shortest prediction."""
+    from fpmdask.mheta import anchors, evaluator
+    from fpmdask.mheta import search as searches
+    from fpmdask.mheta.explain import explain
+
+    found = _document(file)
+    words: Any = {"iterations": found.iterations, "accounting": found.accounting}
+    predicts = evaluator(found.program, found.machine, **words)
+    corners = anchors(found.program, found.machine, found.rows)
+    start = np.array([*corners.values(), corners["Blk"]])
+    run = getattr(searches, method)
+    result: SearchResult = run(predicts, start, rng=np.random.default_rng(seed), budget=budget)
+    of_anchors = dict(zip(corners, predicts(start).tolist(), strict=False))
+    why = explain(found.program, found.machine, result.distribution)
+    if plot is not None:
+        from fpmdask.picture.mheta import search_figure
+
+        _save(search_figure(result, f"{method}: {result.seconds:.4g} s"), plot)
+    if as_json:
+        print_json(_search_data(result, method, of_anchors) | {"why": why} | _where(plot))
+        return
+    _print_prediction(predicts.prediction(result.distribution), found)
+    _print_lines(why)
+    others = ", ".join(f"{name} {seconds:.4g} s" for name, seconds in of_anchors.items())
+    click.echo(
+        f"{method}: {result.seconds:.4g} s after {result.evaluations} predictions "
+        f"({result.reason}); {others}"
+    )
+    _print_plot(plot)
+
+
+def _document(file: Path) -> Document:
+    from fpmdask.mheta.document import Document
+
+    try:
+        return Document.from_dict(read_json(file))
+    except PartitionError as error:
+        raise PartitionError(f"{file}: {error}") from error
+
+
+def _shares(found: Document, text: str | None) -> Any:
+    """Return the distribution that was asked for."""
+    from fpmdask.mheta import anchors
+
+    if text is None and found.distribution is not None:
+        return found.distribution
+    corners = anchors(found.program, found.machine, found.rows)
+    if text is None or text in corners:
+        return corners["Blk" if text is None else text]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise PartitionError(
+            f"--distribution {text!r} is neither rows per node, 512,256,..., nor one of "
+            f"{', '.join(corners)}"
+        ) from None
+
+
+def _labels(names: Sequence[str], steps: int, count: int) -> list[str]:
+    """Return what each point of the path is: a corner, or a part of the way between two."""
+    labels = []
+    for at in range(count):
+        leg, step = divmod(at, steps)
+        between = f"{names[leg]} → {names[leg + 1]} {step}/{steps}" if step else names[leg]
+        labels.append(between)
+    return labels
+
+
+def _reasons(found: Document, labels: Sequence[str], points: Any, seconds: Any, best: int) -> Any:
+    """Return what makes the best point best and the corners longer, a line each."""
+    from fpmdask.mheta.explain import explain
+
+    def at(number: int) -> str:
+        return "; ".join(explain(found.program, found.machine, points[number]))
+
+    if not np.isfinite(seconds[best]):
+        return [f"no point of the path is feasible: {at(best)}"]
+    lines = [f"best at {labels[best]}: {at(best)}"]
+    for number, label in enumerate(labels[:-1]):
+        if " → " not in label and number != best:
+            ratio = seconds[number] / seconds[best]
+            lines.append(f"{label} takes {ratio:.2f} times as long: {at(number)}")
+    return lines
+
+
+def _print_prediction(prediction: Prediction, found: Document) -> None:
+    from fpmdask.mheta import capacity
+    from fpmdask.mheta.prediction import PARTS
+
+    if prediction.infeasible:
+        print_columns(("node", "rows"), list(enumerate(prediction.distribution.tolist())))
+        return
+    fits = capacity(found.program, found.machine)
+    blocks = [stage for section in prediction.sections for stage in section.blocks]
+    most = np.max(blocks, axis=0) if blocks else np.zeros(fits.size, dtype=int)
+    parts = [prediction.parts[part].tolist() for part in PARTS]
+    print_columns(
+        ("node", "rows", "fit", "blocks", *PARTS, "end"),
+        [
+            (node, rows, float(fits[node]), int(most[node]), *(part[node] for part in parts), end)
+            for node, (rows, end) in enumerate(
+                zip(
+                    prediction.distribution.tolist(),
+                    prediction.iteration_ends[0].tolist(),
+                    strict=True,
+                )
+            )
+        ],
+    )
+    words = f"{prediction.seconds:.4g} s for {prediction.iterations} iterations"
+    if prediction.steady_state_seconds is not None:
+        words += (
+            f", the first {prediction.iteration_seconds:.4g} s, the last "
+            f"{prediction.steady_state_seconds:.4g} s"
+        )
+    click.echo(words)
+
+
+def _print_spectrum(labels: Sequence[str], points: Any, seconds: Any, best: int) -> None:
+    shortest = float(seconds[best])
+    rows = [
+        (
+            label,
+            float(second),
+            float(second) / shortest if np.isfinite(shortest) else np.nan,
+            "best" if number == best and np.isfinite(shortest) else "",
+            ",".join(map(str, point)),
+        )
+        for number, (label, second, point) in enumerate(
+            zip(labels, seconds.tolist(), points.tolist(), strict=True)
+        )
+    ]
+    print_columns(("at", "seconds", "over best", "", "rows per node"), rows)
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _print_plot(plot: Path | None) -> None:
+    if plot is not None:
+        click.echo(f"drawn: {plot}")
+
+
+def _where(plot: Path | None) -> dict[str, str]:
+    return {} if plot is None else {"plot": str(plot.resolve())}
+
+
+def _save(figure: Figure, plot: Path) -> None:
+    figure.savefig(plot)
+
+
+def _prediction_data(prediction: Prediction) -> dict[str, Any]:
+    from fpmdask.mheta.prediction import PARTS
+
+    sections = [
+        {name: getattr(section, name).tolist() for name in ("start", "end", *PARTS)}
+        | {"blocks": [stage.tolist() for stage in section.blocks]}
+        for section in prediction.sections
+    ]
+    return {
+        "distribution": prediction.distribution.tolist(),
+        "iterations": prediction.iterations,
+        "accounting": prediction.accounting,
+        "seconds": prediction.seconds,
+        "node_seconds": prediction.node_seconds.tolist(),
+        "iteration_seconds": prediction.iteration_seconds,
+        "steady_state_seconds": prediction.steady_state_seconds,
+        "parts": {name: values.tolist() for name, values in prediction.parts.items()},
+        "sections": sections,
+        "infeasible": list(prediction.infeasible),
+    }
+
+
+def _search_data(
+    result: SearchResult, method: str, of_anchors: Mapping[str, float]
+) -> dict[str, Any]:
+    return {
+        "method": method,
+        "distribution": result.distribution.tolist(),
+        "seconds": result.seconds,
+        "evaluations": result.evaluations,
+        "reason": result.reason,
+        "history": [list(entry) for entry in result.history],
+        "anchors": dict(of_anchors),
+    }
