@@ -319,18 +319,21 @@ class Balancer:
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
         kind = given.check_layout(layout)
+        measuring = arguments.measuring(epsilon, max_rounds, timing, None)
         a, b, index = arrays.as_matrices(a, b)
         if (zeros := arrays.empty(a, b)) is not None:
+            arrays.check_depth(depth, max(1, a.shape[1]))
+            if distribution is not None:
+                arrays.check_distribution(distribution, (*a.shape, b.shape[1]), kind)
             if out is None:
                 return self._sync(self._persisted, zeros[index])
             out = target.check_out(out, zeros.shape, index, zeros.dtype)
             return self._sync(stored.fill, self.client, zeros, index, out, self.workers)
         spec = arrays.check(a, b)
-        measuring = arguments.measuring(epsilon, max_rounds, timing, None)
         if timing is None:
             measuring["policy"] = None  # follows from the size of the product
         if distribution is not None:
-            distribution = arrays.check_distribution(distribution, spec, kind)
+            distribution = arrays.check_distribution(distribution, spec.shape, kind)
         zones = None
         if not isinstance(kind, str):
             if distribution is not None or out is not None:
@@ -342,7 +345,7 @@ class Balancer:
             "layout": kind,
             "zones": zones,
             "distribution": distribution,
-            "depth": arrays.check_depth(depth, spec),
+            "depth": arrays.check_depth(depth, spec.shape[1]),
             "rebalance": distribution is None if rebalance is None else rebalance,
             "thorough": epsilon is not None or max_rounds is not None,
             # who says how to measure wants it measured

@@ -50,6 +50,20 @@ def check(a: Any, b: Any) -> MatmulSpec:
         For anything but two non-empty two-dimensional numeric arrays of matching shapes and known
         chunks.
     """
+    _check_operands(a, b)
+    return MatmulSpec.build(
+        shape=(a.shape[0], a.shape[1], b.shape[1]),
+        inner=b.shape[0],
+        dtypes=(a.dtype, b.dtype),
+        a_chunks=_chunks(a),
+        b_chunks=_chunks(b),
+        a_name=getattr(a, "name", "a"),
+        b_name=getattr(b, "name", "b"),
+    )
+
+
+def _check_operands(a: Any, b: Any) -> None:
+    """Refuse what is no matrix of numbers, empty or not."""
     for name, x in (("A", a), ("B", b)):
         if not isinstance(x, da.Array | np.ndarray):
             raise PartitionError(
@@ -71,15 +85,6 @@ def check(a: Any, b: Any) -> MatmulSpec:
             raise PartitionError(
                 f"{name} has chunks of unknown size; call {name}.compute_chunk_sizes() first"
             )
-    return MatmulSpec.build(
-        shape=(a.shape[0], a.shape[1], b.shape[1]),
-        inner=b.shape[0],
-        dtypes=(a.dtype, b.dtype),
-        a_chunks=_chunks(a),
-        b_chunks=_chunks(b),
-        a_name=getattr(a, "name", "a"),
-        b_name=getattr(b, "name", "b"),
-    )
 
 
 def empty(a: Any, b: Any) -> da.Array | None:
@@ -88,11 +93,10 @@ def empty(a: Any, b: Any) -> da.Array | None:
     Raises
     ------
     PartitionError
-        For dtypes that cannot be multiplied.
+        For what `check` refuses, too.
     """
-    arrays = all(isinstance(x, da.Array | np.ndarray) and x.ndim == 2 for x in (a, b))
-    sides = (*a.shape, *b.shape) if arrays else ()
-    if 0 not in sides or any(map(math.isnan, sides)) or a.shape[1] != b.shape[0]:
+    _check_operands(a, b)
+    if 0 not in (*a.shape, *b.shape) or a.shape[1] != b.shape[0]:
         return None
     one = ((1,), (1,))
     spec = MatmulSpec.build(
@@ -115,8 +119,8 @@ def _chunks(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (x.shape[0],), (x.shape[1],)
 
 
-def check_distribution(distribution: Any, spec: MatmulSpec, layout: Any) -> dict[str, int]:
-    """Return rows per worker name, checked against the product.
+def check_distribution(distribution: Any, shape: Sequence[int], layout: Any) -> dict[str, int]:
+    """Return rows per worker name, checked against the product's M, K and N.
 
     Where C has more columns than rows, they may be columns, as a report has them then.
     """
@@ -142,7 +146,7 @@ def check_distribution(distribution: Any, spec: MatmulSpec, layout: Any) -> dict
         if str(name) in rows:
             raise PartitionError(f"the distribution names {name} twice")
         rows[str(name)] = int(units)
-    height, _, width = spec.shape
+    height, _, width = shape
     by_columns = layout != "rows" and width > height
     if sum(rows.values()) not in ({height, width} if by_columns else {height}):
         raise PartitionError(
@@ -152,14 +156,14 @@ def check_distribution(distribution: Any, spec: MatmulSpec, layout: Any) -> dict
     return rows
 
 
-def check_depth(depth: Any, spec: MatmulSpec) -> int | None:
-    """Return the depth of the timed update, None where it is to be chosen."""
+def check_depth(depth: Any, columns: int) -> int | None:
+    """Return the depth of the timed update of an A of so many columns, None to have it chosen."""
     if depth is None:
         return None
     whole = isinstance(depth, Integral) and not isinstance(depth, bool)
-    if not whole or not 1 <= depth <= spec.shape[1]:
+    if not whole or not 1 <= depth <= columns:
         raise PartitionError(
-            f"depth = {depth!r}; give an int from 1 to {spec.shape[1]}, the columns of A, or None"
+            f"depth = {depth!r}; give an int from 1 to {columns}, the columns of A, or None"
         )
     return int(depth)
 

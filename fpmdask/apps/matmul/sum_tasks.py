@@ -93,6 +93,8 @@ def _add_product(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, dtype: np.dtype[Any], threads: int
 ) -> None:
     """Add a product of operands that are computed with as `dtype`."""
+    if not c.size:  # of an empty chunk
+        return
     depth = a.shape[1]
     panel = max(1, depth)
     if copied(a, c.dtype) or copied(b, c.dtype):

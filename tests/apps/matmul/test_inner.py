@@ -17,6 +17,7 @@ from fpmdask.apps.dealing import dealt
 from fpmdask.apps.matmul import arrays, ranges, sum_tasks, summed
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.tiling import INNER, LAYOUTS
 from fpmdask.errors import PartitionError
 from tests.eventually import nothing_left
 
@@ -501,3 +502,22 @@ def test_lines_are_handed_over_where_multiplying_them_takes_longer():
     assert not worth_handing_over(spec_of(thin, thin.T))
     assert worth_handing_over(spec_of(wide, wide.T))
     assert moves_less(spec_of(thin, thin.T), 100)
+
+
+@cluster()
+async def test_empty_chunks_and_mixed_dtypes_in_every_layout(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    cuts = [
+        (((0, 2), (5,)), ((5,), (0, 2))),
+        (((2,), (0, 5)), ((5, 0), (2,))),
+        (((1, 0, 1), (2, 0, 3)), ((0, 1, 4), (0, 2, 0))),
+    ]
+    for dtypes in (("f4", "f8"), ("u1", "i4"), ("f8", "f8"), ("bool", "c8")):
+        for a_chunks, b_chunks in cuts:
+            a = da.ones((2, 5), chunks=a_chunks, dtype=dtypes[0])
+            b = da.ones((5, 2), chunks=b_chunks, dtype=dtypes[1])
+            expected = np.ones((2, 5), dtypes[0]) @ np.ones((5, 2), dtypes[1])
+            for layout in (*LAYOUTS, INNER):
+                found = await c.compute(await balancer.matmul(a, b, layout=layout, max_rounds=1))
+                assert found.dtype == expected.dtype
+                np.testing.assert_array_equal(found, expected)

@@ -406,3 +406,44 @@ async def test_a_worker_that_joins_while_others_are_timed_has_its_limit(c, s, a,
             assert bounds[late.address] == rows_within(spec, 1.2e6, deepest_panel(spec, 3))
             assert 0 < bounds[late.address] < 400
             np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))
+
+
+@cluster()
+async def test_what_is_refused_is_refused_when_empty_too(c, s, *workers):
+    import scipy.sparse
+
+    balancer = await fpmdask.Balancer(c)
+    full = np.ones((4, 4))
+    masked = np.ma.masked_array(full, np.eye(4, dtype=bool))
+    sparse = da.from_array(full, chunks=2).map_blocks(scipy.sparse.csr_array, dtype="f8")
+    refused = [
+        (masked, "MaskedArray"),
+        (da.from_array(masked, chunks=2), "MaskedArray"),
+        (sparse, "scipy.sparse"),
+        (full.astype(object), "object"),
+        (full.astype("M8[s]"), "datetime64"),
+        (full.astype("S3"), "S3"),
+        (full[np.newaxis], "dimensions"),
+    ]
+    for x, message in refused:
+        for operands in ((x, full), (full, x), (x[:0], full), (full, x[..., :0])):
+            with pytest.raises(PartitionError, match=message):
+                await balancer.matmul(*operands)
+    for arguments, message in [
+        ({"depth": 0}, "depth = 0"),
+        ({"depth": 5}, "from 1 to 4"),
+        ({"epsilon": -1}, "epsilon"),
+        ({"timing": 3}, "timing = 3"),
+        ({"distribution": {"0": 1}}, "sum to 1; they must sum to 0"),
+        ({"distribution": 3}, "distribution is a int"),
+        ({"layout": "ring"}, "ring"),
+    ]:
+        with pytest.raises(PartitionError, match=message):
+            await balancer.matmul(full[:0], full, **arguments)
+    result = await c.compute(await balancer.matmul(full[:0], full, distribution={"0": 0}, depth=4))
+    assert result.shape == (0, 4)
+    one = da.from_array(np.ma.masked_array([1.0, 2.0], [True, False]))
+    for some in (one, one[:0], np.ma.masked_array([1.0]), np.ma.masked_array([])):
+        for sort in (balancer.sort, balancer.argsort):
+            with pytest.raises(PartitionError, match="MaskedArray"):
+                await sort(some)
