@@ -54,7 +54,7 @@ def rounds(workers: int, processes: bool, repeat: int) -> list[float]:
             }
             report = balancer.partition(
                 ("emulated", {"models": models}), 1_000_000, epsilon=1e-6, max_rounds=4
-            )
+            ).report
             found += [record.overhead_seconds for record in report.rounds]
         return found
 

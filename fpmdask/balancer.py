@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from fpmdask.coordinator import arguments, config, proxy
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
 from fpmdask.coordinator.report import Report, Summed, build
+from fpmdask.coordinator.shares import Shares
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
@@ -86,7 +88,7 @@ class Balancer:
     ...                               "kind": "constant", "units_per_second": 100.0 * (n + 1)}
     ...         for n, worker in enumerate(client.scheduler_info()["workers"].values())}})
     ...     found = balancer.partition(emulated, 300)
-    >>> sorted(found)
+    >>> sorted(found.values())
     [100, 200]
     """
 
@@ -117,7 +119,8 @@ class Balancer:
                 f"found a client that is {client.status}; connect a new distributed.Client"
             )
         if not client.asynchronous:
-            client.sync(self._install)
+            with proxy.seceded():
+                client.sync(self._install)
 
     def __await__(self) -> Generator[Any, Any, Self]:
         return self._install().__await__()
@@ -178,8 +181,9 @@ class Balancer:
 
         Returns
         -------
-        Report
-            An array-like of units per worker, with the rounds and why they ended.
+        Shares
+            A mapping of worker name to units; `numpy.asarray` gives the units in worker order, its
+            ``report`` has the rounds and why they ended.
 
         Raises
         ------
@@ -206,9 +210,9 @@ class Balancer:
         }
         return self._sync(self._partition, spec)
 
-    async def _partition(self, spec: dict[str, Any]) -> Report:
+    async def _partition(self, spec: dict[str, Any]) -> Shares:
         _, report = await self._follow("partition", spec)
-        return report
+        return Shares(report)
 
     def matmul(
         self,
@@ -479,7 +483,9 @@ class Balancer:
         ascending
             One for all, or one for each of `by`.
         na_position
-            ``"last"`` or ``"first"``: where nulls go, whichever direction.
+            ``"last"`` or ``"first"``: where nulls go, whichever direction. Nulls and infinities are
+            different: nulls come before -inf with ``"first"``, by one key and by several (pandas
+            takes NaN and -inf as equal if there are several).
 
         Returns
         -------
@@ -674,12 +680,14 @@ class Balancer:
             raise CoordinatorError(
                 f"the client is {self.client.status}; connect a new distributed.Client and balancer"
             )
-        return self.client.sync(self._installed_run, function, *args)
+        with contextlib.nullcontext() if self.client.asynchronous else proxy.seceded():
+            return self.client.sync(self._installed_run, function, *args)
 
     @letting_go
     async def _installed_run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         if not self._installed:  # made with an asynchronous client, and not awaited
             await self._install()
+        self.report = None  # that of a call that fails is not the one before
         return await function(*args)
 
     async def _follow(

@@ -69,7 +69,7 @@ display(found)
 # the fastest.
 
 # %%
-[(dict(record.units), record.imbalance) for record in found.rounds]
+[(dict(record.units), record.imbalance) for record in found.report.rounds]
 
 # %% [markdown]
 # ## The picture
@@ -78,7 +78,7 @@ display(found)
 # every curve where the workers take the same time; those are the shares.
 
 # %%
-display(figure(found, unit="thousand keys"))
+display(figure(found.report, unit="thousand keys"))
 
 # %% [markdown]
 # ## The product

@@ -92,7 +92,7 @@ class Bench:
             timing=TIMING,
             scout=scout_rows(n, len(self.addresses)),
             least_gain=least_gain((n, n, n), len(self.addresses)),
-        )
+        ).report
         wall = time.perf_counter() - began
         return {"seconds": wall, "shares": shares(report), **rounds_of(report)}
 
@@ -156,8 +156,10 @@ class Bench:
         if units < 1:
             return 0.0
         try:
-            report = self.alone[name].partition(
-                kernel, units, max_rounds=1, timing=policy, deadline=deadline
+            report = (
+                self.alone[name]
+                .partition(kernel, units, max_rounds=1, timing=policy, deadline=deadline)
+                .report
             )
         except PartitionError:  # its only worker has become limited to fewer units
             return float("inf")

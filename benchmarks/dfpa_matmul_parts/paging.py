@@ -104,7 +104,7 @@ def _dfpa(made: Bench, units: int, epsilon: float, deadline: float) -> dict[str,
     began = time.perf_counter()
     report = made.balancer.partition(
         panel(WIDTH, DEPTHS["dfpa"]), units, epsilon=epsilon, timing=POLICY, deadline=deadline
-    )
+    ).report
     wall = time.perf_counter() - began
     return {
         "seconds": wall,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from fpmdask.cli.output import json_option, print_columns, print_json
 from fpmdask.cli.reading import read_json
@@ -124,7 +124,7 @@ def spectrum(file: Path, steps: int, plot: Path | None, as_json: bool) -> None:
     seconds = predict_many(*problem, points, **words)
     names = corner_names(anchors(*problem, found.rows))
     labels = _labels(names, steps, len(points))
-    best = int(np.argmin(seconds))
+    best = int(seconds.argmin())
     why = _reasons(found, labels, points, seconds, best)
     if plot is not None:
         from fpmdask.picture.mheta import spectrum_figure
@@ -153,6 +153,8 @@ def search(
     file: Path, method: str, budget: int, seed: int, plot: Path | None, as_json: bool
 ) -> None:
     """Search for the distribution with the shortest prediction."""
+    import numpy as np
+
     from fpmdask.mheta import anchors, evaluator
     from fpmdask.mheta import search as searches
     from fpmdask.mheta.explain import explain
@@ -227,7 +229,7 @@ def _reasons(found: Document, labels: Sequence[str], points: Any, seconds: Any, 
     def at(number: int) -> str:
         return "; ".join(explain(found.program, found.machine, points[number]))
 
-    if not np.isfinite(seconds[best]):
+    if not math.isfinite(seconds[best]):
         return [f"no point of the path is feasible: {at(best)}"]
     lines = [f"best at {labels[best]}: {at(best)}"]
     for number, label in enumerate(labels[:-1]):
@@ -246,7 +248,7 @@ def _print_prediction(prediction: Prediction, found: Document) -> None:
         return
     fits = capacity(found.program, found.machine)
     blocks = [stage for section in prediction.sections for stage in section.blocks]
-    most = np.max(blocks, axis=0) if blocks else np.zeros(fits.size, dtype=int)
+    most = [max(column) for column in zip(*blocks, strict=True)] or [0] * fits.size
     parts = [prediction.parts[part].tolist() for part in PARTS]
     print_columns(
         ("node", "rows", "fit", "blocks", *PARTS, "end"),
@@ -276,8 +278,8 @@ def _print_spectrum(labels: Sequence[str], points: Any, seconds: Any, best: int)
         (
             label,
             float(second),
-            float(second) / shortest if np.isfinite(shortest) else np.nan,
-            "best" if number == best and np.isfinite(shortest) else "",
+            float(second) / shortest if math.isfinite(shortest) else math.nan,
+            "best" if number == best and math.isfinite(shortest) else "",
             ",".join(map(str, point)),
         )
         for number, (label, second, point) in enumerate(

@@ -53,7 +53,7 @@ def _verify(path: Path, report: Report) -> Verdict:
     from fpmdask.coordinator.replay import Verdict, verify
 
     if report.log is None:
-        if report.rounds or report.reason not in ("given", "known"):
+        if report.rounds:
             raise FpmdaskError(
                 f"{path} is damaged: the run measured, but its log is missing; save it again with "
                 "balancer.report.save()"

@@ -265,12 +265,15 @@ class RunContext:
     def set_result(
         self,
         distribution: Mapping[str, int],
-        seconds: Mapping[str, float],
+        seconds: Mapping[str, float | None],
         imbalance: float | None,
         reason: str,
         proposal: Mapping[str, int],
     ) -> None:
-        """Note the distribution that was found or given, for the report."""
+        """Note the distribution that was found or given, for the report.
+
+        `seconds` are None where nothing was measured.
+        """
         self.report["names"] = {address: self.name(address) for address in distribution}
         self.report["result"] = {
             "distribution": dict(distribution),

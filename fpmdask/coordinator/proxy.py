@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from distributed import Client
+from distributed import Client, rejoin, secede
+from distributed.worker import thread_state
 
 import fpmdask
 from fpmdask.coordinator.plugin import CoordinatorPlugin
@@ -48,6 +49,25 @@ def _scheduler(client: Client) -> Any:
     if client.scheduler is None:
         raise CoordinatorError("the client is not connected; await it or connect a new one")
     return client.scheduler
+
+
+@contextlib.contextmanager
+def seceded() -> Iterator[None]:
+    """Give the worker's thread back while a task waits for a run, which needs it on one thread.
+
+    As Dask's own `compute` in a task: secede, and rejoin afterwards. Elsewhere nothing happens.
+    """
+    inside = getattr(thread_state, "key", None) is not None
+    if inside:
+        try:
+            secede()
+        except (AttributeError, KeyError):  # no thread of the pool, or it has left that before
+            inside = False
+    try:
+        yield
+    finally:
+        if inside:
+            rejoin()
 
 
 async def check(client: Client, app: str, spec: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -84,12 +85,15 @@ class Report:
         which are `proposal` unless they were given.
     proposal : numpy.ndarray
         Units per worker by all measurements together, see `fpmdask.partition.Outcome`.
-    seconds : tuple of float
-        Kernel seconds of `distribution`: measured, or by the models where it is the proposal.
+    seconds : tuple of float or None
+        Kernel seconds of `distribution`: measured, or by the models where it is the proposal; None
+        where nothing was measured. The timed kernel is a part of the work that a unit is.
     rounds : tuple of RoundReport
         DFPA's rounds.
     imbalance, reason
-        How DFPA ended.
+        How DFPA ended. Other reasons: "measured", once, which is enough; "known" from earlier runs;
+        "given" by the caller; "few keys", so few that all get the same; "as held", where nothing is
+        handed over.
     phases : dict
         Wall seconds of the run's phases; of a product ``prepare``, ``measure``, ``place`` (waiting
         for inputs that are being made again included), ``read`` (lazy inputs) and ``multiply``; of
@@ -123,7 +127,7 @@ class Report:
     addresses: tuple[str, ...]
     distribution: np.ndarray
     proposal: np.ndarray
-    seconds: tuple[float, ...]
+    seconds: tuple[float | None, ...]
     rounds: tuple[RoundReport, ...]
     imbalance: float | None
     reason: str
@@ -285,8 +289,12 @@ class Report:
                 "`balancer.report.save()`"
             ) from error
 
-    def table(self) -> list[tuple[str, int, float, float | None]]:
-        """Return (worker, units, kernel seconds, seconds of its share) rows."""
+    def table(self) -> list[tuple[str, int, float | None, float | None]]:
+        """Return (worker, units, kernel seconds, seconds of its share) rows.
+
+        None is what was not measured. Kernel seconds are of a part of the work: compare them with
+        each other, not with those of the shares.
+        """
         spent: dict[str, float] = {}
         for share in (*self.shares, *self.helps):
             spent[share["worker"]] = spent.get(share["worker"], 0.0) + share["seconds"]
@@ -300,14 +308,31 @@ class Report:
     def __repr__(self) -> str:
         shares = ", ".join(f"{name}: {units}" for name, units, *_ in self.table())
         balance = "" if self.imbalance is None else f", imbalance {self.imbalance:.3f}"
-        return f"<Report {self.run}: {shares}; {self.reason} in {len(self.rounds)} rounds{balance}>"
+        return f"<Report {self.run}: {shares}; {self._ending()}{balance}>"
+
+    def _ending(self) -> str:
+        """Return the reason, and after how many rounds where there were any."""
+        count = len(self.rounds)
+        return (
+            f"{self.reason} in {count} round{'' if count == 1 else 's'}" if count else self.reason
+        )
+
+    def _speeds(self) -> list[float | None]:
+        """Return each worker's part of all measured speed, None where that was not measured."""
+        speeds = [
+            units / seconds if seconds and math.isfinite(seconds) else None
+            for units, seconds in zip(self.distribution.tolist(), self.seconds, strict=True)
+        ]
+        whole = sum(speed for speed in speeds if speed is not None)
+        return [None if speed is None or not whole else speed / whole for speed in speeds]
 
     def _repr_html_(self) -> str:
-        head = "<tr><th>worker</th><th>units</th><th>kernel s</th><th>share s</th></tr>"
+        head = "<tr><th>worker</th><th>units</th><th>measured speed</th><th>seconds</th></tr>"
         rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{units}</td><td>{seconds:.4g}</td>"
+            f"<tr><td>{escape(name)}</td><td>{units}</td>"
+            f"<td>{'' if speed is None else f'{speed:.1%}'}</td>"
             f"<td>{'' if spent is None else f'{spent:.3f}'}</td></tr>"
-            for name, units, seconds, spent in self.table()
+            for (name, units, _, spent), speed in zip(self.table(), self._speeds(), strict=True)
         )
         phases = ", ".join(f"{escape(name)} {value:.3f} s" for name, value in self.phases.items())
         out = "".join(
@@ -316,8 +341,8 @@ class Report:
         balance = "" if self.imbalance is None else f", imbalance {self.imbalance:.3f}"
         laid = ", ".join(escape(f"{key}: {value}") for key, value in self.layout.items())
         return (
-            f"<b>{escape(self.run)}</b>: {escape(self.reason)} after {len(self.rounds)} rounds"
-            f"{balance}<br>{laid}<br>{phases}<table>{head}{rows}</table>"
+            f"<b>{escape(self.run)}</b>: {escape(self._ending())}{balance}<br>{laid}<br>{phases}"
+            f"<table>{head}{rows}</table>"
             + (f"left out:<ul>{out}</ul>" if out else "")
         )
 
@@ -357,7 +382,10 @@ def build(raw: Mapping[str, Any], app: str) -> Report:
         addresses=tuple(order),
         distribution=np.array([result["distribution"][a] for a in order], dtype=np.int64),
         proposal=np.array([result["proposal"][a] for a in order], dtype=np.int64),
-        seconds=tuple(float(result["seconds"][address]) for address in order),
+        seconds=tuple(
+            None if (spent := result["seconds"][address]) is None else float(spent)
+            for address in order
+        ),
         rounds=tuple(
             RoundReport(
                 number=record["number"],

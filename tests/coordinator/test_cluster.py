@@ -1,16 +1,20 @@
 """The coordinator on in-process clusters: nothing leaks, losses are survived, clients share."""
 
 import asyncio
+import json
 import threading
 import time
 
 import dask
+import numpy as np
 import pytest
 from distributed import Client, Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.coordinator import worker as worker_module
+from fpmdask.coordinator.replay import verify
+from fpmdask.coordinator.report import Report
 from fpmdask.errors import CoordinatorError, KernelError, PartitionError, VersionMismatchError
 from fpmdask.timing import TimingPolicy
 from tests.eventually import until
@@ -55,7 +59,7 @@ async def idle(scheduler):
 @cluster()
 async def test_shares_follow_the_speeds_and_nothing_is_left(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    report = await balancer.partition(named(workers, [100.0, 200.0, 300.0]), 600)
+    report = (await balancer.partition(named(workers, [100.0, 200.0, 300.0]), 600)).report
     assert dict(zip(report.workers, report, strict=True)) == {
         str(w.name): n for w, n in zip(workers, (100, 200, 300), strict=True)
     }
@@ -67,6 +71,55 @@ async def test_shares_follow_the_speeds_and_nothing_is_left(c, s, *workers):
 
 
 @cluster()
+async def test_shares_are_a_mapping_of_names_to_units(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    shares = await balancer.partition(named(workers, [100.0, 200.0, 300.0]), 600)
+    wanted = {str(w.name): n for w, n in zip(workers, (100, 200, 300), strict=True)}
+    assert dict(shares) == wanted == shares
+    assert list(shares) == list(shares.workers)
+    assert len(shares) == 3
+    assert shares[str(workers[0].name)] == 100
+    assert np.asarray(shares).tolist() == list(shares.values()) == shares.units.tolist()
+    assert np.asarray(shares).dtype == shares.units.dtype == np.int64
+    assert shares.report is balancer.report
+    assert "<td>300</td>" in shares._repr_html_()
+    with pytest.raises(KeyError, match="nobody"):
+        shares["nobody"]
+    with pytest.raises(ValueError, match="read-only"):
+        shares.units[0] = 5
+    # as the distribution of a product: rows per worker
+    x = np.ones((600, 4))
+    result = await balancer.matmul(x, x.T, distribution=shares)
+    assert result.shape == (600, 600)
+    assert balancer.report.reason == "given"
+
+
+@cluster()
+async def test_what_was_not_measured_is_none_and_a_failed_call_leaves_no_report(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    await balancer.sort(np.random.default_rng(0).random(1000))
+    report = balancer.report
+    assert report.seconds == (None,) * len(report.workers)
+    assert {row[2] for row in report.table()} == {None}
+    assert repr(report).endswith("; few keys>")
+    assert "None" not in report._repr_html_()
+    assert Report.from_json(json.loads(json.dumps(report.to_json()))).seconds == report.seconds
+    with pytest.raises(PartitionError, match="do not fit"):
+        await balancer.partition(named(workers, [1.0] * 3), 30, limits={"0": 1, "1": 1, "2": 1})
+    assert balancer.report is None
+
+
+@cluster()
+async def test_the_end_of_a_look_before_a_product_does_not_read_like_a_failure(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = np.ones((90, 90))
+    await balancer.matmul(x, x, layout="rows")
+    assert balancer.report.reason == "measured"
+    assert repr(balancer.report).count("measured in 1 round") == 1
+    assert not verify(balancer.report).contradictions
+
+
+@cluster()
 async def test_installing_twice_finds_the_same_coordinator_and_its_models(c, s, *workers):
     first = await fpmdask.Balancer(c)
     plugin = s.plugins["fpmdask"]
@@ -75,10 +128,10 @@ async def test_installing_twice_finds_the_same_coordinator_and_its_models(c, s, 
     async with Client(s.address, asynchronous=True) as other:
         second = await fpmdask.Balancer(other)
         assert s.plugins["fpmdask"] is plugin
-        report = await second.partition(kernel, 1200)
+        report = (await second.partition(kernel, 1200)).report
         assert len(report.rounds) == 1  # one confirming round with the first client's models
         second.close()
-    assert (await first.partition(kernel, 600)).reason == "balanced"
+    assert (await first.partition(kernel, 600)).report.reason == "balanced"
 
 
 # In-process workers unpickle functions of this module by reference, so they share these.
@@ -138,7 +191,7 @@ async def test_a_worker_that_leaves_in_a_round_is_dropped_and_the_round_goes_on(
     await until(lambda: workers[0].state.executing_count)
     await workers[0].close(executor_wait=False)
     GATE.set()
-    report = await run
+    report = (await run).report
     assert sorted(report.workers) == ["1", "2"]
     # a worker that closes may answer so before the scheduler has noticed that it is gone
     assert list(report.left_out) == ["0"]
@@ -161,7 +214,7 @@ async def test_a_worker_that_joins_gets_a_share_from_the_next_round(c, s, *worke
     run = asyncio.ensure_future(balancer.partition(hanging, 4000, epsilon=1e-9, max_rounds=12))
     await until(lambda: workers[0].state.executing_count)
     async with Worker(s.address, nthreads=1, name="late"):
-        report = await run
+        report = (await run).report
         assert "late" in report.workers
         assert {e["event"] for e in events} >= {"joined", "round"}
         assert "late" not in report.rounds[0].units
@@ -173,22 +226,22 @@ async def test_a_call_that_hangs_loses_its_worker_until_it_returns(c, s, *worker
     GATE.clear()
     balancer = await fpmdask.Balancer(c)
     with dask.config.set({"fpmdask.hang": "1s"}):
-        report = await balancer.partition(hanging, 30, deadline=0.1, epsilon=1.0)
+        report = (await balancer.partition(hanging, 30, deadline=0.1, epsilon=1.0)).report
         assert "no answer within" in report.left_out["0"]
         assert sorted(report.workers) == ["1", "2"]
         # the worker gets no work of ours while the call goes on
-        report = await balancer.partition(named(workers, [1.0, 1.0, 1.0]), 30)
+        report = (await balancer.partition(named(workers, [1.0, 1.0, 1.0]), 30)).report
         assert "still occupied by a call" in report.left_out["0"]
         GATE.set()
         await idle(s)
-        report = await balancer.partition(named(workers, [1.0, 1.0, 1.0]), 30)
+        report = (await balancer.partition(named(workers, [1.0, 1.0, 1.0]), 30)).report
     assert sorted(report.workers) == ["0", "1", "2"]
 
 
 @cluster()
 async def test_a_kernel_that_raises_on_one_worker_leaves_that_worker_out(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    report = await balancer.partition(failing_on_first, 300, epsilon=1.0)
+    report = (await balancer.partition(failing_on_first, 300, epsilon=1.0)).report
     assert report.left_out == {"0": "ZeroDivisionError: no good"}
     assert sorted(report.workers) == ["1", "2"]
     await idle(s)
@@ -216,7 +269,9 @@ async def test_a_client_that_disconnects_leaves_nothing_behind(c, s, *workers):
     await asyncio.gather(run, return_exceptions=True)
     await idle(s)
     await until(lambda: not any(w.plugins["fpmdask"].side.spaces for w in workers))
-    report = await (await fpmdask.Balancer(c)).partition(named(workers, [1.0, 1.0, 2.0]), 40)
+    report = (
+        await (await fpmdask.Balancer(c)).partition(named(workers, [1.0, 1.0, 2.0]), 40)
+    ).report
     assert sorted(report) == [10, 10, 20]
 
 
@@ -232,7 +287,7 @@ async def test_cancelling_the_wait_cancels_the_run(c, s, *workers):
 @cluster()
 async def test_only_the_named_workers_take_part(c, s, *workers):
     balancer = await fpmdask.Balancer(c, workers=["0", workers[2].address])
-    report = await balancer.partition(named(workers, [1.0, 1.0, 1.0]), 30)
+    report = (await balancer.partition(named(workers, [1.0, 1.0, 1.0]), 30)).report
     assert sorted(report.workers) == ["0", "2"]
     with pytest.raises(CoordinatorError, match="no worker nobody in the cluster"):
         await (await fpmdask.Balancer(c, workers=["nobody"])).partition(slow, 3)
@@ -242,7 +297,7 @@ async def test_only_the_named_workers_take_part(c, s, *workers):
 async def test_limits_hold_and_limits_too_small_are_refused_with_the_numbers(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     kernel = named(workers, [1.0, 1.0, 1.0])
-    report = await balancer.partition(kernel, 30, limits={"0": 2})
+    report = (await balancer.partition(kernel, 30, limits={"0": 2})).report
     assert dict(zip(report.workers, report, strict=True))["0"] == 2
     with pytest.raises(PartitionError, match="30"):
         await balancer.partition(kernel, 30, limits={"0": 2, "1": 2, "2": 2})
@@ -253,7 +308,7 @@ async def test_limits_hold_and_limits_too_small_are_refused_with_the_numbers(c, 
 async def test_sizes_past_the_deadline_become_limits(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     kernel = named(workers, [1.0, 100.0, 100.0])
-    report = await balancer.partition(kernel, 300, deadline=50.0)
+    report = (await balancer.partition(kernel, 300, deadline=50.0)).report
     assert report.rounds[0].seconds["0"] == float("inf")
     assert sum(report) == 300
 
@@ -261,7 +316,7 @@ async def test_sizes_past_the_deadline_become_limits(c, s, *workers):
 @cluster()
 async def test_scouting_is_a_short_first_round(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    report = await balancer.partition(named(workers, [100.0, 200.0, 300.0]), 600, scout=10)
+    report = (await balancer.partition(named(workers, [100.0, 200.0, 300.0]), 600, scout=10)).report
     assert [sum(record.units.values()) for record in report.rounds] == [30, 600]
     assert sorted(report) == sorted(report.proposal) == [100, 200, 300]
     assert report.reason == "balanced"

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import zarr
-from distributed import Client
+from distributed import Client, get_client, secede
 
 import fpmdask
 from fpmdask.errors import CoordinatorError, PartitionError, VersionMismatchError
@@ -106,7 +106,7 @@ def test_workers_without_fpmdask_join_but_get_no_work_of_ours(processes, tmp_pat
     with Client(address) as client:
         client.wait_for_workers(2, timeout=60)
         balancer = fpmdask.Balancer(client)
-        report = balancer.partition(sleeping, 100, epsilon=1.0)
+        report = balancer.partition(sleeping, 100, epsilon=1.0).report
         assert report.workers == ("equipped",)
         assert "has no fpmdask" in report.left_out["bare"]
         # the worker without fpmdask goes on with everybody else's work
@@ -140,3 +140,28 @@ def test_a_worker_of_another_version_is_left_out_with_both_versions(processes, t
         client.wait_for_workers(1, timeout=60)
         with pytest.raises(CoordinatorError, match=r"old: runs fpmdask 0\.0\.1; install fpmdask"):
             fpmdask.Balancer(client).partition(sleeping, 100)
+
+
+def multiply_and_sort(size):
+    """Use a balancer inside of a task, twice; return whether the results are right."""
+    balancer = fpmdask.Balancer(get_client())
+    x = np.random.default_rng(size).random((size, size))
+    product = balancer.matmul(x, x).compute()
+    keys = balancer.sort(x.ravel()).compute()
+    return bool(np.allclose(product, x @ x) and (keys == np.sort(x.ravel())).all())
+
+
+def multiply_after_seceding(size):
+    """The same where the task has given its thread back by itself."""
+    secede()
+    return multiply_and_sort(size)
+
+
+@pytest.mark.slow
+def test_a_balancer_inside_of_a_task_gives_its_thread_back():
+    """It waits for work on the very thread that the task holds: on one thread a deadlock."""
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": False}
+    with Client(**options, dashboard_address=":0", set_as_default=False) as client:
+        tasks = client.map(multiply_and_sort, [40, 41, 42])
+        assert client.gather(tasks) == [True, True, True]
+        assert client.submit(multiply_after_seceding, 43).result() is True

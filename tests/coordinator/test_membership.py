@@ -117,7 +117,7 @@ async def test_a_worker_that_joins_as_the_run_ends_keeps_no_lease_and_no_kernel(
         await until(
             lambda: not side.spaces and not s.plugins["fpmdask"].leases.busy([late.address])
         )
-        report = await balancer.partition(named([*workers, late], [100.0] * 4), 400)
+        report = (await balancer.partition(named([*workers, late], [100.0] * 4), 400)).report
         assert sorted(report.workers) == ["0", "1", "2", "late"]
     await idle(s)
 
@@ -155,7 +155,7 @@ async def test_after_a_cancelled_run_the_next_one_waits_for_its_calls(c, s, *wor
     run = asyncio.ensure_future(second.partition(named(workers, [1.0, 1.0, 1.0]), 30))
     await until(lambda: any(event["event"] == "waiting" for event in events))
     GATE.set()
-    report = await run
+    report = (await run).report
     assert sorted(report.workers) == ["0", "1", "2"]
     assert not report.left_out
     await idle(s)
@@ -169,7 +169,7 @@ async def test_a_worker_that_closes_in_a_round_is_dropped_from_it(c, s, *workers
     run = asyncio.ensure_future(balancer.partition(repeating, 30, timing=timing, max_rounds=1))
     await until(STARTED.is_set)
     closing = asyncio.ensure_future(workers[0].close())
-    report = await run
+    report = (await run).report
     await closing
     assert sorted(report.workers) == ["1", "2"]
     assert report.left_out["0"] in ("is closing", "left the cluster")
@@ -217,7 +217,7 @@ async def test_a_cancelled_run_stops_between_repetitions(c, s, *workers):
 @cluster()
 async def test_a_kernel_that_exits_leaves_its_worker_out_and_alive(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    report = await balancer.partition(leaving, 30, epsilon=1e9)
+    report = (await balancer.partition(leaving, 30, epsilon=1e9)).report
     assert report.left_out == {"0": "SystemExit: 3"}
     assert len(s.workers) == 3
 
@@ -225,11 +225,11 @@ async def test_a_kernel_that_exits_leaves_its_worker_out_and_alive(c, s, *worker
 @cluster()
 async def test_models_of_a_class_belong_to_its_parameters(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    assert len((await balancer.partition(Deep, 900)).rounds) == 2
-    assert len((await balancer.partition(Deep, 900)).rounds) == 1
+    assert len((await balancer.partition(Deep, 900)).report.rounds) == 2
+    assert len((await balancer.partition(Deep, 900)).report.rounds) == 1
     Deep.depth = 50
     try:
-        report = await balancer.partition(Deep, 900)
+        report = (await balancer.partition(Deep, 900)).report
     finally:
         Deep.depth = 1
     assert len(set(report.rounds[0].units.values())) == 1  # even: nothing is known of this depth
@@ -242,9 +242,9 @@ async def test_models_of_a_class_belong_to_its_parameters(c, s, *workers):
 async def test_a_size_found_too_large_is_not_tried_by_the_next_run(c, s, *workers):
     TooLarge.met.clear()
     balancer = await fpmdask.Balancer(c)
-    first = await balancer.partition(TooLarge, 600)
+    first = (await balancer.partition(TooLarge, 600)).report
     met, least = len(TooLarge.met), min(TooLarge.met)
-    second = await balancer.partition(TooLarge, 600)
+    second = (await balancer.partition(TooLarge, 600)).report
     assert all(units < least for units in TooLarge.met[met:])
     assert dict(zip(second.workers, second, strict=True))["0"] <= 50
     assert sum(first) == sum(second) == 600
@@ -256,7 +256,7 @@ async def test_a_size_found_too_large_is_not_tried_by_the_next_run(c, s, *worker
 @cluster()
 async def test_limits_may_name_a_worker_that_is_left_out(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    report = await balancer.partition(leaving, 30, epsilon=1e9, limits={"0": np.int64(5)})
+    report = (await balancer.partition(leaving, 30, epsilon=1e9, limits={"0": np.int64(5)})).report
     assert sorted(report.workers) == ["1", "2"]
     with pytest.raises(PartitionError, match="limits name nobody"):
         await balancer.partition(leaving, 30, limits={"nobody": 5})
@@ -271,7 +271,7 @@ async def test_parameters_that_are_not_json_are_refused_at_the_client(c, s, a):
 
 @cluster(nthreads=[("127.0.0.1", 1)])
 async def test_a_balancer_that_was_not_awaited_installs_itself(c, s, a):
-    report = await fpmdask.Balancer(c).partition(named([a], [1.0]), 30)
+    report = (await fpmdask.Balancer(c).partition(named([a], [1.0]), 30)).report
     assert list(report) == [30]
 
 

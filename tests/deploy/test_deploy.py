@@ -98,7 +98,7 @@ def use(client: Client) -> None:
     found = balancer.partition(
         lambda units: np.sort(np.ones(1000 * units)), 100, max_rounds=2, timing=QUICK
     )
-    assert sum(found) == 100
+    assert sum(found.values()) == 100
     assert set(found.workers) == {"large", "small"}
 
     a = np.arange(300 * 200.0).reshape(300, 200)

@@ -24,7 +24,7 @@ from fpmdask.apps.matmul.summed import multiply as multiply_ranges
 from fpmdask.apps.matmul.tiling import INNER
 from fpmdask.coordinator import proxy
 from fpmdask.coordinator.proxy import Progress
-from fpmdask.coordinator.report import Summed
+from fpmdask.coordinator.report import Report, Summed
 from fpmdask.errors import PartitionError
 
 
@@ -128,9 +128,8 @@ def check_distribution(distribution: Any, shape: Sequence[int], layout: Any) -> 
         raise PartitionError(
             "a distribution is of rows of C; layout 'inner' shares out K: leave one of them out"
         )
-    names = getattr(distribution, "workers", None)
-    if names is not None:
-        distribution = dict(zip(names, distribution, strict=True))
+    if isinstance(distribution, Report):
+        distribution = dict(zip(distribution.workers, distribution, strict=True))
     if not isinstance(distribution, Mapping):
         raise PartitionError(
             f"distribution is a {type(distribution).__name__}; give a mapping of worker name to "

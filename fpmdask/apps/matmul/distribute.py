@@ -180,7 +180,7 @@ async def find_distribution(
     """
     given = _given(context, list(context.workers), bounds)
     if given is not None:
-        context.set_result(given, dict.fromkeys(given, 0.0), None, "given", given)
+        context.set_result(given, dict.fromkeys(given), None, "given", given)
         return given
 
     if context.spec["known"]:
@@ -250,7 +250,10 @@ async def measured_shares(
     # these shares themselves were not timed where there was but a short look at few rows
     timed = any(dict(record.units) == result.proposal for record in machine.rounds)
     balance = result.imbalance if timed or not alone else None
-    context.set_result(result.proposal, seconds, balance, result.reason, result.proposal)
+    # without a caller who asks for more, so many rounds are all that is wanted
+    enough = result.reason == "max_rounds" and not context.spec["thorough"]
+    reason = "measured" if enough else result.reason
+    context.set_result(result.proposal, seconds, balance, reason, result.proposal)
     return dict(result.proposal)
 
 

@@ -101,7 +101,7 @@ async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
         lines = await _within_memory(context, spec, found)
     else:
         nobody = dict.fromkeys(workers, 0)
-        context.set_result(nobody, dict.fromkeys(workers, 0.0), None, "as held", nobody)
+        context.set_result(nobody, dict.fromkeys(workers), None, "as held", nobody)
     sums, inputs = (
         elements * spec.dtype.itemsize / 1e6
         for elements in ((len(workers) - 1) * rows * columns, depth * (rows + columns))

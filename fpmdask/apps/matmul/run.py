@@ -49,7 +49,7 @@ async def run(context: RunContext) -> dict[str, Any]:
     rates = {
         worker: operations(spec, distribution[worker]) * depth / spec.shape[1] / seconds
         for worker, seconds in context.report["result"]["seconds"].items()
-        if seconds > 0 and distribution[worker]
+        if seconds and distribution[worker]
     }
     placement = await _placement(context, spec, distribution, bounds, rates, links)
     if rates:

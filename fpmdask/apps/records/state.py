@@ -220,7 +220,7 @@ class RecordsSort:
             parts = {a: (n if left else 1) * self.job.records for a, n in shares.items()}
             ends = [end // (left or len(shares)) for end in accumulate(parts.values())]
             shares = dict(zip(parts, np.diff([0, *ends]).tolist(), strict=True))
-        context.set_result(shares, dict.fromkeys(shares, 0.0), None, "given", shares)
+        context.set_result(shares, dict.fromkeys(shares), None, "given", shares)
         return shares
 
     def _check_distribution(self, given: Mapping[str, int], there: Mapping[str, str]) -> None:

@@ -151,10 +151,12 @@ class Speeds:
         limits = [bounds.get(address, 0.0) for address in models]
         found = await offload(geometric, units, [*models.values()], limits)
         shares = {address: int(share) for address, share in zip(models, found, strict=True)}
-        seconds = {
+        seconds: dict[str, float | None] = {
             address: float(model.time(shares[address])) if shares[address] else 0.0
             for address, model in models.items()
         }
+        if not self.told:
+            seconds = dict.fromkeys(shares)
         self.context.set_result(shares, seconds, None, self.reason, shares)
         return shares
 

@@ -499,3 +499,20 @@ def test_pieces_are_cut_and_interleaved_as_pandas_takes_rows(pieces):
 def test_the_balancer_is_there_without_pandas():
     code = "import sys, fpmdask; fpmdask.Balancer; sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@cluster()
+async def test_nulls_come_before_infinities_also_by_several_keys(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    values = [-np.inf, np.nan, 1.0, np.inf, np.nan, -np.inf]
+    pdf = pd.DataFrame({"a": values, "b": [5, 4, 3, 2, 1, 0]})
+    frame = dd.from_pandas(pdf, npartitions=3)
+    for ascending, wanted in (
+        (True, [4, 1, 5, 0, 2, 3]),  # NaN by b, -inf by b, 1, inf
+        (False, [1, 4, 3, 2, 0, 5]),  # NaN by b downwards, inf, 1, -inf
+    ):
+        found = await balancer.sort_values(frame, ["a", "b"], ascending, "first")
+        assert (await c.compute(found)).index.tolist() == wanted
+    one = await c.compute(await balancer.sort_values(frame, "a", True, "first"))
+    expected = pdf.sort_values("a", na_position="first", kind="stable")
+    assert one.index.tolist() == expected.index.tolist()
