@@ -138,7 +138,9 @@ def test_the_pure_part_loads_neither_dask_nor_distributed_nor_bokeh():
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert not {"dask", "distributed", "bokeh", "tornado", "matplotlib"} & {m.split(".")[0] for m in loaded}
+    assert not {"dask", "distributed", "bokeh", "tornado", "matplotlib"} & {
+        m.split(".")[0] for m in loaded
+    }
 
 
 def test_importing_fpmdask_loads_nothing_but_itself():
