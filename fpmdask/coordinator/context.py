@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ ENDING = {Status.closing, Status.closing_gracefully, Status.closed}
 GONE = "left the cluster"
 # The run of a context that only asks whether something could be run.
 CHECK = "check"
+# The event of a background task that has ended with an exception.
+FAILED = object()
 # A worker that joins is asked again after so long whether it is ready and free.
 JOIN_SECONDS = 0.1
 
@@ -313,11 +315,33 @@ class RunContext:
 
     def forget_events(self) -> None:
         """Empty the inbox: what came before a measurement began is in its members."""
-        self._inbox = asyncio.Queue()
+        before, self._inbox = self._inbox, asyncio.Queue()
+        while not before.empty():
+            if (event := before.get_nowait())[0] is FAILED:
+                self.post(event)
 
     async def next_event(self) -> tuple[Any, ...]:
-        """Wait for the run's next event: left, joined, answer, or what the application posts."""
-        return await self._inbox.get()
+        """Wait for the run's next event: left, joined, answer, or what the application posts.
+
+        Raises
+        ------
+        Exception
+            What ended a task of `background`.
+        """
+        event = await self._inbox.get()
+        if event[0] is FAILED:
+            raise event[1]
+        return event
+
+    def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` beside the run; an exception that it ends with ends the run, too."""
+        task = self.coordinator.beside(work)
+        task.add_done_callback(self._background_ended)
+        return task
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.post((FAILED, error))
 
     def model_of(self, address: str) -> PiecewiseLinearModel | None:
         """Return the worker's model of the prepared kernel, if it has one."""

@@ -309,7 +309,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         """Tell the runs; never wait here for the worker itself."""
         for context in self.runs.values():
             context.worker_back(worker)
-            self.beside(context.worker_joined(worker))
+            context.background(context.worker_joined(worker))
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run ``work`` as a task that ends with the scheduler at the latest."""

@@ -250,8 +250,6 @@ class Product:
                 self.making = None
                 if self.plan.owns(part, self.assignments[part].worker):
                     self._assign([self.assignments[part]], places)
-            case ("gave up", error):
-                raise error
             case ("publish",):
                 self.pausing = False
             case ("late",):
@@ -284,7 +282,7 @@ class Product:
             times = self._starts(part, answer["missing"])
             self.helping.paused(part)
             recovering = self._recover(part, answer["missing"], times)
-            self.recoveries[part] = asyncio.create_task(recovering)
+            self.recoveries[part] = self.context.background(recovering)
         elif "unusable" in answer:
             raise PartitionError(answer["unusable"])
         elif "error" in answer:
@@ -456,13 +454,8 @@ class Product:
         context.emit("waiting for chunks", count=len(missing))
         # a holder that closes is still listed for a while
         await asyncio.sleep(LOOK_AGAIN_SECONDS * min(times, LEAST_STARTS))
-        try:
-            await wait_for_chunks(context.scheduler, missing, context.spec["recovery"])
-            places = holders(context.scheduler, self.spec.keys)
-        except CoordinatorError as error:
-            context.post(("gave up", error))
-        else:
-            context.post(("found", part, places))
+        await wait_for_chunks(context.scheduler, missing, context.spec["recovery"])
+        context.post(("found", part, holders(context.scheduler, self.spec.keys)))
 
     async def _publish(self) -> dict[str, Any] | None:
         """Make the parts chunks of one dask array; None when one of their workers cannot."""

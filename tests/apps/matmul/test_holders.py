@@ -55,3 +55,33 @@ async def test_a_holder_that_never_gives_its_chunks_is_named(c, s, *workers, mon
     says = rf"has asked \d+ times for \d input chunks that 0 should have .*{x.name}.*; restart 0,"
     with dask.config.set({"fpmdask.recovery": "0.2s"}), pytest.raises(CoordinatorError, match=says):
         await asyncio.wait_for(balancer.matmul(x, x.T, distribution=rows), 30)
+
+
+@cluster(config={"fpmdask.channels": False})
+async def test_whatever_ends_a_background_task_ends_the_run(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(product, "LOOK_AGAIN_SECONDS", 0.02)
+    balancer = await fpmdask.Balancer(c)
+    x = c.persist(da.ones((90, 60), chunks=(90, 60)), workers=[workers[0].address])
+    await wait(x)
+    pieces = workers[0].handlers["fpmdask_pieces"]
+
+    asked, original = [], product.wait_for_chunks
+
+    async def nothing(run, wanted):
+        asked.append(wanted)
+        return {"missing": [key for key, _, _ in wanted]}
+
+    async def broken(*args):
+        if asked:
+            raise LookupError("no such state of the scheduler")
+        return await original(*args)
+
+    rows = {"0": 0, "1": 45, "2": 45}
+    workers[0].handlers["fpmdask_pieces"] = nothing
+    with monkeypatch.context() as patch:
+        patch.setattr(product, "wait_for_chunks", broken)
+        with pytest.raises(LookupError, match="no such state of the scheduler"):
+            await asyncio.wait_for(balancer.matmul(x, x.T, distribution=rows), 30)
+    workers[0].handlers["fpmdask_pieces"] = pieces
+    result = await balancer.matmul(x, x.T, distribution=rows)
+    assert (await c.compute(result) == 60).all()
