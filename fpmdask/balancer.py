@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -13,10 +14,11 @@ import numpy as np
 from distributed import Client
 
 from fpmdask.apps.inputs import letting_go
+from fpmdask.apps.partition import SHORTEST_SECONDS
 from fpmdask.coordinator import arguments, config, proxy
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
-from fpmdask.coordinator.report import Report, Summed, build
+from fpmdask.coordinator.report import TOO_SHORT, Report, Summed, build
 from fpmdask.coordinator.shares import Shares
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.partition.settings import check_gain
@@ -183,7 +185,8 @@ class Balancer:
         -------
         Shares
             A mapping of worker name to units; `numpy.asarray` gives the units in worker order, its
-            ``report`` has the rounds and why they ended.
+            ``report`` has the rounds and why they ended. Units are shared out evenly, with a
+            warning, where the kernel is too short to be timed.
 
         Raises
         ------
@@ -212,6 +215,13 @@ class Balancer:
 
     async def _partition(self, spec: dict[str, Any]) -> Shares:
         _, report = await self._follow("partition", spec)
+        if report.reason == TOO_SHORT:
+            warnings.warn(
+                f"the kernel takes less than {SHORTEST_SECONDS * 1e6:.0f} µs for its share on each "
+                "worker, too little to time: the units are shared out evenly; give it more to do "
+                "per unit, or more units",
+                stacklevel=2,
+            )
         return Shares(report)
 
     def matmul(

@@ -9,7 +9,7 @@ from typing import Any
 
 from fpmdask.coordinator.instructions import Member, Result
 from fpmdask.coordinator.measuring import Measuring
-from fpmdask.coordinator.report import Report
+from fpmdask.coordinator.report import TOO_SHORT, Report
 from fpmdask.errors import MeasuringError, PartitionError
 
 Decision = Mapping[str, Any]
@@ -148,6 +148,8 @@ def _contradictions(report: Report, machine: Measuring) -> list[Contradiction]:
 def _of_results(
     report: Report, reported: Mapping[str, int], proposed: Mapping[str, int], result: Result
 ) -> list[tuple[str, Any, Any]]:
+    if report.reason == TOO_SHORT:
+        return []  # shares that do not follow from what was measured
     best, proposal = dict(result.distribution), dict(result.proposal)
     # The shares of a product are the proposal; reports without one are older.
     shares = reported if reported in (best, proposal) else best

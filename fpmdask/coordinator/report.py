@@ -18,6 +18,8 @@ from fpmdask.models import PiecewiseLinearModel, from_json
 
 FORMAT = "fpmdask.run"
 VERSION = 1
+# The reason of shares that are even since what was measured is noise.
+TOO_SHORT = "too short to time"
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ class Report:
         DFPA's rounds.
     imbalance, reason
         How DFPA ended. Other reasons: "measured", once, which is enough; "known" from earlier runs;
-        "given" by the caller; "few keys", so few that all get the same; "as held", where nothing is
-        handed over.
+        "given" by the caller; "as held", where nothing is handed over; "few keys" and "too short to
+        time", where all get the same.
     phases : dict
         Wall seconds of the run's phases; of a product ``prepare``, ``measure``, ``place`` (waiting
         for inputs that are being made again included), ``read`` (lazy inputs) and ``multiply``; of
@@ -342,8 +344,7 @@ class Report:
         laid = ", ".join(escape(f"{key}: {value}") for key, value in self.layout.items())
         return (
             f"<b>{escape(self.run)}</b>: {escape(self._ending())}{balance}<br>{laid}<br>{phases}"
-            f"<table>{head}{rows}</table>"
-            + (f"left out:<ul>{out}</ul>" if out else "")
+            f"<table>{head}{rows}</table>" + (f"left out:<ul>{out}</ul>" if out else "")
         )
 
 

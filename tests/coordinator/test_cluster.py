@@ -19,6 +19,8 @@ from fpmdask.errors import CoordinatorError, KernelError, PartitionError, Versio
 from fpmdask.timing import TimingPolicy
 from tests.eventually import until
 
+# kernels here wait or do nothing
+pytestmark = pytest.mark.filterwarnings("ignore:the kernel takes less:UserWarning")
 WORKERS = [("127.0.0.1", 1), ("127.0.0.1", 1), ("127.0.0.1", 2)]
 CONFIG = {"fpmdask.timing.min-seconds": 0.0, "fpmdask.timing.min-repetitions": 1}
 
@@ -117,6 +119,19 @@ async def test_the_end_of_a_look_before_a_product_does_not_read_like_a_failure(c
     assert balancer.report.reason == "measured"
     assert repr(balancer.report).count("measured in 1 round") == 1
     assert not verify(balancer.report).contradictions
+
+
+@cluster()
+async def test_a_kernel_that_is_too_short_to_time_gets_even_shares_and_a_warning(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    with pytest.warns(UserWarning, match="too little to time: the units are shared out evenly"):
+        shares = await balancer.partition(lambda units: None, 1000)
+    assert sorted(shares.values()) == [333, 333, 334]
+    assert shares.report.reason == "too short to time"
+    assert shares.report.seconds == (None, None, None)
+    with pytest.warns(UserWarning, match="too little to time"):
+        shares = await balancer.partition(lambda units: None, 1000, limits={"1": 10})
+    assert sorted(shares.values()) == [10, 495, 495]
 
 
 @cluster()

@@ -16,6 +16,8 @@ from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import cluster, idle, named
 from tests.eventually import until
 
+# kernels here wait or do nothing
+pytestmark = pytest.mark.filterwarnings("ignore:the kernel takes less:UserWarning")
 GATE = threading.Event()
 OPENING = threading.Event()
 STARTED = threading.Event()
