@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, S
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from distributed import Client
@@ -16,6 +17,7 @@ from distributed import Client
 from fpmdask.apps.inputs import letting_go
 from fpmdask.apps.partition import SHORTEST_SECONDS
 from fpmdask.coordinator import arguments, config, proxy
+from fpmdask.coordinator.installation import without_fpmdask
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
 from fpmdask.coordinator.report import TOO_SHORT, Report, Summed, build
@@ -50,6 +52,8 @@ TASKS = (
     "fpmdask.apps.matmul.sum_tasks",
     "fpmdask.apps.sort.share",
 )
+# Names of workers of which a client has been warned.
+_WARNED: WeakKeyDictionary[Client, set[str]] = WeakKeyDictionary()
 
 
 class Balancer:
@@ -712,4 +716,13 @@ class Balancer:
 
         value, raw = await proxy.follow(self.client, app, spec, tell)
         self.report = build(raw, app)
+        self._warn_of_workers(self.report.left_out)
         return value, self.report
+
+    def _warn_of_workers(self, left_out: Mapping[str, str]) -> None:
+        """Warn of workers that never take part, once per client: a report is easily overlooked."""
+        known = _WARNED.setdefault(self.client, set())
+        for name, reason in left_out.items():
+            if without_fpmdask(reason) and name not in known:
+                known.add(name)
+                warnings.warn(f"worker {name} takes no part: it {reason}", stacklevel=2)

@@ -27,6 +27,11 @@ def check_version(theirs: str) -> None:
         )
 
 
+def without_fpmdask(reason: str) -> bool:
+    """Tell whether a worker was left out since it has no fpmdask, or another version."""
+    return reason.startswith(("has no fpmdask", "runs fpmdask"))
+
+
 def worker_shim(slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) -> bytes:
     """Return the pickled worker plugin, for `Scheduler.register_worker_plugin`."""
     version, plugin = fpmdask.__version__, PLUGIN
@@ -37,7 +42,10 @@ def worker_shim(slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) ->
 
         async def setup(self, worker: Any) -> None:
             self.side = None
-            cure = f"install fpmdask {version} in its environment and restart it"
+            cure = (
+                f"install fpmdask {version} in its environment, from the wheel or checkout that "
+                "the client has, and restart it"
+            )
             try:
                 import fpmdask
                 from fpmdask.coordinator.worker import WorkerSide

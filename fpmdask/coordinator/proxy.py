@@ -37,9 +37,9 @@ async def install(client: Client, plugin: CoordinatorPlugin) -> None:
         await client._register_scheduler_plugin(plugin, name=plugin.name, idempotent=True)
     except (ImportError, AttributeError) as error:
         raise CoordinatorError(
-            f"the scheduler at {_scheduler(client).address} cannot load fpmdask ({error}); run "
-            f"`pip install fpmdask=={fpmdask.__version__}` in the scheduler's environment (and the "
-            "workers') and restart it"
+            f"the scheduler at {_scheduler(client).address} cannot load fpmdask ({error}); install "
+            f"fpmdask {fpmdask.__version__} in the scheduler's environment and the workers', from "
+            "the wheel or checkout that this client has, and restart them"
         ) from error
     await _scheduler(client).fpmdask_hello(version=fpmdask.__version__)
 

@@ -310,7 +310,8 @@ class Report:
     def __repr__(self) -> str:
         shares = ", ".join(f"{name}: {units}" for name, units, *_ in self.table())
         balance = "" if self.imbalance is None else f", imbalance {self.imbalance:.3f}"
-        return f"<Report {self.run}: {shares}; {self._ending()}{balance}>"
+        out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
+        return f"<Report {self.run}: {shares}; {self._ending()}{balance}{out}>"
 
     def _ending(self) -> str:
         """Return the reason, and after how many rounds where there were any."""

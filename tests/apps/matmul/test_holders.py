@@ -14,6 +14,7 @@ from fpmdask.errors import CoordinatorError
 from tests.apps.matmul.test_product import cluster
 
 
+@pytest.mark.filterwarnings("ignore:worker bare takes no part")
 @pytest.mark.parametrize("channels", [True, False])
 @cluster()
 async def test_inputs_on_a_worker_without_fpmdask_come_as_dask_sends_them(
