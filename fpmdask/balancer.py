@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from distributed import Client
+from distributed import Client, default_client
 
 from fpmdask.apps.inputs import letting_go
 from fpmdask.apps.partition import SHORTEST_SECONDS
@@ -61,9 +61,9 @@ class Balancer:
 
     Parameters
     ----------
-    client : distributed.Client
-        Synchronous or asynchronous; with the latter, ``await fpmdask.Balancer(client)`` and await
-        every method.
+    client : distributed.Client, optional
+        Synchronous or asynchronous, by default the default client. With an asynchronous one,
+        ``await fpmdask.Balancer(client)`` and await every method.
     workers : sequence of str, optional
         Names or addresses of the workers to use; by default all that are there when a run starts,
         and those that join.
@@ -100,11 +100,19 @@ class Balancer:
 
     def __init__(
         self,
-        client: Client,
+        client: Client | None = None,
         workers: Sequence[str] | None = None,
         *,
         progress: proxy.Progress | None = None,
     ) -> None:
+        if client is None:
+            try:
+                client = default_client()
+            except ValueError as error:
+                raise CoordinatorError(
+                    "no client was given, and there is no default one; connect a "
+                    "distributed.Client first"
+                ) from error
         if not isinstance(client, Client):
             raise CoordinatorError(
                 f"found a {type(client).__name__}; give a connected distributed.Client"
@@ -247,10 +255,10 @@ class Balancer:
         Parameters
         ----------
         a, b
-            Dask or NumPy arrays (M × K and K × N), any chunks, known sizes; lazy ones are persisted
-            by this client, each chunk on a worker that needs it (wherever they may run, where they
-            have annotations or depend on what is in memory). Vectors as `numpy.matmul` has them: K
-            elements each, and that axis is not in C.
+            Dask, NumPy, Zarr or xarray arrays (M × K and K × N), any chunks, known sizes; lazy ones
+            are persisted by this client, each chunk on a worker that needs it (wherever they may
+            run, where they have annotations or depend on what is in memory). Vectors as
+            `numpy.matmul` has them: K elements each, and that axis is not in C.
         layout
             ``"rows"``: rows of A and C are sliced, all of B goes everywhere. ``"columns"``: the
             rectangles in columns that need the fewest rows of A and columns of B. ``"nrrp"``: a
@@ -290,7 +298,8 @@ class Balancer:
         -------
         dask.array.Array
             C = A·B, complete and in the workers' memory, each chunk on the worker that computed
-            it. Its chunks are cut wherever a worker's part begins or ends. With `out`, a lazy
+            it; an `xarray.DataArray` of it where A or B is one, with their names and coordinates.
+            Its chunks are cut wherever a worker's part begins or ends. With `out`, a lazy
             array of what is stored there; `report` is that of the last tile.
 
         Raises
@@ -332,19 +341,21 @@ class Balancer:
         ----------
         Lastovetsky and Reddy (2009), section 3 and Fig. 3.
         """
+        from fpmdask.apps import conversions
         from fpmdask.apps.matmul import arrays, given, stored, target
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
         kind = given.check_layout(layout)
         measuring = arguments.measuring(epsilon, max_rounds, timing, None)
-        a, b, index = arrays.as_matrices(a, b)
+        back = conversions.like_product(a, b)
+        a, b, index = arrays.as_matrices(conversions.as_array(a), conversions.as_array(b))
         if (zeros := arrays.empty(a, b)) is not None:
             arrays.check_depth(depth, max(1, a.shape[1]))
             if distribution is not None:
                 arrays.check_distribution(distribution, (*a.shape, b.shape[1]), kind)
             if out is None:
-                return self._sync(self._persisted, zeros[index])
+                return self._sync(conversions.converted(back, self._persisted), zeros[index])
             out = target.check_out(out, zeros.shape, index, zeros.dtype)
             return self._sync(stored.fill, self.client, zeros, index, out, self.workers)
         spec = arrays.check(a, b)
@@ -380,7 +391,8 @@ class Balancer:
             target.check_apart(out, a, b)
             into = stored.multiply_into
             return self._sync(self._matmul, into, a, b, index, out, request)
-        return self._sync(self._matmul, arrays.multiply, a, b, index, request)
+        multiply = conversions.converted(back, self._matmul)
+        return self._sync(multiply, arrays.multiply, a, b, index, request)
 
     async def _matmul(
         self, multiply: Callable[..., Awaitable[tuple[da.Array, Summed | None]]], *given: Any
@@ -409,8 +421,9 @@ class Balancer:
         Parameters
         ----------
         x
-            A dask or NumPy array of booleans, numbers, dates, strings of fixed length or bytes, in
-            any chunks, also of unknown size. Lazy arrays are persisted by this client.
+            A dask, NumPy, Zarr or xarray array of booleans, numbers, dates, strings of fixed
+            length or bytes, in any chunks, also of unknown size. Lazy arrays are persisted by this
+            client.
         descending
             The reverse of the ascending order.
 
@@ -418,7 +431,8 @@ class Balancer:
         -------
         dask.array.Array
             The keys in order, complete and in the workers' memory: one chunk per worker and
-            thread. NaN and NaT come last, as `numpy.sort` has them; descending they come first.
+            thread; an `xarray.DataArray` of it where `x` is one, without coordinates. NaN and NaT
+            come last, as `numpy.sort` has them; descending they come first.
 
         Raises
         ------
@@ -633,12 +647,15 @@ class Balancer:
         return SortedRecords.from_manifest(manifest)
 
     def _sort(self, x: Any, descending: bool, *, index: bool) -> Any:
+        from fpmdask.apps import conversions
         from fpmdask.apps.sort import arrays
 
         if not isinstance(descending, bool | np.bool_):
             raise PartitionError(f"descending = {descending!r}; give True or False")
+        back, x = conversions.like(x), conversions.as_array(x)
         arrays.check(x)
-        sorting = partial(arrays.sort, descending=bool(descending), index=index)
+        plain = partial(arrays.sort, descending=bool(descending), index=index)
+        sorting = conversions.converted(back, plain)
         return self._sync(sorting, self.client, x, self._sort_request(), self._follow)
 
     def _sort_request(self) -> dict[str, Any]:

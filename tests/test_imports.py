@@ -51,6 +51,7 @@ DASK_SIDE = {
     "attempt",
     "carried",
     "client",
+    "conversions",
     "delivery",
     "distribute",
     "encode",

@@ -15,6 +15,7 @@ from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, Future
 
+from fpmdask.apps.conversions import advice
 from fpmdask.apps.inputs import finished
 from fpmdask.apps.matmul.blas import gemm_accumulate
 from fpmdask.apps.matmul.inputs import in_memory, read, to_be_loaded, to_be_read
@@ -34,9 +35,9 @@ def as_matrices(a: Any, b: Any) -> tuple[Any, Any, tuple[Any, ...]]:
     As `numpy.matmul` has it; what is no array is left for `check` to refuse.
     """
     index: list[Any] = [slice(None), slice(None)]
-    if getattr(a, "ndim", 2) == 1:
+    if isinstance(a, da.Array | np.ndarray) and a.ndim == 1:
         a, index[0] = a[np.newaxis, :], 0
-    if getattr(b, "ndim", 2) == 1:
+    if isinstance(b, da.Array | np.ndarray) and b.ndim == 1:
         b, index[1] = b[:, np.newaxis], 0
     return a, b, tuple(index)
 
@@ -66,10 +67,7 @@ def _check_operands(a: Any, b: Any) -> None:
     """Refuse what is no matrix of numbers, empty or not."""
     for name, x in (("A", a), ("B", b)):
         if not isinstance(x, da.Array | np.ndarray):
-            raise PartitionError(
-                f"{name} is a {type(x).__name__}; give a dask or NumPy array "
-                "(dask.array.from_array makes one)"
-            )
+            raise PartitionError(f"{name} is a {type(x).__name__}; {advice(x)}")
         inside = type(x._meta) if isinstance(x, da.Array) else type(x)
         if issubclass(inside, np.ma.MaskedArray) or not issubclass(inside, np.ndarray):
             raise PartitionError(

@@ -15,6 +15,7 @@ from dask._task_spec import Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of
 
+from fpmdask.apps.conversions import advice
 from fpmdask.apps.inputs import finished, rooms, scattered
 from fpmdask.apps.sort.kernel import KINDS
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
@@ -43,10 +44,7 @@ def check(x: Any) -> None:
         numbers, dates, strings or bytes.
     """
     if not isinstance(x, da.Array | np.ndarray):
-        raise PartitionError(
-            f"found a {type(x).__name__}; give a dask or NumPy array (dask.array.from_array makes "
-            "one)"
-        )
+        raise PartitionError(f"found a {type(x).__name__}, which is no array; {advice(x)}")
     inside = type(x._meta) if isinstance(x, da.Array) else type(x)
     if issubclass(inside, np.ma.MaskedArray) or not issubclass(inside, np.ndarray):
         raise PartitionError(

@@ -537,7 +537,7 @@ async def test_bad_arrays_are_refused_at_once(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     ones = np.ones(4)
     for x, says in [
-        ([1, 2], "found a list"),
+        ([1, 2], "found a list, which is no array; give a dask or NumPy array"),
         (np.ones((2, 2)), "found 2 dimensions"),
         (np.array([1, "a"], object), "found dtype object"),
         (np.zeros(3, [("a", "i4")]), "structured dtype"),
@@ -669,6 +669,13 @@ async def test_workers_without_a_memory_limit_sort(c, s, *workers):
     np.testing.assert_array_equal(await c.compute(order), np.argsort(values))
 
 
+def check_shares(report):
+    """Every part is within a hundredth of its share; on a machine that others use, none is even."""
+    wanted = dict(zip(report.workers, report.distribution.tolist(), strict=True))
+    for part in report.shares:
+        assert abs(part["units"] / wanted[part["worker"]] - 1) <= 0.01
+
+
 @cluster(nthreads=2)
 async def test_counts_are_repeated_where_samples_mislead(c, s, *workers, monkeypatch):
     """With two samples of each run the first counts cannot meet any share."""
@@ -680,8 +687,7 @@ async def test_counts_are_repeated_where_samples_mislead(c, s, *workers, monkeyp
         found = await balancer.sort(values, descending=descending)
         expected = np.sort(values)[::-1] if descending else np.sort(values)
         np.testing.assert_array_equal(await c.compute(found), expected)
-        units = [share["units"] for share in balancer.report.shares]
-        assert max(abs(n / 100_000 - 1) for n in units) < 0.01
+        check_shares(balancer.report)
     assert steps.count("count") > 4
 
 
@@ -701,7 +707,7 @@ async def test_skewed_keys_are_shared_out_within_a_hundredth(c, s, *workers, kin
     balancer = await fpmdask.Balancer(c)
     found = await balancer.sort(values)
     np.testing.assert_array_equal(await c.compute(found), np.sort(values))
-    assert all(abs(share["units"] / 40_000 - 1) <= 0.01 for share in balancer.report.shares)
+    check_shares(balancer.report)
 
 
 @pytest.mark.parametrize("kind", ["equal", "most", "zipf"])
@@ -717,7 +723,7 @@ async def test_positions_of_skewed_keys_are_shared_out_within_a_hundredth(c, s, 
     found = await c.compute(await balancer.argsort(values))
     np.testing.assert_array_equal(np.sort(found), np.arange(count))
     np.testing.assert_array_equal(values[found], np.sort(values))
-    assert all(abs(share["units"] / 40_000 - 1) <= 0.01 for share in balancer.report.shares)
+    check_shares(balancer.report)
 
 
 @cluster()

@@ -1,0 +1,99 @@
+"""Collections of other libraries: what is taken as an array, and what results are given back as.
+
+Runs on the client. A library is looked at only if the program has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+Convert = Callable[[Any], Any]
+
+
+def as_array(x: Any) -> Any:
+    """Return a Zarr array as the dask array that reads it, the data of an xarray one; others as is.
+
+    Examples
+    --------
+    >>> import zarr
+    >>> as_array(zarr.array([3, 1, 2]))
+    dask.array<from-zarr, shape=(3,), dtype=int64, chunksize=(3,), chunktype=numpy.ndarray>
+    """
+    if _is(x, "zarr", "Array"):
+        return da.from_zarr(x)
+    return x.data if _is(x, "xarray", "DataArray") else x
+
+
+def advice(x: Any) -> str:
+    """Return how to make an array of something that is none.
+
+    Examples
+    --------
+    >>> advice([3, 1, 2])
+    'give a dask or NumPy array (numpy.asarray makes one)'
+    """
+    if _is(x, "dask.dataframe", "Series") or _is(x, "dask.dataframe", "Index"):
+        return "x.to_dask_array(lengths=True) makes an array; sort_values sorts the rows of a frame"
+    if _is(x, "dask.dataframe", "DataFrame"):
+        return "x.to_dask_array(lengths=True) makes an array of it; sort_values sorts its rows"
+    if any(_is(x, "pandas", name) for name in ("Series", "DataFrame", "Index")):
+        return "x.to_numpy() makes an array of it; sort_values sorts the rows of a frame"
+    if _is(x, "xarray", "Dataset"):
+        return "give one of its variables"
+    if _is(x, "dask.delayed", "Delayed"):
+        return "dask.array.from_delayed(x, shape, dtype) makes an array of it"
+    return "give a dask or NumPy array (numpy.asarray makes one)"
+
+
+def like(x: Any) -> Convert | None:
+    """Return what makes a result of one axis like `x`, an xarray DataArray; None for others."""
+    if not _is(x, "xarray", "DataArray"):
+        return None
+    xarray = sys.modules["xarray"]
+    return lambda found: xarray.DataArray(found, dims=x.dims, name=x.name)
+
+
+def like_product(a: Any, b: Any) -> Convert | None:
+    """Return what makes a product an xarray DataArray, if a factor is one; None otherwise.
+
+    The axes of C are the first of A and the last of B, with their names and coordinates.
+    """
+    if not any(_is(x, "xarray", "DataArray") for x in (a, b)):
+        return None
+    xarray = sys.modules["xarray"]
+    dims: list[str] = []
+    coords = {}
+    for x, axis, name in ((a, 0, "rows"), (b, -1, "columns")):
+        if np.ndim(x) < 2:
+            continue
+        labelled = _is(x, "xarray", "DataArray")
+        dim = str(x.dims[axis]) if labelled else name
+        dims.append(dim if dim not in dims else f"{dim}_columns")
+        if labelled and x.dims[axis] in x.coords:
+            coords[dims[-1]] = x.coords[x.dims[axis]].data
+    return lambda found: xarray.DataArray(found, coords=coords, dims=dims)
+
+
+def converted(
+    convert: Convert | None, function: Callable[..., Awaitable[Any]]
+) -> Callable[..., Awaitable[Any]]:
+    """Return a coroutine function whose results are converted."""
+    if convert is None:
+        return function
+
+    async def call(*args: Any) -> Any:
+        return convert(await function(*args))
+
+    return call
+
+
+def _is(x: Any, module: str, name: str) -> bool:
+    """Tell whether something is of a library's type, without importing the library."""
+    found = sys.modules.get(module)
+    kind = getattr(found, name, None) if found is not None else None
+    return isinstance(kind, type) and isinstance(x, kind)
