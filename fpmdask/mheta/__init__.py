@@ -39,6 +39,8 @@ I-C/Bal  [150 450 100] 4.50 s
 Bal      [100 300 300] 5.40 s
 """
 
+from fpmdask.mheta import instrument as instrument
+from fpmdask.mheta import search as search
 from fpmdask.mheta.anchors import anchors as anchors
 from fpmdask.mheta.blocks import capacity as capacity
 from fpmdask.mheta.evaluate import Evaluator as Evaluator
@@ -49,6 +51,7 @@ from fpmdask.mheta.prediction import Prediction as Prediction
 from fpmdask.mheta.prediction import SectionPrediction as SectionPrediction
 from fpmdask.mheta.prediction import predict as predict
 from fpmdask.mheta.program import Program as Program
+from fpmdask.mheta.search import SearchResult as SearchResult
 from fpmdask.mheta.sections import Array as Array
 from fpmdask.mheta.sections import Communication as Communication
 from fpmdask.mheta.sections import Section as Section
