@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
 from fpmdask.coordinator.report import TOO_SHORT, Report, Summed, build
 from fpmdask.coordinator.shares import Shares
-from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.errors import CoordinatorError, NoWorkersError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
 from fpmdask.timing import TimingPolicy
@@ -680,7 +681,7 @@ class Balancer:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        where: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -691,7 +692,7 @@ class Balancer:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        where: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -719,6 +720,12 @@ class Balancer:
         if not self._installed:  # made with an asynchronous client, and not awaited
             await self._install()
         self.report = None  # that of a call that fails is not the one before
+        try:
+            return await function(*args)
+        except NoWorkersError as error:
+            traceback.clear_frames(error.__traceback__)
+            if not await proxy.first_worker(self.client, self.progress):
+                raise
         return await function(*args)
 
     async def _follow(

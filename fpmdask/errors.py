@@ -29,6 +29,10 @@ class CoordinatorError(FpmdaskError, RuntimeError):
     """The coordinator cannot be installed, reached, or cannot do the run."""
 
 
+class NoWorkersError(CoordinatorError):
+    """No worker is connected to the scheduler."""
+
+
 class VersionMismatchError(CoordinatorError):
     """Client, scheduler and workers do not run the same fpmdask."""
 

@@ -15,7 +15,7 @@ from distributed.client import FuturesCancelledError
 
 from fpmdask.coordinator import config
 from fpmdask.coordinator.chunks import named
-from fpmdask.errors import ChunksLostError, CoordinatorError
+from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -101,7 +101,8 @@ async def rooms(client: Client, workers: Sequence[str] | None) -> dict[str, floa
         used = worker["metrics"]["managed_bytes"]
         found[address] = max(0.0, target * limit - used) if limit else math.inf
     if not found:
-        raise CoordinatorError(f"no worker of {workers or 'the cluster'} is connected; start one")
+        lack = CoordinatorError if workers else NoWorkersError
+        raise lack(f"no worker of {workers or 'the cluster'} is connected; start one")
     return found
 
 

@@ -12,7 +12,7 @@ from distributed.core import Status
 
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.coordinator.tickets import Answer, Order
-from fpmdask.errors import CoordinatorError
+from fpmdask.errors import CoordinatorError, NoWorkersError
 from fpmdask.models import PiecewiseLinearModel
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class RunContext:
         states = self.scheduler.workers
         names = self.spec.get("workers")
         if not states:
-            raise CoordinatorError(
+            raise NoWorkersError(
                 "no worker is connected; start some (client.wait_for_workers waits for them)"
             )
         if names is None:

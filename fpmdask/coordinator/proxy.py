@@ -11,6 +11,7 @@ from distributed import Client, rejoin, secede
 from distributed.worker import thread_state
 
 import fpmdask
+from fpmdask.coordinator import config
 from fpmdask.coordinator.plugin import CoordinatorPlugin
 from fpmdask.coordinator.remote_errors import rebuild
 from fpmdask.errors import CoordinatorError
@@ -49,6 +50,28 @@ def _scheduler(client: Client) -> Any:
     if client.scheduler is None:
         raise CoordinatorError("the client is not connected; await it or connect a new one")
     return client.scheduler
+
+
+async def first_worker(client: Client, progress: Progress | None) -> bool:
+    """Wait for a worker where there is none; return whether one has come in time.
+
+    A task that may run anywhere is what an adaptive cluster starts workers for.
+    """
+    patience = config.seconds("wait-for-workers")
+    if progress is not None:
+        progress({"event": "waiting for workers", "seconds": 0.0, "patience": patience})
+    anything = client.submit(_nothing, pure=False)
+    try:
+        await asyncio.wait_for(anything, patience)
+    except TimeoutError:
+        return False
+    finally:
+        anything.release()
+    return True
+
+
+def _nothing() -> None:
+    """Do nothing, on a worker."""
 
 
 @contextlib.contextmanager

@@ -4,14 +4,15 @@ import asyncio
 import threading
 from typing import ClassVar
 
+import dask
 import numpy as np
 import pytest
-from distributed import Worker, get_worker
+from distributed import Client, LocalCluster, Worker, get_worker
 
 import fpmdask
 from fpmdask.coordinator.steps import timed
 from fpmdask.coordinator.tickets import Order
-from fpmdask.errors import KernelError, PartitionError
+from fpmdask.errors import KernelError, NoWorkersError, PartitionError
 from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import cluster, idle, named
 from tests.eventually import until
@@ -292,3 +293,34 @@ async def test_arguments_of_another_type_are_refused(c, s, a):
     with pytest.raises(fpmdask.errors.CoordinatorError, match="workers = 7"):
         fpmdask.Balancer(c, workers=7)
     assert not s.tasks
+
+
+@cluster(nthreads=[])
+async def test_a_first_worker_is_waited_for(c, s):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    running = asyncio.ensure_future(balancer.sort(np.arange(9)[::-1]))
+    await until(lambda: bool(events))
+    assert events[0]["event"] == "waiting for workers"
+    async with Worker(s.address, nthreads=1):
+        assert (await c.compute(await running)).tolist() == list(range(9))
+    with dask.config.set({"fpmdask.wait-for-workers": "0.1s"}):
+        for call in (
+            balancer.sort(np.arange(9)),
+            balancer.matmul(np.ones((4, 4)), np.ones((4, 4))),
+        ):
+            with pytest.raises(NoWorkersError, match="no worker"):
+                await call
+    await until(lambda: not s.tasks)
+
+
+@pytest.mark.slow
+def test_an_adaptive_cluster_at_zero_starts_workers():
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0") as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        local.adapt(minimum=0, maximum=2, interval="100ms")
+        values = np.random.default_rng(0).random(10_000)
+        found = client.compute(fpmdask.Balancer(client).sort(values), sync=True)
+        np.testing.assert_array_equal(found, np.sort(values))

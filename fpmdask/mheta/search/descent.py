@@ -4,10 +4,10 @@ import numpy as np
 
 from fpmdask.mheta.checks import FloatArray, IntArray
 from fpmdask.mheta.search.evaluations import Evaluations
-from fpmdask.mheta.search.moves import along, gives_evenly, takes_evenly, transfers
+from fpmdask.mheta.search.moves import along, gives_evenly, scaled, takes_evenly, transfers
 
 # Up to so many ordered pairs of nodes (eleven nodes) all transfers are tried; above it, those from
-# the eleven nodes that best give to the eleven that best take.
+# so many nodes to so many.
 PAIRS = 120
 BEST = 11
 # Up to so many nodes each is tried, above it so many at random.
@@ -40,6 +40,10 @@ def descend(
     others evenly or the other way round, and towards and away from each guide. Halved steps find
     a basin at a coarse scale first; one row at the end leaves no better transfer. O(log rows)
     batches, plus one for each improvement.
+
+    Above eleven nodes there are too many pairs: the transfers are those from the eleven nodes
+    that do best when they give to all others to the eleven that do best when they take, and the
+    best 2, 4, 8, ... of either kind also move together.
     """
     x, step, seconds = x.copy(), step.copy(), seen(x)
     while not seen.ended and (running := np.flatnonzero(step >= 1)).size:
@@ -81,7 +85,30 @@ def _neighbours(
         return near, seen(near)
     times = seen(near)
     tie = rng.random((len(x), node.size))
-    best_taker = node[np.lexsort((tie, times[:, : node.size]))[:, :BEST]]
-    best_giver = node[np.lexsort((tie, times[:, node.size : 2 * node.size]))[:, :BEST]]
-    pairs = transfers(x, step, np.repeat(best_giver, BEST, axis=1), np.tile(best_taker, BEST))
-    return np.concatenate([near, pairs], axis=1), np.concatenate([times, seen(pairs)], axis=1)
+    taker = node[np.lexsort((tie, times[:, : node.size]))]
+    giver = node[np.lexsort((tie, times[:, node.size : 2 * node.size]))]
+    pairs = transfers(
+        x, step, np.repeat(giver[:, :BEST], BEST, axis=1), np.tile(taker[:, :BEST], BEST)
+    )
+    groups = [_together(x, step, taker, seen.rows), _together(x, -step, giver, seen.rows)]
+    more = np.concatenate([pairs, *groups], axis=1)
+    return np.concatenate([near, more], axis=1), np.concatenate([times, seen(more)], axis=1)
+
+
+def _together(x: IntArray, step: IntArray, order: IntArray, rows: int) -> IntArray:
+    """Return distributions in which the first 2, 4, 8, ... nodes of an order take `step` each.
+
+    All shares then shrink or grow in proportion, so that the sum is `rows`. Where many nodes are
+    equally slow no single transfer is better.
+    """
+    found = []
+    size = 2
+    while size <= order.shape[1] // 2:
+        weights = x.astype(np.float64)
+        at, node = np.arange(len(x))[:, np.newaxis], order[:, :size]
+        weights[at, node] = np.maximum(weights[at, node] + step[:, np.newaxis], 0.0)
+        nothing = weights.sum(axis=1) == 0
+        weights[nothing] = x[nothing]
+        found.append(scaled(weights, rows))
+        size *= 2
+    return np.stack(found, axis=1)

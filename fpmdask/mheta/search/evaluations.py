@@ -64,7 +64,6 @@ class Evaluations:
             )
         self.evaluations = 0
         self._predict = predict
-        self._cut = False
         self._best: IntArray = self.start[0]
         self._history: list[tuple[int, float]] = []
         self._index: dict[bytes, int] = {}
@@ -127,9 +126,7 @@ class Evaluations:
             self._known[before : len(index)] = new = rows[fresh]
             self._times[before : len(index)] = self.predict_new(new)
         at = np.array([index.get(name, -1) for name in names], np.int64)
-        unknown = at < 0
-        self._cut |= bool(unknown.any())
-        seconds: FloatArray = np.where(unknown, np.inf, self._times[at])
+        seconds: FloatArray = np.where(at < 0, np.inf, self._times[at])
         return seconds.reshape(distributions.shape[:-1])
 
     def predict_new(self, rows: IntArray) -> FloatArray:
@@ -158,10 +155,10 @@ class Evaluations:
         Parameters
         ----------
         reason : {"converged", "budget", "exhausted"}
-            That of the search. If the budget kept anything from being predicted it is
-            ``"budget"`` instead, and ``"exhausted"`` if every distribution was predicted.
+            That of the search. If the budget is spent it is ``"budget"`` instead, and
+            ``"exhausted"`` if every distribution was predicted.
         """
-        found: Reason = "exhausted" if self.exhausted else "budget" if self._cut else reason
+        found: Reason = "exhausted" if self.exhausted else "budget" if self.left == 0 else reason
         detail = getattr(self._predict, "prediction", None)
         return SearchResult(
             self._best,
