@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
+from fpmdask.coordinator import config
+from fpmdask.coordinator.busy import occupied
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.coordinator.tickets import Answer, Order
 from fpmdask.errors import CoordinatorError, NoWorkersError
@@ -29,6 +31,9 @@ CHECK = "check"
 FAILED = object()
 # A worker that joins is asked again after so long whether it is ready and free.
 JOIN_SECONDS = 0.1
+# How often it is looked whether busy workers are free, and after how long they are told of.
+BUSY_LOOK_SECONDS = 0.05
+BUSY_TOLD_SECONDS = 1.0
 
 
 class KernelFailed(CoordinatorError):
@@ -122,6 +127,7 @@ class RunContext:
         for address in wanted:
             if address not in held:
                 self.leave_out(address, self._why_not(address))
+        present = await self._with_free_threads(present)
         answers = await asyncio.gather(*(self._introduce(address) for address in present))
         for address, answer in zip(present, answers, strict=True):
             if isinstance(answer, str):
@@ -136,6 +142,51 @@ class RunContext:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
             raise CoordinatorError(f"no worker can take part ({reasons}); start others, or wait")
         self._acquired.set()
+
+    async def _with_free_threads(self, present: Sequence[str]) -> list[str]:
+        """Return the workers that are not busy with tasks of others, for which a while is waited.
+
+        The others are left out and take part once they are free; where all are busy, the run waits.
+        """
+        states, began, told = self.scheduler.workers, time.monotonic(), False
+        patience = config.seconds("busy-patience")
+        while True:
+            here = {address: states[address] for address in present if address in states}
+            busy = {a: found for a, state in here.items() if (found := occupied(state))}
+            waited = time.monotonic() - began
+            if not busy or (waited >= patience and len(busy) < len(here)):
+                break
+            if waited >= BUSY_TOLD_SECONDS and not told:
+                told = True
+                tasks = {self.name(address): found.task for address, found in busy.items()}
+                since = {self.name(address): found.seconds for address, found in busy.items()}
+                self.emit("waiting", workers=[*tasks], tasks=tasks, busy_seconds=since)
+            await asyncio.sleep(BUSY_LOOK_SECONDS)
+        for address, found in busy.items():
+            reason = f"busy with {found.task}, for {found.seconds:g} s when last heard of"
+            self.leave_out(address, reason)
+            self.background(self._take_in_when_free(address))
+        return [address for address in present if address not in busy]
+
+    async def _take_in_when_free(self, address: str) -> None:
+        """Have a worker that was busy take part once a thread of it is free; its lease is held."""
+        while (state := self.scheduler.workers.get(address)) is not None and occupied(state):
+            await asyncio.sleep(BUSY_LOOK_SECONDS)
+            if self._closed:
+                return
+        await self._acquired.wait()
+        answer = await self._introduce(address)
+        if isinstance(answer, WorkerIdentity):
+            self._take_in(address, answer)
+
+    def _take_in(self, address: str, identity: WorkerIdentity) -> None:
+        """Have a worker take part from now on, unless it or the run is over."""
+        if self._closed or address not in self.scheduler.workers:
+            return
+        self.workers[address] = identity
+        self.left_out.pop(self.name(address), None)
+        self.emit("joined", worker=self.name(address))
+        self.post(("joined", address))
 
     def _why_not(self, address: str) -> str:
         run = self.coordinator.leases.stuck.get(address)
@@ -259,10 +310,7 @@ class RunContext:
             await asyncio.sleep(JOIN_SECONDS)  # another run uses it, or waits for it
             if self._closed or address not in self.scheduler.workers:
                 return
-        self.workers[address] = answer
-        self.left_out.pop(self.name(address), None)
-        self.emit("joined", worker=self.name(address))
-        self.post(("joined", address))
+        self._take_in(address, answer)
 
     def set_result(
         self,

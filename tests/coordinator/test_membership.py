@@ -14,7 +14,7 @@ from fpmdask.coordinator.steps import timed
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import KernelError, NoWorkersError, PartitionError
 from fpmdask.timing import WorkerContext
-from tests.coordinator.test_cluster import cluster, idle, named
+from tests.coordinator.test_cluster import CONFIG, cluster, idle, named
 from tests.eventually import until
 
 # kernels here wait or do nothing
@@ -324,3 +324,68 @@ def test_an_adaptive_cluster_at_zero_starts_workers():
         values = np.random.default_rng(0).random(10_000)
         found = client.compute(fpmdask.Balancer(client).sort(values), sync=True)
         np.testing.assert_array_equal(found, np.sort(values))
+
+
+def occupying(gate):
+    """A task of somebody else, which holds its worker's only thread until the gate opens."""
+    assert GATES[gate].wait(60)
+
+
+GATES = {name: threading.Event() for name in ("product", "joins", "all")}
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 3)
+async def test_a_worker_that_is_busy_with_others_is_told_of_and_left_out(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    a, b = workers[0], workers[1]
+    task = c.submit(occupying, "product", workers=[a.address], key="others-1")
+    await until(lambda: len(s.workers[a.address].processing) == 1)
+    x = np.random.default_rng(0).random((60, 60))
+    found = await balancer.matmul(x, x)
+    assert not GATES["product"].is_set()
+    np.testing.assert_allclose(await c.compute(found, workers=[b.address]), x @ x)
+    (told,) = [event for event in events if event["event"] == "waiting"]
+    assert list(told["workers"]) == [str(a.name)]
+    assert told["tasks"] == {str(a.name): "others"}
+    assert told["seconds"] < 1.5
+    assert balancer.report.left_out[str(a.name)].startswith("busy with others, for ")
+    assert str(b.name) in balancer.report.workers
+    keys = await c.compute(await balancer.sort(x.ravel()), workers=[b.address])
+    np.testing.assert_array_equal(keys, np.sort(x.ravel()))
+    GATES["product"].set()
+    await task
+    await balancer.matmul(x, x, layout="rows")
+    assert sorted(balancer.report.workers) == ["0", "1", "2"]
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 3, config={**CONFIG, "fpmdask.busy-patience": 0.1})
+async def test_a_worker_that_was_busy_joins_in_the_middle(c, s, *workers):
+    GOING.clear()
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    task = c.submit(occupying, "joins", workers=[workers[0].address])
+    await until(lambda: len(s.workers[workers[0].address].processing) == 1)
+    run = asyncio.ensure_future(balancer.partition(going, 4000, epsilon=1e-9, max_rounds=8))
+    await until(lambda: any(event["event"] == "left out" for event in events))
+    GATES["joins"].set()
+    await task
+    await until(lambda: any(event["event"] == "joined" for event in events))
+    GOING.set()
+    assert "0" in await run
+    assert not balancer.report.left_out
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 2, config={**CONFIG, "fpmdask.busy-patience": 0.1})
+async def test_a_run_waits_where_all_workers_are_busy(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    tasks = [c.submit(occupying, "all", workers=[w.address], pure=False) for w in workers]
+    await until(lambda: all(state.processing for state in s.workers.values()))
+    run = asyncio.ensure_future(balancer.sort(np.arange(1000)[::-1]))
+    await until(lambda: any(event["event"] == "waiting" for event in events))
+    assert not run.done()
+    GATES["all"].set()
+    assert (await c.compute(await run)).tolist() == list(range(1000))
+    assert not balancer.report.left_out
+    await c.gather(tasks)

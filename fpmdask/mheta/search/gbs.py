@@ -64,7 +64,7 @@ def gbs(
        five best sets of participating nodes, then from each start, of which the best eight count.
     D. *Restarts*: descents from points between the best so far and random distributions, 1 to
        100 % of the way to them, evenly in logarithms; the first step is what the point is apart.
-       Four batches of them without anything better end the search.
+       Four batches of them without anything better end the search, once something is feasible.
 
     Descents run up to eight at a time, as many as half of the budget that is left is enough for.
     On eight nodes the search predicts 5,000 to 10,000 distributions in about 100 batches. Without
@@ -93,7 +93,7 @@ def gbs(
     waiting = np.concatenate([_best_sets(seen), guides])
     waiting = waiting[np.sort(np.unique(waiting, axis=0, return_index=True)[1])]
     stale = 0
-    while not seen.ended and stale < STALE:
+    while not seen.ended and (stale < STALE or seen.seconds == np.inf):
         before, fresh = seen.seconds, len(waiting) > 0
         together = int(np.clip(seen.left / 2 // cost(seen, guides), 1, TOGETHER))
         if fresh:
