@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import select
 import socket
 import ssl
@@ -29,6 +30,8 @@ from typing import Any
 
 import msgpack
 import numpy as np
+
+logger = logging.getLogger(__name__)
 
 # A peer that neither takes nor sends a byte for so long is taken for gone.
 SILENT_SECONDS = 120
@@ -86,7 +89,10 @@ class Channel:
 
     def answer(self) -> dict[str, Any]:
         """Return the header of the answer: ``dtypes`` of the pieces, or why there are none."""
-        return _receive_message(self._socket)
+        header = _receive_message(self._socket)
+        if "error" in header:
+            raise OSError(f"the peer could not serve the request: {header['error']}")
+        return header
 
     def receive(self, target: np.ndarray) -> None:
         """Fill ``target``, two-dimensional with contiguous rows, with the next piece."""
@@ -160,11 +166,23 @@ class Channels:
 
     def _serve(self, plain: socket.socket) -> None:
         thread = threading.current_thread()
-        # whatever goes wrong with one connection is told by its end
-        with contextlib.suppress(Exception), self._connected(thread, plain) as connection:
-            while not self._closing:
-                self._answer(connection, _receive_message(connection))
-        self._connections.pop(thread, None)
+        request: Mapping[str, Any] = {}
+        try:
+            peer = plain.getpeername()
+            with self._connected(thread, plain) as connection:
+                while not self._closing:
+                    request = {}
+                    request = _receive_message(connection)
+                    self._answer(connection, request)
+        except (
+            OSError
+        ) as error:  # its end, or a peer that is gone: a request that is cut off is news
+            if request and not self._closing:
+                logger.info("run %s: serving %s ended: %r", request.get("run"), peer, error)
+        except Exception:
+            logger.exception("run %s: serving %s failed", request.get("run"), peer)
+        finally:
+            self._connections.pop(thread, None)
 
     @contextlib.contextmanager
     def _connected(self, thread: threading.Thread, plain: socket.socket) -> Iterator[socket.socket]:
@@ -187,7 +205,12 @@ class Channels:
         began = time.thread_time()
         try:
             with self._counted(1):
-                header, pieces = self._cut(request["run"], request["wanted"])
+                try:
+                    header, pieces = self._cut(request["run"], request["wanted"])
+                except Exception as error:
+                    told = _packed({"error": f"{type(error).__name__}: {error}"})
+                    self._send(connection, [memoryview(told)])
+                    raise
                 self._send(connection, [memoryview(_packed(header))])
                 for piece in pieces:
                     self._send(connection, _rows(piece))

@@ -294,7 +294,7 @@ class RunContext:
     async def worker_joined(self, address: str) -> None:
         """Hook: a worker has come; it takes part from the next round."""
         wanted = self.spec.get("workers")
-        if wanted is not None and self.name(address) not in wanted:
+        if wanted is not None and not {self.name(address), address} & set(wanted):
             return  # a named worker may be restarted, under another address
         await self._acquired.wait()
         give_up = time.monotonic() + PREPARE_SECONDS

@@ -171,6 +171,7 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     def _refusal(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
         try:
+            self._known(app)
             module, _, _ = self.apps[app].partition(":")
             importlib.import_module(module).check(RunContext(self, CHECK, client, spec))
         except fpmdask.errors.FpmdaskError as error:
@@ -179,10 +180,7 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     async def start_run(self, app: str, client: str, spec: dict[str, Any]) -> str:
         """Start a run of ``app`` for ``client``; return the run's id."""
-        if app not in self.apps:
-            raise CoordinatorError(
-                f"found no application {app!r}; known are {', '.join(sorted(self.apps))}"
-            )
+        self._known(app)
         if client not in self.scheduler.clients:
             raise CoordinatorError(f"client {client} is not connected to this scheduler")
         run = f"{app}-{uuid4().hex[:12]}"
@@ -190,6 +188,13 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.runs[run] = context
         self._tasks[run] = asyncio.create_task(self._drive(context, app))
         return run
+
+    def _known(self, app: str) -> None:
+        """Refuse an application that nobody has installed."""
+        if app not in self.apps:
+            raise CoordinatorError(
+                f"found no application {app!r}; known are {', '.join(sorted(self.apps))}"
+            )
 
     async def poll(self, run: str, seen: int) -> dict[str, Any]:
         """Return the events after the first ``seen``, and the result once there is one."""

@@ -142,11 +142,29 @@ def test_an_owner_that_fails_is_an_error_at_once():
 
     def use(channel):
         channel.ask("run", [])
-        with pytest.raises(OSError, match="closed"):
+        with pytest.raises(OSError, match="could not serve the request: OSError: no memory"):
+            channel.answer()
+        with pytest.raises(OSError, match="closed"):  # and serves nothing more
             channel.answer()
         nobody_is_given_way_to(owner[0])  # nothing is served any more
 
     with_channel(use, cutter=broken, tell=owner.append)
+
+
+def test_an_owner_that_fails_says_why_and_logs_run_and_peer(caplog):
+    def broken(run, wanted):
+        raise LookupError(f"no chunk {wanted[0]}")
+
+    def use(channel):
+        channel.ask("run-7", [["x", 0]])
+        with pytest.raises(OSError, match=r"could not serve the request: LookupError: no chunk"):
+            channel.answer()
+
+    with caplog.at_level("INFO", logger="fpmdask"):
+        with_channel(use, cutter=broken)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("run run-7: serving ('127.0.0.1', ")
+    assert "no chunk" in caplog.text
 
 
 def test_a_channel_that_waits_can_be_shut_from_another_thread():

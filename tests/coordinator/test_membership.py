@@ -1,6 +1,7 @@
 """Runs that end while something of them goes on: leases, kernels and limits that outlive a run."""
 
 import asyncio
+import importlib
 import threading
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from distributed import Client, LocalCluster, Worker, get_worker
 import fpmdask
 from fpmdask.coordinator.steps import timed
 from fpmdask.coordinator.tickets import Order
-from fpmdask.errors import KernelError, NoWorkersError, PartitionError
+from fpmdask.errors import CoordinatorError, KernelError, NoWorkersError, PartitionError
 from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import CONFIG, cluster, idle, named
 from tests.eventually import until
@@ -389,3 +390,14 @@ async def test_a_run_waits_where_all_workers_are_busy(c, s, *workers):
     assert (await c.compute(await run)).tolist() == list(range(1000))
     assert not balancer.report.left_out
     await c.gather(tasks)
+
+
+@cluster()
+async def test_unknown_applications_and_ones_without_a_check_are_clear_errors(c, s, *workers):
+    await fpmdask.Balancer(c)
+    answer = await c.scheduler.fpmdask_check(app="nothing", client=c.id, spec={})
+    assert "found no application 'nothing'; known are matmul" in answer["message"]
+    with pytest.raises(CoordinatorError, match="found no application 'nothing'"):
+        await c.scheduler.fpmdask_start(app="nothing", client=c.id, spec={})
+    for app in s.plugins["fpmdask"].apps.values():
+        assert callable(importlib.import_module(app.partition(":")[0]).check), app

@@ -19,6 +19,17 @@ FEW = 1 << 15
 LEARNED = "records.share"
 
 
+def check(context: RunContext) -> None:
+    """Refuse at once what cannot be run.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker, or not every named one, is connected.
+    """
+    context.candidates()
+
+
 async def run(context: RunContext) -> dict[str, Any]:
     """Sort files of records into parts; the value is the manifest."""
     began = time.perf_counter()

@@ -26,7 +26,7 @@ def descend(
     x : ndarray of int64, shape [M, p]
         Where the descents begin.
     step : ndarray of int64, shape [M]
-        How many rows each moves at first, at least 1.
+        How many rows each moves at first; no more than its largest share, at least 1.
     guides : ndarray of int64, shape [m, p]
         Distributions that each may move towards or away from.
     rng : numpy.random.Generator
@@ -45,7 +45,7 @@ def descend(
     that do best when they give to all others to the eleven that do best when they take, and the
     best 2, 4, 8, ... of either kind also move together.
     """
-    x, step, seconds = x.copy(), step.copy(), seen(x)
+    x, step, seconds = x.copy(), np.maximum(np.minimum(step, x.max(axis=1)), 1), seen(x)
     while not seen.ended and (running := np.flatnonzero(step >= 1)).size:
         near, times = _neighbours(seen, x[running], step[running], guides, rng)
         at, best = np.arange(running.size), times.argmin(axis=1)
@@ -90,12 +90,12 @@ def _neighbours(
     pairs = transfers(
         x, step, np.repeat(giver[:, :BEST], BEST, axis=1), np.tile(taker[:, :BEST], BEST)
     )
-    groups = [_together(x, step, taker, seen.rows), _together(x, -step, giver, seen.rows)]
+    groups = [_grouped(x, step, taker, seen.rows), _grouped(x, -step, giver, seen.rows)]
     more = np.concatenate([pairs, *groups], axis=1)
     return np.concatenate([near, more], axis=1), np.concatenate([times, seen(more)], axis=1)
 
 
-def _together(x: IntArray, step: IntArray, order: IntArray, rows: int) -> IntArray:
+def _grouped(x: IntArray, step: IntArray, order: IntArray, rows: int) -> IntArray:
     """Return distributions in which the first 2, 4, 8, ... nodes of an order take `step` each.
 
     All shares then shrink or grow in proportion, so that the sum is `rows`. Where many nodes are

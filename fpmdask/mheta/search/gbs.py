@@ -9,7 +9,7 @@ from fpmdask.mheta.search.compositions import random_compositions
 from fpmdask.mheta.search.descent import cost, descend
 from fpmdask.mheta.search.evaluations import Evaluations, Predict, begin
 from fpmdask.mheta.search.moves import blended
-from fpmdask.mheta.search.participants import try_participants
+from fpmdask.mheta.search.participants import find_feasible, try_participants
 from fpmdask.mheta.search.result import SearchResult
 
 # Starts that guide the search, the best ones, if there are more.
@@ -64,7 +64,8 @@ def gbs(
        five best sets of participating nodes, then from each start, of which the best eight count.
     D. *Restarts*: descents from points between the best so far and random distributions, 1 to
        100 % of the way to them, evenly in logarithms; the first step is what the point is apart.
-       Four batches of them without anything better end the search, once something is feasible.
+       Four batches of them without anything better end the search. Before, if nothing is feasible
+       yet, random distributions until something is.
 
     Descents run up to eight at a time, as many as half of the budget that is left is enough for.
     On eight nodes the search predicts 5,000 to 10,000 distributions in about 100 batches. Without
@@ -90,22 +91,39 @@ def gbs(
     guides = _guides(seen)
     bisect_path(seen)
     try_participants(seen, np.unique([*guides, seen.best], axis=0), rng)
-    waiting = np.concatenate([_best_sets(seen), guides])
-    waiting = waiting[np.sort(np.unique(waiting, axis=0, return_index=True)[1])]
-    stale = 0
-    while not seen.ended and (stale < STALE or seen.seconds == np.inf):
-        before, fresh = seen.seconds, len(waiting) > 0
-        together = int(np.clip(seen.left / 2 // cost(seen, guides), 1, TOGETHER))
-        if fresh:
-            x, waiting = waiting[:together], waiting[together:]
-            step = np.full(len(x), seen.rows // 2)
-        else:
-            x, step = _restarts(seen, together, rng)
-        # no node has more to give than the largest share
-        step = np.maximum(np.minimum(step, x.max(axis=1)), 1)
-        descend(seen, x, step, guides, rng)
-        stale = 0 if fresh or seen.seconds < before else stale + 1
+    _descend_from(seen, np.concatenate([_best_sets(seen), guides]), guides, rng)
+    find_feasible(seen, seen.budget, rng)
+    _restart(seen, guides, rng)
     return seen.result("converged")
+
+
+def _descend_from(
+    seen: Evaluations, x: IntArray, guides: IntArray, rng: np.random.Generator
+) -> None:
+    """Descend from distributions, each once, in their order, as many together as is sensible."""
+    x = x[np.sort(np.unique(x, axis=0, return_index=True)[1])]
+    while not seen.ended and len(x):
+        together = _together(seen, guides)
+        now, x = x[:together], x[together:]
+        descend(seen, now, np.full(len(now), seen.rows // 2), guides, rng)
+
+
+def _restart(seen: Evaluations, guides: IntArray, rng: np.random.Generator) -> None:
+    """Descend from points between the best and random distributions until that finds nothing."""
+    stale = 0
+    while not seen.ended and stale < STALE:
+        before = seen.seconds
+        together = _together(seen, guides)
+        other = random_compositions(seen.rows, seen.nodes, together, rng)
+        share = NEAREST ** rng.random((together, 1))
+        x = blended(seen.best[np.newaxis], other, share, seen.rows)
+        descend(seen, x, (share[:, 0] * seen.rows / 2).astype(np.int64), guides, rng)
+        stale = 0 if seen.seconds < before else stale + 1
+
+
+def _together(seen: Evaluations, guides: IntArray) -> int:
+    """Return how many descents half of the budget that is left is enough for, 1 to TOGETHER."""
+    return int(np.clip(seen.left / 2 // cost(seen, guides), 1, TOGETHER))
 
 
 def _guides(seen: Evaluations) -> IntArray:
@@ -124,11 +142,3 @@ def _best_sets(seen: Evaluations) -> IntArray:
         if len(found) == SETS:
             break
     return rows[list(found.values())]
-
-
-def _restarts(seen: Evaluations, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
-    """Return distributions between the best and random ones, and the steps to begin with."""
-    other = random_compositions(seen.rows, seen.nodes, size, rng)
-    share = NEAREST ** rng.random((size, 1))
-    x = blended(seen.best[np.newaxis], other, share, seen.rows)
-    return x, (share[:, 0] * seen.rows / 2).astype(np.int64)

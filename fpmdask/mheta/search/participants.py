@@ -44,10 +44,15 @@ def try_participants(seen: Evaluations, origins: IntArray, rng: np.random.Genera
         if seen.ended or seen.evaluations >= most or not len(origins):
             break
         origins = _leave_one_out(seen, origins, rng)
-    while not seen.ended:
+    if not seen.ended:
         seen(random_compositions(seen.rows, nodes, RANDOM, rng))
-        if np.isfinite(seen.seconds) or seen.evaluations >= FEASIBLE * seen.budget:
-            break
+    find_feasible(seen, FEASIBLE * seen.budget, rng)
+
+
+def find_feasible(seen: Evaluations, most: float, rng: np.random.Generator) -> None:
+    """Predict uniform random distributions until one is feasible or `most` have been predicted."""
+    while not (seen.ended or np.isfinite(seen.seconds) or seen.evaluations >= most):
+        seen(random_compositions(seen.rows, seen.nodes, RANDOM, rng))
 
 
 def _leave_one_out(seen: Evaluations, origins: IntArray, rng: np.random.Generator) -> IntArray:
