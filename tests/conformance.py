@@ -1,6 +1,7 @@
-"""What every model and every partitioner promises; any implementation can be checked."""
+"""What every model, partitioner, layout and search promises; any implementation can be checked."""
 
 import json
+import math
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from fpmdask.errors import PartitionError
 from fpmdask.layout import Layout
+from fpmdask.mheta.search import SearchResult
 from fpmdask.models import Model, from_json
 
 BAD_UNITS = [0, -1, 1.5, float("nan"), float("inf"), "3", True, None, 2.0**60]
@@ -141,3 +143,117 @@ def check_layout(
     assert layout.half_perimeter >= layout.lower_bound * (1 - 1e-12)
     assert "<svg" in layout._repr_html_()
     assert pickle.loads(pickle.dumps(layout)) == layout
+
+
+class WatchedPredictor:
+    """A predictor of seconds with cliffs and infeasible distributions that keeps its batches."""
+
+    def __init__(self, nodes: int, rows: int, infeasible: Sequence[Sequence[int]] = ()) -> None:
+        self.batches: list[np.ndarray] = []
+        self._pace = 1.0 + np.arange(nodes) % 3
+        self._memory = rows / nodes + np.arange(nodes) % 2
+        self._infeasible = np.array(infeasible, dtype=np.int64).reshape(-1, nodes)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Return the largest node's seconds; more rows than the memory holds cost 5 s."""
+        assert rows.dtype == np.int64
+        assert rows.ndim == 2
+        self.batches.append(rows.copy())
+        seconds = (rows * self._pace + 5.0 * (rows > self._memory)).max(axis=1)
+        found = (rows[:, np.newaxis] == self._infeasible).all(axis=2).any(axis=1)
+        return np.where(found, np.inf, seconds)
+
+
+SEARCH_CASES = {
+    "three nodes": [[12, 0, 0], [4, 4, 4], [6, 6, 0], [4, 4, 4]],
+    "two nodes": [[0, 41], [41, 0]],
+    "five nodes": [[1, 2, 1, 1, 1]],
+    "one node": [[7]],
+    "no rows": [[0, 0, 0]],
+}
+
+
+def check_search(search: Callable[..., SearchResult], *, complete: bool = False) -> None:
+    """Check ``search(predict, start, *, rng, budget)`` against the contract of searches.
+
+    `complete` says that it predicts every distribution and refuses a smaller budget.
+    """
+    for starts in SEARCH_CASES.values():
+        start = np.array(starts)
+        for infeasible in ([], starts):
+            _check_result(search, start, infeasible, 10_000)
+        distinct = len({tuple(x) for x in starts})
+        if not complete:
+            for budget in (distinct, distinct + 1, distinct + 40):
+                _check_result(search, start, [], budget)
+    _check_search_arguments(search)
+
+
+def _check_result(
+    search: Callable[..., SearchResult],
+    start: np.ndarray,
+    infeasible: Sequence[Sequence[int]],
+    budget: int,
+) -> None:
+    rows, nodes = int(start[0].sum()), start.shape[1]
+    predict = WatchedPredictor(nodes, rows, infeasible)
+    found = search(predict, start, rng=np.random.default_rng(3), budget=budget)
+    first, everything = predict.batches[0], np.concatenate(predict.batches)
+    assert {tuple(x) for x in first} == {tuple(x) for x in start}, "the starts are the first batch"
+    distinct = {tuple(x) for x in everything}
+    assert len(distinct) == len(everything) == found.evaluations <= budget, "each only once"
+    check_distribution(found.distribution, rows, nodes)
+    assert not found.distribution.flags.writeable
+    assert (everything >= 0).all()
+    assert (everything.sum(axis=1) == rows).all()
+    seconds = predict(everything)
+    assert found.seconds == seconds.min() == predict(found.distribution[np.newaxis])[0]
+    best = np.minimum.accumulate(seconds)
+    better = np.append(True, best[1:] < best[:-1])
+    assert found.history == tuple((int(k) + 1, float(best[k])) for k in np.flatnonzero(better)), (
+        "each improvement when it came"
+    )
+    assert tuple(everything[np.flatnonzero(better)[-1]]) == tuple(found.distribution)
+    count = math.comb(rows + nodes - 1, nodes - 1)
+    spent = "budget" if found.evaluations == budget else "converged"
+    assert found.reason == ("exhausted" if found.evaluations == count else spent)
+    assert found.prediction is None
+    predict = WatchedPredictor(nodes, rows, infeasible)
+    again = search(predict, start.tolist(), rng=np.random.default_rng(3), budget=float(budget))
+    assert again == found, "same input and seed, same result"
+    assert hash(again) == hash(found)
+
+
+def _check_search_arguments(search: Callable[..., SearchResult]) -> None:
+    good = {"start": [[2, 1], [1, 2]], "rng": np.random.default_rng(0), "budget": 10_000}
+    for bad, words in [
+        ({"start": [2, 1]}, "start has the shape"),
+        ({"start": []}, "start has the shape"),
+        ({"start": np.zeros((0, 2))}, "at least one distribution"),
+        ({"start": np.zeros((2, 0))}, "at least one node"),
+        ({"start": [[2, 1], [3]]}, "start"),
+        ({"start": [[2, 1], [-1, 4]]}, "node 0 has -1 rows"),
+        ({"start": [[2, 1], [1.5, 1.5]]}, r"node 0 has 1\.5 rows"),
+        ({"start": [["a", "b"]]}, "whole numbers of rows"),
+        ({"start": [[2, 1], [2, 2]]}, r"start\[1\] has 4 rows in sum, start\[0\] has 3"),
+        ({"budget": 0}, "budget"),
+        ({"budget": 2.5}, "budget"),
+        ({"budget": "many"}, "budget"),
+        ({"budget": True}, "budget"),
+        ({"budget": 1}, "budget is 1 for 2 distinct starts"),
+    ]:
+        predict = WatchedPredictor(2, 3)
+        arguments = {**good, **bad}
+        with pytest.raises(PartitionError, match=words):
+            search(predict, arguments.pop("start"), **arguments)
+        assert not predict.batches, "refused before anything is predicted"
+    for predictor, words in [
+        (None, "predict is None"),
+        (lambda rows: rows, r"predict returned int64 values of shape \(2, 2\)"),
+        (lambda rows: np.zeros(7), r"shape \(7,\) for 2 distributions"),
+        (lambda rows: ["x"] * len(rows), "predict returned"),
+        (lambda rows: np.full(len(rows), np.nan), r"predict returned nan s for \[2, 1\]"),
+        (lambda rows: -np.ones(len(rows)), r"predict returned -1\.0 s"),
+    ]:
+        with pytest.raises(PartitionError, match=words):
+            search(predictor, good["start"], rng=good["rng"])

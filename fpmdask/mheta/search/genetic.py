@@ -14,8 +14,9 @@ POPULATION = 64
 ALPHA = (-0.25, 1.25)
 # Transfers that a child is mutated by, at most.
 MUTATIONS = 2
-# Generations in a row that predict nothing new after which the search has converged.
+# Generations in a row with fewer new children than this after which the search has converged.
 STALE = 16
+FEW = 4
 
 
 def genetic(
@@ -48,7 +49,8 @@ def genetic(
     64 individuals: the starts and random ones. Each generation is one batch of 64 children. A
     parent is the better of two random individuals; a child lies on the line through two parents,
     rounded, and up to two transfers between random nodes, of a log-uniform number of rows, mutate
-    it. The best 64 distinct of parents and children survive. O(budget p log p).
+    it. The best 64 distinct of parents and children survive. When nearly all children are known for
+    16 generations, the search has converged. O(budget p log p).
 
     References
     ----------
@@ -59,10 +61,10 @@ def genetic(
     --------
     >>> cost = np.array([1.0, 2.0, 4.0])
     >>> found = genetic(
-    ...     lambda d: (d * cost).max(axis=1), [[70, 0, 0]], rng=np.random.default_rng(0)
+    ...     lambda d: (d * cost).max(axis=1), [[7, 0, 0]], rng=np.random.default_rng(0)
     ... )
     >>> found.distribution
-    array([40, 20, 10])
+    array([4, 2, 1])
     """
     seen = begin(predict, start, rng, budget)
     missing = max(POPULATION - len(seen.start), 0)
@@ -76,7 +78,7 @@ def genetic(
         people, seconds = _fittest(
             np.concatenate([people, children]), np.concatenate([seconds, times])
         )
-        stale = 0 if seen.evaluations > before else stale + 1
+        stale = 0 if seen.evaluations >= before + FEW else stale + 1
     return seen.result("converged")
 
 
