@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ def _plot(ctx: click.Context, param: click.Parameter, value: Path | None) -> Pat
     """Refuse at once what cannot be drawn."""
     if value is None:
         return None
-    if value.suffix not in SUFFIXES:
+    if value.suffix.lower() not in SUFFIXES:
         raise click.BadParameter(f"cannot draw {value}; its name must end in {', '.join(SUFFIXES)}")
     if not value.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {value.absolute().parent}; make it first")
@@ -88,13 +89,13 @@ def predict(
     from fpmdask.mheta.explain import explain
 
     found = _document(file)
-    rows = _shares(found, distribution)
-    words: Any = {
-        "iterations": found.iterations if iterations is None else iterations,
-        "accounting": accounting or found.accounting,
-    }
-    prediction = predicted(found.program, found.machine, rows, **words)
-    why = explain(found.program, found.machine, rows)
+    words: Any = {"accounting": accounting or found.accounting}
+    with _named(file):
+        rows = _shares(found, distribution)
+        iterations = found.iterations if iterations is None else iterations
+        problem = (found.program, found.machine, rows)
+        prediction = predicted(*problem, iterations=iterations, **words)
+        why = explain(*problem, **words)
     if plot is not None:
         from fpmdask.picture.mheta import prediction_figure
 
@@ -119,10 +120,11 @@ def spectrum(file: Path, steps: int, plot: Path | None, as_json: bool) -> None:
 
     found = _document(file)
     problem = (found.program, found.machine)
-    points = path_of(*problem, found.rows, steps)
     words: Any = {"iterations": found.iterations, "accounting": found.accounting}
-    seconds = predict_many(*problem, points, **words)
-    names = corner_names(anchors(*problem, found.rows))
+    with _named(file):
+        points = path_of(*problem, found.rows, steps)
+        seconds = predict_many(*problem, points, **words)
+        names = corner_names(anchors(*problem, found.rows))
     labels = _labels(names, steps, len(points))
     best = int(seconds.argmin())
     why = _reasons(found, labels, points, seconds, best)
@@ -130,8 +132,10 @@ def spectrum(file: Path, steps: int, plot: Path | None, as_json: bool) -> None:
         from fpmdask.picture.mheta import spectrum_figure
 
         ticks = [label if i % steps == 0 else "" for i, label in enumerate(labels)]
-        prediction = predicted(*problem, points[best], **words)
-        _save(spectrum_figure(ticks, {file.stem: seconds.tolist()}, prediction), plot)
+        shown: Prediction | None = predicted(*problem, points[best], **words)
+        if shown is not None and shown.infeasible:
+            shown = None
+        _save(spectrum_figure(ticks, {file.stem: seconds.tolist()}, shown), plot)
     if as_json:
         table = [
             {"at": label, "distribution": point, "seconds": second}
@@ -162,12 +166,14 @@ def search(
     found = _document(file)
     words: Any = {"iterations": found.iterations, "accounting": found.accounting}
     predicts = evaluator(found.program, found.machine, **words)
-    corners = anchors(found.program, found.machine, found.rows)
-    start = np.array([*corners.values(), corners["Blk"]])
-    run = getattr(searches, method)
-    result: SearchResult = run(predicts, start, rng=np.random.default_rng(seed), budget=budget)
+    run, rng = getattr(searches, method), np.random.default_rng(seed)
+    with _named(file):
+        corners = anchors(found.program, found.machine, found.rows)
+        start = np.array([*corners.values(), corners["Blk"]])
+        result: SearchResult = run(predicts, start, rng=rng, budget=budget)
     of_anchors = dict(zip(corners, predicts(start).tolist(), strict=False))
-    why = explain(found.program, found.machine, result.distribution)
+    accounting = found.accounting
+    why = explain(found.program, found.machine, result.distribution, accounting=accounting)
     if plot is not None:
         from fpmdask.picture.mheta import search_figure
 
@@ -188,8 +194,15 @@ def search(
 def _document(file: Path) -> Document:
     from fpmdask.mheta.document import Document
 
-    try:
+    with _named(file):
         return Document.from_dict(read_json(file))
+
+
+@contextlib.contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Have errors name the file that they come from."""
+    try:
+        yield
     except PartitionError as error:
         raise PartitionError(f"{file}: {error}") from error
 
@@ -204,12 +217,15 @@ def _shares(found: Document, text: str | None) -> Any:
     if text is None or text in corners:
         return corners["Blk" if text is None else text]
     try:
-        return [int(part) for part in text.split(",")]
+        rows = [int(part) for part in text.split(",")]
     except ValueError:
         raise PartitionError(
             f"--distribution {text!r} is neither rows per node, 512,256,..., nor one of "
             f"{', '.join(corners)}"
         ) from None
+    if sum(rows) != found.rows:
+        raise PartitionError(f"--distribution {text!r} sums to {sum(rows)}; rows is {found.rows}")
+    return rows
 
 
 def _labels(names: Sequence[str], steps: int, count: int) -> list[str]:
@@ -227,14 +243,15 @@ def _reasons(found: Document, labels: Sequence[str], points: Any, seconds: Any, 
     from fpmdask.mheta.explain import explain
 
     def at(number: int) -> str:
-        return "; ".join(explain(found.program, found.machine, points[number]))
+        words = explain(found.program, found.machine, points[number], accounting=found.accounting)
+        return "; ".join(words)
 
     if not math.isfinite(seconds[best]):
         return [f"no point of the path is feasible: {at(best)}"]
     lines = [f"best at {labels[best]}: {at(best)}"]
     for number, label in enumerate(labels[:-1]):
         if " → " not in label and number != best:
-            ratio = seconds[number] / seconds[best]
+            ratio = _ratio(float(seconds[number]), float(seconds[best]))
             lines.append(f"{label} takes {ratio:.2f} times as long: {at(number)}")
     return lines
 
@@ -263,7 +280,8 @@ def _print_prediction(prediction: Prediction, found: Document) -> None:
             )
         ],
     )
-    words = f"{prediction.seconds:.4g} s for {prediction.iterations} iterations"
+    plural = "" if prediction.iterations == 1 else "s"
+    words = f"{prediction.seconds:.4g} s for {prediction.iterations} iteration{plural}"
     if prediction.steady_state_seconds is not None:
         words += (
             f", the first {prediction.iteration_seconds:.4g} s, the last "
@@ -278,7 +296,7 @@ def _print_spectrum(labels: Sequence[str], points: Any, seconds: Any, best: int)
         (
             label,
             float(second),
-            float(second) / shortest if math.isfinite(shortest) else math.nan,
+            _ratio(second, shortest),
             "best" if number == best and math.isfinite(shortest) else "",
             ",".join(map(str, point)),
         )
@@ -287,6 +305,11 @@ def _print_spectrum(labels: Sequence[str], points: Any, seconds: Any, best: int)
         )
     ]
     print_columns(("at", "seconds", "over best", "", "rows per node"), rows)
+
+
+def _ratio(seconds: float, shortest: float) -> float:
+    """Return how many times as long something takes, NaN where the shortest is 0 or ``inf``."""
+    return seconds / shortest if 0 < shortest < math.inf else math.nan
 
 
 def _print_lines(lines: Sequence[str]) -> None:

@@ -12,10 +12,11 @@ from fpmdask.mheta.checks import FloatArray, IntArray
 from fpmdask.mheta.evaluate import evaluator
 from fpmdask.mheta.machine import Machine
 from fpmdask.mheta.program import Program
-from fpmdask.models import Model
+from fpmdask.models import Model, TabulatedModel
 from fpmdask.models.bank import Bank, bank
 from fpmdask.partition import even
 from fpmdask.partition.geometric import distributed
+from fpmdask.partition.validate import MAX_UNITS
 
 ANCHORS = ("Blk", "I-C", "I-C/Bal", "Bal")
 # Predictions that differ by less are equal: the same sums in another order.
@@ -43,7 +44,8 @@ def anchors(program: Program, machine: Machine, rows: float) -> dict[str, IntArr
     Raises
     ------
     PartitionError
-        If an argument is not allowed, or some nodes compute in no time and others do not.
+        If an argument is not allowed, some nodes compute in no time and others do not, or more rows
+        take less time by a model.
 
     Notes
     -----
@@ -71,7 +73,7 @@ def anchors(program: Program, machine: Machine, rows: float) -> dict[str, IntArr
     Bal [52 26 12]
     """
     check_nodes(program, machine)
-    total = checks.count(rows, "rows")
+    total = checks.count(rows, "rows", most=MAX_UNITS)
     load = Load(program, machine.nodes)
     load.check(total)
     blk, bal = even(total, machine.nodes), load.balanced(total, np.full(machine.nodes, np.inf))
@@ -115,15 +117,22 @@ class Load:
         return bool(self._banks) or bool(self._rates.any())
 
     def check(self, rows: int) -> None:
-        """Refuse loads that are 0 on some nodes only."""
+        """Refuse loads that are 0 on some nodes only, or that decrease with more rows."""
         nodes = np.arange(self._rates.size)
         idle = self.time(nodes, np.full(nodes.size, float(rows))) == 0
         if self.computes and idle.any():
-            names = ", ".join(map(str, np.flatnonzero(idle)))
+            names = checks.named(np.flatnonzero(idle).tolist())
             raise PartitionError(
-                f"nodes {names} compute {rows} rows in 0 s, the others do not; give every node "
-                "seconds_per_row above 0, or none"
+                f"seconds_per_row: {names} would compute {rows} rows in 0 s, the others not; give "
+                "every node a figure above 0, or none"
             )
+        for models in self._models:
+            for node, model in enumerate(models):
+                if isinstance(model, TabulatedModel) and not model.nondecreasing:
+                    raise PartitionError(
+                        f"models: the times of node {node} decrease somewhere, so that loads "
+                        "cannot be balanced row by row; predict and search take any times"
+                    )
 
     def balanced(self, rows: int, most: FloatArray) -> IntArray:
         """Return the distribution with the smallest largest load.
@@ -136,7 +145,12 @@ class Load:
         """
         if not self.computes:
             return Load.flat(self._rates.size).balanced(rows, most)
-        return self._settled(distributed(rows, self, most), most)
+        try:
+            found = distributed(rows, self, most)
+        except PartitionError as error:
+            words = str(error).replace("units", "rows").replace("workers", "nodes")
+            raise PartitionError(f"models: {words}") from error
+        return self._settled(found, most)
 
     def time(self, workers: IntArray, units: FloatArray) -> FloatArray:
         """Return the seconds of ``units[j]`` rows on node ``workers[j]``."""

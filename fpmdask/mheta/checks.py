@@ -16,22 +16,33 @@ BoolArray = NDArray[np.bool_]
 
 # Whole numbers below this are exact in float64, and so is the floor of the quotient of two of them.
 EXACT = 2**53
+MOST_NODES = 2**20
+# Predictions take time in proportion.
+MOST_ITERATIONS = 10**6
 
 
-def count(value: Any, name: str, least: int = 1) -> int:
-    """Return a whole number from `least` to 2**53 as an int.
+def count(value: Any, name: str, least: int = 1, most: int = EXACT - 1) -> int:
+    """Return a whole number from `least` to `most` as an int.
 
     Examples
     --------
     >>> count(4.0, "tiles")
     4
     """
-    wanted = f"{name} must be a whole number of at least {least}"
+    wanted = f"{name} must be a whole number of at least {least} and at most {_power(most)}"
     if not _is_number(value):
         raise PartitionError(f"{wanted}, got {value!r} of type {type(value).__name__}")
-    if not least <= value < EXACT or value != math.floor(value):
-        raise PartitionError(f"{wanted} and below 2**53, got {value!r}")
+    if not least <= value <= most or value != math.floor(value):
+        raise PartitionError(f"{wanted}, got {value!r}")
     return int(value)
+
+
+def _power(number: int) -> str:
+    """Return a number, as a power of two where it is a large one or just below."""
+    if number < 2**24:
+        return str(number)
+    exponent = number.bit_length()
+    return f"2**{exponent} - 1" if number == 2**exponent - 1 else f"2**{exponent - 1}"
 
 
 def nbytes(value: Any, name: str) -> int:
@@ -57,7 +68,7 @@ def figure(value: Any, name: str) -> float:
     if not 0 <= value < math.inf:
         raise PartitionError(f"{name} is {value!r}; a finite number of at least 0 is allowed")
     try:
-        return float(value)
+        return float(value) + 0.0  # without a sign: -0.0 is 0.0
     except OverflowError:
         raise PartitionError(f"{name} is {value!r}; that is too large for a float") from None
 
@@ -138,7 +149,12 @@ def distribution(values: ArrayLike, nodes: int, name: str = "distribution") -> I
     >>> distribution([3, 0, 5.0], nodes=3)
     array([3, 0, 5])
     """
-    found = np.asarray(values)
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise PartitionError(
+            f"{name} holds lists of unequal lengths; one number of rows per node is needed"
+        ) from None
     if found.ndim != 1:
         raise PartitionError(
             f"{name} has the shape {found.shape}; one number of rows per node is needed"
@@ -181,9 +197,28 @@ def distributions(values: ArrayLike, nodes: int | None, name: str = "distributio
     return found
 
 
+def named(nodes: Sequence[int]) -> str:
+    """Return nodes in words, ranges short.
+
+    Examples
+    --------
+    >>> named([0, 2, 3, 4]), named([5])
+    ('nodes 0, 2-4', 'node 5')
+    """
+    ranges: list[list[int]] = []
+    for node in nodes:
+        if ranges and node == ranges[-1][1] + 1:
+            ranges[-1][1] = node
+        else:
+            ranges.append([node, node])
+    words = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+    return f"node {words}" if len(nodes) == 1 else f"nodes {words}"
+
+
 def _whole(found: NDArray[Any], name: str) -> IntArray:
     if found.dtype.kind not in "iuf":
         raise PartitionError(f"{name} must be whole numbers of rows, got {found.dtype} values")
+    found = found.astype(np.float64) if found.dtype.kind == "f" else found
     good = (found >= 0) & (found <= EXACT // 2) & (found == np.floor(found))
     if not good.all():
         k, node = np.argwhere(~good)[0]

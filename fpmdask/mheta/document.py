@@ -11,6 +11,7 @@ from fpmdask.mheta.checks import IntArray
 from fpmdask.mheta.machine import PER_NODE, Machine
 from fpmdask.mheta.program import Program
 from fpmdask.mheta.stages import ACCOUNTINGS
+from fpmdask.partition.validate import MAX_UNITS
 
 FORMAT = "fpmdask.mheta"
 VERSION = 1
@@ -71,6 +72,8 @@ class Document:
         PartitionError
             If a key is missing or unknown, or a value is not allowed; the message names the place.
         """
+        if not isinstance(data, Mapping):
+            raise PartitionError(f"document must be a mapping, got {data!r}")
         notes = [*_NOTES, *(k for k in data if isinstance(k, str) and k.startswith("_"))]
         data = checks.mapping(data, "document", (*_KEYS, *_OPTIONS, *notes))
         _check_version(data)
@@ -88,7 +91,9 @@ class Document:
             machine,
             _rows(data, shares),
             shares,
-            checks.count(data.get("iterations", 1), "document.iterations"),
+            checks.count(
+                data.get("iterations", 1), "document.iterations", most=checks.MOST_ITERATIONS
+            ),
             checks.one_of(data.get("accounting", "exact"), ACCOUNTINGS, "document.accounting"),
         )
 
@@ -114,7 +119,8 @@ def _check_version(data: Mapping[str, Any]) -> None:
         raise PartitionError(
             f"document.format is {found!r}; {FORMAT!r} is expected: a program and a machine"
         )
-    if (version := data.get("version", VERSION)) != VERSION:
+    version = data.get("version", VERSION)
+    if type(version) is not int or version != VERSION:
         raise PartitionError(
             f"document.version is {version!r}; this fpmdask reads version {VERSION}: install a "
             "newer one, or write the document again"
@@ -124,7 +130,7 @@ def _check_version(data: Mapping[str, Any]) -> None:
 def _nodes(data: Mapping[str, Any], program: Program) -> int:
     """Return how many nodes there are: what is said, or the length of whatever is per node."""
     if "nodes" in data:
-        return checks.count(data["nodes"], "document.nodes")
+        return checks.count(data["nodes"], "document.nodes", most=checks.MOST_NODES)
     if program.nodes is not None:
         return program.nodes
     figures = data["machine"] if isinstance(data["machine"], Mapping) else {}
@@ -139,8 +145,10 @@ def _rows(data: Mapping[str, Any], distribution: IntArray | None) -> int:
     if "rows" not in data:
         if distribution is None:
             raise PartitionError("document has neither 'rows' nor 'distribution'; give one")
-        return checks.count(int(distribution.sum()), "the sum of document.distribution")
-    rows = checks.count(data["rows"], "document.rows")
+        return checks.count(
+            int(distribution.sum()), "the sum of document.distribution", most=MAX_UNITS
+        )
+    rows = checks.count(data["rows"], "document.rows", most=MAX_UNITS)
     if distribution is not None and distribution.sum() != rows:
         raise PartitionError(
             f"document.distribution sums to {distribution.sum()}, document.rows is {rows}; make "

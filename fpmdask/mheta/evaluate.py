@@ -82,7 +82,7 @@ class Evaluator:
     ) -> None:
         check_nodes(program, machine)
         self.program, self.machine = program, machine
-        self.iterations = checks.count(iterations, "iterations")
+        self.iterations = checks.count(iterations, "iterations", most=checks.MOST_ITERATIONS)
         self.accounting = checks.one_of(accounting, ACCOUNTINGS, "accounting")
         self._memory = Memory.of(program, machine)
         self._costs = [
@@ -313,7 +313,8 @@ def prepared(program: Program, machine: Machine, iterations: int, accounting: st
     """Return the evaluator of equal arguments, made once and kept."""
     check_nodes(program, machine)  # before they are looked up: others need not be hashable
     accounting = checks.one_of(accounting, ACCOUNTINGS, "accounting")
-    return _kept(program, machine, checks.count(iterations, "iterations"), accounting)
+    iterations = checks.count(iterations, "iterations", most=checks.MOST_ITERATIONS)
+    return _kept(program, machine, iterations, accounting)
 
 
 @lru_cache(maxsize=16)

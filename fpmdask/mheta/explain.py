@@ -1,12 +1,10 @@
 """Predictions in words: which nodes are out of core, and which one the others wait for."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fpmdask.mheta.blocks import capacity
-from fpmdask.mheta.checks import IntArray
+from fpmdask.mheta.checks import IntArray, named
 from fpmdask.mheta.machine import Machine
 from fpmdask.mheta.prediction import PARTS, Prediction, predict
 from fpmdask.mheta.program import Program
@@ -15,7 +13,9 @@ from fpmdask.mheta.program import Program
 _WORTH = 0.05
 
 
-def explain(program: Program, machine: Machine, distribution: ArrayLike) -> list[str]:
+def explain(
+    program: Program, machine: Machine, distribution: ArrayLike, *, accounting: str = "exact"
+) -> list[str]:
     """Say in plain words why a distribution takes as long as it does.
 
     Parameters
@@ -24,6 +24,8 @@ def explain(program: Program, machine: Machine, distribution: ArrayLike) -> list
     machine : Machine
     distribution : array_like of int64, shape [p]
         Rows per node.
+    accounting : {"exact", "paper"}
+        What is charged for I/O, see `predict`.
 
     Returns
     -------
@@ -45,7 +47,7 @@ def explain(program: Program, machine: Machine, distribution: ArrayLike) -> list
     ['nodes 1-2 go out of core at 200 rows (100 fit)',
         'node 0 is busy longest, 3 of 3 s: 100 % compute']
     """
-    found = predict(program, machine, distribution)
+    found = predict(program, machine, distribution, accounting=accounting)
     words = out_of_core(program, machine, found.distribution)
     if found.infeasible:
         return [*words, f"infeasible: {named(found.infeasible)} cannot hold or stream so many rows"]
@@ -78,21 +80,3 @@ def busiest(prediction: Prediction) -> str:
         f"node {node} is busy longest, {busy[node]:.3g} of {prediction.iteration_seconds:.3g} s: "
         f"{words or 'nothing'}"
     )
-
-
-def named(nodes: Sequence[int]) -> str:
-    """Return nodes in words, ranges short.
-
-    Examples
-    --------
-    >>> named([0, 2, 3, 4]), named([5])
-    ('nodes 0, 2-4', 'node 5')
-    """
-    ranges: list[list[int]] = []
-    for node in nodes:
-        if ranges and node == ranges[-1][1] + 1:
-            ranges[-1][1] = node
-        else:
-            ranges.append([node, node])
-    words = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-    return f"node {words}" if len(nodes) == 1 else f"nodes {words}"

@@ -1,5 +1,6 @@
 """What a machine is to MHETA: memory, disk and network of every node."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -41,8 +42,8 @@ class Machine:
 
     Notes
     -----
-    Fields are per node, in node order; None, also as an entry, is 0, for memory unlimited. Two
-    machines are equal if all figures are.
+    Fields are per node, in node order. Where a field or an entry of it is None, the figure is 0; in
+    `memory_bytes` None means that there is no limit. Two machines are equal if all figures are.
 
     Examples
     --------
@@ -68,7 +69,7 @@ class Machine:
     _key: tuple[Any, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        nodes = checks.count(self.nodes, "nodes of a machine")
+        nodes = checks.count(self.nodes, "nodes of a machine", most=checks.MOST_NODES)
         object.__setattr__(self, "nodes", nodes)
         for name in PER_NODE:
             found = getattr(self, name)
@@ -147,4 +148,5 @@ def _entry(name: str, node: int, value: Any) -> float | None:
         return None
     if name != "memory_bytes":
         return checks.figure(value, where)
-    return None if value == np.inf else checks.nbytes(value, where)
+    unlimited = isinstance(value, float) and value == math.inf
+    return None if unlimited else checks.nbytes(value, where)

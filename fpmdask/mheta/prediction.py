@@ -1,8 +1,6 @@
 """What MHETA says of one distribution: seconds per node, and what they are spent on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -66,7 +64,7 @@ class Prediction:
         What the last iteration adds to the makespan; None if there is only one.
     sections : tuple of SectionPrediction
         The first iteration; empty if the distribution is infeasible.
-    parts : mapping of str to ndarray of float64, shape [p]
+    parts : dict of str to ndarray of float64, shape [p]
         ``compute``, ``io``, ``send``, ``wait``, ``receive``: sums over the sections.
     infeasible : tuple of int
         The nodes that make the distribution infeasible.
@@ -81,7 +79,7 @@ class Prediction:
     iteration_seconds: float
     steady_state_seconds: float | None
     sections: tuple[SectionPrediction, ...]
-    parts: Mapping[str, FloatArray]
+    parts: dict[str, FloatArray]
     infeasible: tuple[int, ...]
 
     def __repr__(self) -> str:
@@ -194,6 +192,8 @@ def predicted(evaluator: Evaluator, distribution: IntArray) -> Prediction:
         return _infeasible(evaluator, frozen, guilty)
     times = np.array([np.zeros(rows.shape[0]), *left[:count]])
     spent = _spent(evaluator, batch, times)
+    for array in (times, spent, ends):
+        array.flags.writeable = False
     makespans = ends.max(axis=1).tolist()
     return Prediction(
         distribution=frozen,
@@ -213,7 +213,7 @@ def predicted(evaluator: Evaluator, distribution: IntArray) -> Prediction:
             )
             for k in range(count)
         ),
-        parts=MappingProxyType(dict(zip(PARTS, spent.sum(axis=0), strict=True))),
+        parts=dict(zip(PARTS, spent.sum(axis=0), strict=True)),
         infeasible=(),
     )
 
@@ -245,7 +245,7 @@ def _infeasible(evaluator: Evaluator, rows: IntArray, guilty: tuple[int, ...]) -
         iteration_seconds=np.inf,
         steady_state_seconds=np.inf if evaluator.iterations > 1 else None,
         sections=(),
-        parts=MappingProxyType({part: np.full(rows.size, np.inf) for part in PARTS}),
+        parts={part: np.full(rows.size, np.inf) for part in PARTS},
         infeasible=guilty,
     )
 

@@ -19,7 +19,7 @@ class Program:
     sections : sequence of Section
         In order, at least one.
     arrays : sequence of Array
-        All that its stages and messages name.
+        Every array that a stage or a message of the program names.
     fixed_bytes : int
         Memory that every node with rows needs whatever their number.
 
@@ -125,7 +125,7 @@ def _placed(where: str, make: Any, *arguments: Any) -> Any:
     """Return ``make(*arguments)``; an error says where in the document it was found."""
     try:
         return make(*arguments)
-    except PartitionError as error:
+    except (OverflowError, PartitionError, RuntimeError) as error:
         raise PartitionError(f"{where}: {error}") from error
 
 
@@ -172,8 +172,12 @@ def _model(data: Any, where: str) -> Model:
         return stored
     data = checks.mapping(data, where, ("rows", "seconds"))
     rows, seconds = _needed(data, "rows", where), _needed(data, "seconds", where)
-    found: Model = _placed(where, PiecewiseLinearModel.from_points, rows, seconds)
-    return found
+    try:
+        return PiecewiseLinearModel.from_points(rows, seconds)
+    except PartitionError as error:
+        raise PartitionError(f"{where}: {str(error).replace('units', 'rows')}") from error
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:  # too large, too deep
+        raise PartitionError(f"{where}: no numbers of rows and seconds ({error})") from error
 
 
 def _array_data(array: Array) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Array:
     Parameters
     ----------
     name : str
-        Known by it in `Stage.reads`, `Stage.writes` and `Communication.source`.
+        By which `Stage.reads`, `Stage.writes` and `Communication.source` name it.
     row_bytes : int
         Bytes of one row, from 0 to 2**53 - 1.
     resident : bool

@@ -12,6 +12,8 @@ from fpmdask.mheta.checks import IntArray
 from fpmdask.mheta.machine import Machine
 from fpmdask.mheta.program import Program
 
+# Rows of up to 2**52 times steps are whole numbers of 64 bits.
+MOST_STEPS = 1000
 _PATH = ("Blk", "I-C", "I-C/Bal", "Bal", "Blk")
 
 
@@ -26,7 +28,7 @@ def spectrum(program: Program, machine: Machine, rows: float, steps: int = 8) ->
     rows : int
         From 1 to 2**52.
     steps : int
-        Points per leg, at least 1.
+        Points per leg, from 1 to 1000.
 
     Returns
     -------
@@ -37,7 +39,7 @@ def spectrum(program: Program, machine: Machine, rows: float, steps: int = 8) ->
     Raises
     ------
     PartitionError
-        As `anchors`, or if `steps` is not a whole number of at least 1.
+        As `anchors`, or if `steps` is not a whole number from 1 to 1000.
 
     References
     ----------
@@ -50,7 +52,7 @@ def spectrum(program: Program, machine: Machine, rows: float, steps: int = 8) ->
     >>> spectrum(program, Machine(2), 100, steps=2).tolist()
     [[50, 50], [63, 37], [75, 25], [63, 37], [50, 50]]
     """
-    steps = checks.count(steps, "steps")
+    steps = checks.count(steps, "steps", most=MOST_STEPS)
     found = anchors(program, machine, rows)
     return polyline([found[name] for name in _PATH], steps)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fpmdask.mheta.blocks import Memory, streams
+from fpmdask.mheta.blocks import Memory, Streams, streams
 from fpmdask.mheta.checks import BoolArray, FloatArray
 from fpmdask.mheta.machine import Machine
 from fpmdask.mheta.program import Program
@@ -83,6 +83,13 @@ class StageCosts:
         self.streams, self.tiles, self._memory = found.need > 0, tiles, memory
         self._need, self._paper = found.need, accounting == "paper"
         self._prefetches = stage.prefetch and found.reads > 0 and self.streams
+        with np.errstate(over="ignore"):
+            self._prepare(figure, found)
+        self._rate = None if stage.seconds_per_row is None else _column(stage.seconds_per_row)
+        self._models = None if stage.models is None else _Models(stage.models)
+
+    def _prepare(self, figure: dict[str, FloatArray], found: Streams) -> None:
+        tiles = self.tiles
         # τ (n_r O_r + n_w O_w), of each block
         overhead = found.reads * figure["read_overhead_s"]
         self._overhead = tiles * (overhead + found.writes * figure["write_overhead_s"])
@@ -91,8 +98,6 @@ class StageCosts:
         self._per_row = self._read + figure["write_s_per_byte"] * found.write_bytes
         # τ n_r O_A, of each prefetch
         self._issue = tiles * found.reads * figure["prefetch_overhead_s"]
-        self._rate = None if stage.seconds_per_row is None else _column(stage.seconds_per_row)
-        self._models = None if stage.models is None else _Models(stage.models)
 
     @property
     def needed(self) -> bool:
@@ -141,7 +146,8 @@ class StageCosts:
             return None
         if not (self._paper or self._prefetches):
             number = np.ceil(rows / self._memory.block_rows(rows, self._need, self.tiles))
-            return out * (number * self._overhead + rows * self._per_row)  # equation 1
+            seconds = number * self._overhead + rows * self._per_row  # equation 1
+            return np.where(out, seconds, 0.0)
         blocks = self.blocks(rows, out)
         moved = blocks.number * blocks.rows if self._paper else rows
         seconds = blocks.number * self._overhead + moved * self._per_row  # equation 1

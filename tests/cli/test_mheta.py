@@ -73,7 +73,7 @@ def test_people_get_a_row_per_node_and_the_reason(fpm, document):
         *("node", "rows", "fit", "blocks", "compute", "io", "send", "wait", "receive", "end"),
     ]
     assert lines[3].split()[:5] == ["2", "300", "100", "3", "3"]
-    assert lines[4].startswith("5.403 s for 1 iterations")
+    assert lines[4].startswith("5.403 s for 1 iteration")
     assert lines[-1].startswith("node 2 is busy longest, 5.4 of 5.4 s: 56 % compute, 44 % io")
 
 
@@ -171,6 +171,10 @@ def test_plots_that_cannot_be_drawn_are_refused_at_once(fpm, document, tmp_path)
         ({"rows": 1.5}, "document.rows must be a whole number"),
         ({"rows": 5, "distribution": [1, 2, 3]}, "sums to 6, document.rows is 5"),
         ({"distribution": [1, 2]}, "document.distribution has 2 entries for 3 nodes"),
+        ({"distribution": [[1], [1, 2], 3]}, "document.distribution holds lists of unequal"),
+        ({"nodes": 2**50}, "document.nodes must be a whole number"),
+        ({"version": True}, "document.version is True"),
+        ({"rows": 2**53 - 1}, "document.rows must be a whole number"),
         ({"nodes": 2}, "seconds_per_row"),
         ({"node": 2}, "unknown key 'node'"),
         ({"iterations": 0}, "document.iterations must be a whole number of at least 1"),
@@ -186,14 +190,16 @@ def test_a_damaged_document_names_the_place(fpm, document, changes, message):
     path = document(**changes)
     result = fpm("mheta", "predict", path)
     assert result.exit_code == 1
-    if "nodes" not in changes:
+    if changes != {"nodes": 2}:
         assert message in result.stderr.replace("\n", " ")
     assert str(path) in result.stderr
 
 
 def test_files_that_are_no_documents(fpm, tmp_path):
     path = tmp_path / "broken.json"
-    for text, message in (("{", "is not JSON"), ("[]", "document must be a mapping")):
+    kinds = [("{", "is not JSON")]
+    kinds += [(text, "document must be a mapping") for text in ("[]", "null", "5", "true", "NaN")]
+    for text, message in kinds:
         path.write_text(text)
         result = fpm("mheta", "spectrum", path)
         assert result.exit_code == 1
@@ -203,7 +209,23 @@ def test_files_that_are_no_documents(fpm, tmp_path):
     assert "none.json" in result.stderr
 
 
-@pytest.mark.parametrize("option", ["1,2", "a,b,c", "blk", "1,-2,3", ""])
+def test_a_path_that_takes_no_time_and_words_of_the_same_accounting(fpm, document):
+    idle = {"sections": [{}]}
+    shown = fpm("mheta", "spectrum", document(program=idle, machine={}, nodes=3)).stdout
+    assert "best" in shown
+    path = document(accounting="paper", distribution=[100, 280, 320])
+    found = answer(fpm("mheta", "predict", path, "--json"))
+    assert f"of {found['iteration_seconds']:.3g} s" in found["why"][-1]
+
+
+def test_an_unfeasible_path_is_drawn_without_bars(fpm, document, tmp_path):
+    path = document(machine={"memory_bytes": [10, 10, 10]})
+    target = tmp_path / "path.PNG"
+    assert fpm("mheta", "spectrum", path, "--plot", target).exit_code == 0
+    assert target.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("option", ["1,2", "a,b,c", "blk", "1,-2,3", "", "200,200,301"])
 def test_bad_distributions_are_refused(fpm, document, option):
     result = fpm("mheta", "predict", document(), "--distribution", option)
     assert result.exit_code == 1

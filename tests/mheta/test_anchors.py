@@ -21,7 +21,7 @@ from fpmdask.mheta import (
     predict_many,
     spectrum,
 )
-from fpmdask.models import ConstantModel, PiecewiseLinearModel
+from fpmdask.models import ConstantModel, PiecewiseLinearModel, TabulatedModel
 from tests.conformance import check_distribution
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())
@@ -160,11 +160,37 @@ def test_points_are_rounded_by_largest_remainder():
         (computing(1.0, 1.0), 0, 8, "rows must be a whole number of at least 1.*got 0"),
         (computing(1.0, 1.0), 1.5, 8, r"rows .*got 1\.5"),
         (computing(1.0, 1.0), "9", 8, "rows .*of type str"),
-        (computing(1.0, 1.0), 9, 0, "steps must be a whole number of at least 1"),
-        (computing(1.0, 0.0), 9, 8, "nodes 1 compute 9 rows in 0 s, the others do not"),
+        (computing(1.0, 1.0), 9, 0, "steps must be a whole number of at least 1 and at most 1000"),
+        (computing(1.0, 1.0), 9, 1001, "steps .*at most 1000, got 1001"),
+        (computing(1.0, 1.0), 2**52 + 1, 8, r"rows .*at most 2\*\*52, got"),
+        (
+            computing(1.0, 0.0),
+            9,
+            8,
+            "seconds_per_row: node 1 would compute 9 rows in 0 s",
+        ),
         (computing(1.0, 1.0, 1.0), 9, 8, "figures for 3 nodes, the machine has 2"),
     ],
 )
 def test_bad_input_is_refused(program, rows, steps, message):
     with pytest.raises(PartitionError, match=message):
         spectrum(program, Machine(2), rows, steps)
+
+
+def test_the_largest_rows_and_steps_stay_whole():
+    points = spectrum(computing(1.0, 1e9), Machine(2), 2**52, 1000)
+    assert (points >= 0).all()
+    assert (points.sum(axis=1) == 2**52).all()
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ([TabulatedModel([0, 3, 1, 4]), ConstantModel(1.0)], "the times of node 0 decrease"),
+        ([TabulatedModel([0, 1, 2]), TabulatedModel([0, 1])], "9 rows do not fit: .* nodes have"),
+    ],
+)
+def test_models_that_cannot_be_balanced_are_refused(models, message):
+    program = Program([Section([Stage(models=models)])])
+    with pytest.raises(PartitionError, match=message):
+        anchors(program, Machine(2), 9)

@@ -6,7 +6,15 @@ import pytest
 
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import Array, Communication, Machine, Program, Section, Stage
-from fpmdask.mheta.instrument import Event, fit
+from fpmdask.mheta.instrument import (
+    Event,
+    Recorder,
+    accuracy,
+    fit,
+    traces_from_dict,
+    traces_to_dict,
+)
+from fpmdask.mheta.instrument.linear import robust_line
 from tests.mheta.traces import jacobi, traced_jacobi, write_benchmarks, write_traces
 
 
@@ -341,3 +349,31 @@ def test_benchmarks_of_unknown_nodes():
         fit(program, traces, benchmarks | {3: {}}, None)
     with pytest.raises(PartitionError, match="benchmarks must map each node"):
         fit(program, traces, [], None)
+
+
+def test_seconds_below_zero_are_no_outliers():
+    assert robust_line([8, 80], [-1.0, -2.0], "wire") == (0.0, 0.0)
+    overhead, per_byte = robust_line([8, 8, 80, 80], [-1e-5, -2e-5, 1e-5, 2e-5], "wire")
+    assert overhead == 0.0
+    assert per_byte == pytest.approx(1.5e-5 / 80, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fit("x", {0: []}, {}, None), "program is a str; a Program is needed"),
+        (lambda: fit(Program([Section()]), {}, {}, [1], models="no"), "models must be True or"),
+        (lambda: Recorder(5), "clock is 5; a callable"),
+        (lambda: traces_to_dict({0: None}), "node 0: events are needed, got None"),
+        (
+            lambda: traces_from_dict(
+                {"format": "fpmdask.mheta.traces", "version": 1, "nodes": {"9" * 5000: []}}
+            ),
+            "nodes has the key",
+        ),
+        (lambda: accuracy(10**400, 1.0), "predicted must be seconds"),
+    ],
+)
+def test_other_wrong_arguments_are_refused(call, message):
+    with pytest.raises(PartitionError, match=message):
+        call()

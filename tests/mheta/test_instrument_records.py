@@ -19,7 +19,7 @@ from fpmdask.mheta.instrument import (
     traces_to_dict,
 )
 from fpmdask.mheta.instrument.events import KINDS
-from fpmdask.mheta.instrument.participants import pattern_peers
+from fpmdask.mheta.instrument.peers import pattern_peers
 from fpmdask.mheta.sections import PATTERNS
 from tests.mheta.traces import traced_jacobi
 

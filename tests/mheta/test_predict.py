@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -289,6 +290,26 @@ def test_no_rows_take_no_time():
     assert (found.iteration_ends == 0).all()
 
 
+def test_predictions_are_values_that_cross_processes_and_are_read_only():
+    case = ORACLES["cases"][1]
+    found = predict(*made(case), case["distribution"], iterations=2)
+    twin = pickle.loads(pickle.dumps(found))
+    assert (twin.seconds, twin.distribution.tolist()) == (found.seconds, [1000, 200])
+    assert isinstance(found.parts, dict)
+    assert copy.deepcopy(found).parts.keys() == found.parts.keys()
+    for array in (found.node_seconds, found.iteration_ends, found.sections[0].io):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def test_figures_that_overflow_harm_only_who_streams():
+    stage = Stage([1, 1], reads=["A", "B"])
+    program = Program([Section([stage])], [Array("A", 8), Array("B", 8)])
+    machine = Machine(2, [None, 16], read_overhead_s=[1e308, 1e308])
+    assert predict(program, machine, [5, 1]).seconds == 5
+    assert predict(program, machine, [5, 2]).infeasible == (1,)
+
+
 def test_many_nodes():
     nodes = 300
     rng = np.random.default_rng(1)
@@ -319,6 +340,8 @@ def test_many_nodes():
         ({"distribution": ["a", "b"]}, r"whole numbers of rows"),
         ({"distribution": [True, False]}, r"whole numbers of rows"),
         ({"distribution": 3}, r"shape \(\)"),
+        ({"distribution": [[1], [1, 2]]}, r"lists of unequal lengths"),
+        ({"iterations": 10**7}, r"iterations .*at most 1000000, got 10000000"),
         ({"program": {}}, r"a Program and a Machine are needed, got dict"),
         ({"machine": 2}, r"a Program and a Machine are needed, got Program and int"),
         ({"machine": Machine(3)}, r"figures for 2 nodes, the machine has 3"),

@@ -46,6 +46,7 @@ def test_machines_are_equal_if_their_figures_are():
     assert plain != Machine(2, latency_s=1)
     assert plain != Machine(2, memory_bytes=[1, None])
     assert plain != 2
+    assert Machine(1, read_overhead_s=[-0.0]) == Machine(1)
     assert Machine(2, memory_bytes=np.array([5, 7])).memory_bytes == (5, 7)
 
 
@@ -164,7 +165,9 @@ def test_bad_programs_are_refused_by_place_and_value(place, value, message):
         ([3], r"stages\[0\]\.fpm\[0\] must be a mapping, got 3"),
         ([{"rows": [1]}], r"stages\[0\]\.fpm\[0\] has no 'seconds'"),
         ([{"rows": [1], "seconds": [-1]}], r"stages\[0\]\.fpm\[0\]: seconds\[0\] is -1"),
-        ([{"rows": [1, 2], "seconds": [1]}], r"fpm\[0\]: 2 units and 1 seconds found"),
+        ([{"rows": [1, 2], "seconds": [1]}], r"fpm\[0\]: 2 rows and 1 seconds found"),
+        ([{"rows": [10**400], "seconds": [1]}], r"fpm\[0\]: no numbers of rows and seconds"),
+        ([{"rows": eval("[" * 60 + "1" + "]" * 60), "seconds": [1]}], r"fpm\[0\]: "),
         ([{"rows": [1], "seconds": [1], "x": 1}], r"fpm\[0\] has the unknown key 'x'"),
         ([{"format": "fpmdask.model"}], r"fpm\[0\]: the stored model has version None"),
     ],
@@ -219,6 +222,8 @@ def test_bad_figures_are_refused_by_name_and_node(name, value, message):
     [
         ({"nodes": 0}, "nodes of a machine must be a whole number of at least 1"),
         ({"nodes": 2.5}, "nodes of a machine"),
+        ({"nodes": 2**50}, "nodes of a machine .*at most 1048576"),
+        ({"nodes": 2, "memory_bytes": [np.array([1, 2]), 1]}, r"memory_bytes\[0\] \(node 0\) must"),
         ({"nodes": 2, "latency_s": -1}, "latency_s is -1"),
         ({"nodes": 2, "transfer_s_per_byte": [1, 2]}, "transfer_s_per_byte must be a number"),
         ({"nodes": 2, "memory_bytes": [1.5, 2]}, r"memory_bytes\[0\] \(node 0\) is 1\.5; a whole"),

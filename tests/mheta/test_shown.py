@@ -17,7 +17,8 @@ from fpmdask.mheta import (
     predict,
     search,
 )
-from fpmdask.mheta.explain import explain, named
+from fpmdask.mheta.checks import named
+from fpmdask.mheta.explain import explain
 from fpmdask.mheta.html import COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -58,7 +58,7 @@ def accuracy(predicted: float | Values, measured: float | Values) -> float | Flo
 def _seconds(values: float | Values, name: str) -> FloatArray:
     try:
         found = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise PartitionError(f"{name} must be seconds, got {values!r}") from None
     good = np.isfinite(found) & (found > 0)
     if not good.all():

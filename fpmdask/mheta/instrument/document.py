@@ -38,7 +38,7 @@ def traces_to_dict(traces: Mapping[int, Iterable[Event]]) -> dict[str, Any]:
     {'format': 'fpmdask.mheta.traces', 'version': 1, 'nodes': {'0': [{'kind': 'stage',
     'section': 0, 'stage': 0, 'tile': 0, 'rows': 10, 'start': 0.0, 'seconds': 1.5}], '1': []}}
     """
-    return _document(TRACES, traces, lambda node, events: [_plain(node, e) for e in events])
+    return _document(TRACES, traces, _plain_events)
 
 
 def traces_from_dict(data: Mapping[str, Any]) -> dict[int, list[Event]]:
@@ -147,9 +147,16 @@ def _nodes(format_: str, data: Any, read: Callable[[Any, str], Found]) -> dict[i
 
 
 def _node(key: Any, format_: str) -> int:
-    if not isinstance(key, str) or not key.isdecimal() or key != str(int(key)):
+    short = isinstance(key, str) and len(key) <= len(str(checks.MOST_NODES))
+    if not short or not key.isdecimal() or key != str(int(key)):
         raise PartitionError(f"{format_}: nodes has the key {key!r}; '0', '1', … are allowed")
     return int(key)
+
+
+def _plain_events(node: int, events: Any) -> list[dict[str, Any]]:
+    if not isinstance(events, Iterable):
+        raise PartitionError(f"node {node}: events are needed, got {events!r}")
+    return [_plain(node, event) for event in events]
 
 
 def _plain(node: int, event: Any) -> dict[str, Any]:

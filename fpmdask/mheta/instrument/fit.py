@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpmdask.errors import PartitionError
+from fpmdask.mheta import checks
 from fpmdask.mheta.instrument.benchmarks import Benchmark, node_benchmarks
 from fpmdask.mheta.instrument.computing import seconds_per_row, stage_models
 from fpmdask.mheta.instrument.disk import check_streamed, disk_costs
 from fpmdask.mheta.instrument.events import Event
 from fpmdask.mheta.instrument.network import fit_network
 from fpmdask.mheta.instrument.overlap import check_overlap
-from fpmdask.mheta.instrument.participants import fit_communication
+from fpmdask.mheta.instrument.peers import fit_communication
 from fpmdask.mheta.instrument.trace import NodeTrace, node_traces
 from fpmdask.mheta.machine import Machine
 from fpmdask.mheta.program import Program
@@ -122,6 +123,9 @@ def fit(
     >>> round(machine.read_overhead_s[0], 9), round(machine.read_s_per_byte[0], 9)
     (1.0, 0.03125)
     """
+    if not isinstance(program, Program):
+        raise PartitionError(f"program is a {type(program).__name__}; a Program is needed")
+    models = checks.flag(models, "models")
     nodes = node_traces(program, traces)
     measured = node_benchmarks(benchmarks, len(nodes))
     check_streamed(program, nodes)

@@ -92,11 +92,14 @@ def _possible(nbytes: FloatArray, seconds: FloatArray) -> BoolArray:
     sizes, kind = np.unique(nbytes, return_inverse=True)
     empty = nbytes == 0
     divisors = np.where(empty, 1.0, nbytes)
+    above = seconds > 0  # differences of others may be below
+    if not above.any():
+        return np.ones(seconds.shape, dtype=np.bool_)
     allowed = []
     for size in sizes:
         most = seconds * np.maximum(1.0, size / divisors)
         most[empty & (size > 0)] = np.inf  # what moves nothing says nothing of seconds per byte
-        allowed.append(np.median(most))
+        allowed.append(np.median(most[above]))
     return seconds <= OUTLIER * np.array(allowed)[kind]
 
 

@@ -72,6 +72,11 @@ class Recorder:
     """
 
     def __init__(self, clock: Clock) -> None:
+        if not callable(clock):
+            raise PartitionError(
+                f"clock is {clock!r}; a callable that returns seconds is needed, such as "
+                "time.perf_counter"
+            )
         self._clock = clock
         self._section: int | None = None
         self._tile: int | None = None

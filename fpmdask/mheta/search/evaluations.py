@@ -137,6 +137,8 @@ class Evaluations:
         rows : ndarray of int64, shape [K, p]
             Distinct, at most as many as are left.
         """
+        rows = rows.view()
+        rows.flags.writeable = False  # a predictor must not change what it is asked
         seconds = _checked(self._predict(rows), rows)
         below = np.minimum.accumulate(np.concatenate([[self.seconds], seconds]))
         better = np.flatnonzero(seconds < below[:-1]).tolist()
@@ -184,13 +186,17 @@ def begin(
 ) -> Evaluations:
     """Check the arguments of a search, predict `start` and return what it is to predict with."""
     seen = Evaluations(predict, start, budget)
-    found: Any = rng
-    if not isinstance(found, np.random.Generator):
+    check_rng(rng)
+    seen(seen.start)
+    return seen
+
+
+def check_rng(rng: Any) -> None:
+    """Refuse anything but a Generator."""
+    if not isinstance(rng, np.random.Generator):
         raise PartitionError(
             f"rng is {rng!r}; a numpy.random.Generator is needed: numpy.random.default_rng(seed)"
         )
-    seen(seen.start)
-    return seen
 
 
 def keys(rows: IntArray) -> list[bytes]:
@@ -225,7 +231,10 @@ MOST_ROWS = 2.0**60
 
 def _checked(found: Any, rows: IntArray) -> FloatArray:
     """Return what a predictor returned, if it is a time per distribution."""
-    seconds = np.asarray(found)
+    try:
+        seconds = np.asarray(found)
+    except ValueError as error:
+        raise PartitionError(f"predict returned no array of seconds: {error}") from error
     if seconds.shape != (len(rows),) or seconds.dtype.kind not in "fiu":
         raise PartitionError(
             f"predict returned {seconds.dtype} values of shape {seconds.shape} for {len(rows)} "

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from fpmdask.errors import PartitionError
 from fpmdask.mheta.search.compositions import Compositions, count
-from fpmdask.mheta.search.evaluations import Evaluations, Predict, keys
+from fpmdask.mheta.search.evaluations import Evaluations, Predict, check_rng, keys
 from fpmdask.mheta.search.result import SearchResult
 
 # Entries of the arrays of one batch, which bounds the memory.
@@ -58,6 +58,8 @@ def exhaustive(
     >>> found.distribution, found.seconds, found.evaluations
     (array([7, 3]), 7.0, 11)
     """
+    if rng is not None:
+        check_rng(rng)
     seen = Evaluations(predict, start, budget)
     rows, nodes = seen.rows, seen.nodes
     if count(rows, nodes, seen.budget) > seen.budget:
