@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fpmdask.cli.output import json_option, print_columns, print_json
+from fpmdask.cli.mheta_output import (
+    plot_data,
+    prediction_data,
+    print_lines,
+    print_plot,
+    print_prediction,
+    print_spectrum,
+    ratio,
+    save,
+    search_data,
+)
+from fpmdask.cli.output import json_option, print_json
 from fpmdask.cli.reading import read_json
 from fpmdask.errors import PartitionError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from fpmdask.mheta import Prediction, SearchResult
     from fpmdask.mheta.document import Document
 
@@ -99,13 +108,13 @@ def predict(
     if plot is not None:
         from fpmdask.picture.mheta import prediction_figure
 
-        _save(prediction_figure(prediction), plot)
+        save(prediction_figure(prediction), plot)
     if as_json:
-        print_json(_prediction_data(prediction) | {"why": why} | _where(plot))
+        print_json(prediction_data(prediction) | {"why": why} | plot_data(plot))
         return
-    _print_prediction(prediction, found)
-    _print_lines(why)
-    _print_plot(plot)
+    print_prediction(prediction, found)
+    print_lines(why)
+    print_plot(plot)
 
 
 @mheta.command()
@@ -135,17 +144,17 @@ def spectrum(file: Path, steps: int, plot: Path | None, as_json: bool) -> None:
         shown: Prediction | None = predicted(*problem, points[best], **words)
         if shown is not None and shown.infeasible:
             shown = None
-        _save(spectrum_figure(ticks, {file.stem: seconds.tolist()}, shown), plot)
+        save(spectrum_figure(ticks, {file.stem: seconds.tolist()}, shown), plot)
     if as_json:
         table = [
             {"at": label, "distribution": point, "seconds": second}
             for label, point, second in zip(labels, points.tolist(), seconds.tolist(), strict=True)
         ]
-        print_json({"spectrum": table, "best": table[best], "why": why} | _where(plot))
+        print_json({"spectrum": table, "best": table[best], "why": why} | plot_data(plot))
         return
-    _print_spectrum(labels, points, seconds, best)
-    _print_lines(why)
-    _print_plot(plot)
+    print_spectrum(labels, points, seconds, best)
+    print_lines(why)
+    print_plot(plot)
 
 
 @mheta.command()
@@ -177,18 +186,18 @@ def search(
     if plot is not None:
         from fpmdask.picture.mheta import search_figure
 
-        _save(search_figure(result, f"{method}: {result.seconds:.4g} s"), plot)
+        save(search_figure(result, f"{method}: {result.seconds:.4g} s"), plot)
     if as_json:
-        print_json(_search_data(result, method, of_anchors) | {"why": why} | _where(plot))
+        print_json(search_data(result, method, of_anchors) | {"why": why} | plot_data(plot))
         return
-    _print_prediction(predicts.prediction(result.distribution), found)
-    _print_lines(why)
+    print_prediction(predicts.prediction(result.distribution), found)
+    print_lines(why)
     others = ", ".join(f"{name} {seconds:.4g} s" for name, seconds in of_anchors.items())
     click.echo(
         f"{method}: {result.seconds:.4g} s after {result.evaluations} predictions "
         f"({result.reason}); {others}"
     )
-    _print_plot(plot)
+    print_plot(plot)
 
 
 def _document(file: Path) -> Document:
@@ -251,116 +260,6 @@ def _reasons(found: Document, labels: Sequence[str], points: Any, seconds: Any, 
     lines = [f"best at {labels[best]}: {at(best)}"]
     for number, label in enumerate(labels[:-1]):
         if " → " not in label and number != best:
-            ratio = _ratio(float(seconds[number]), float(seconds[best]))
-            lines.append(f"{label} takes {ratio:.2f} times as long: {at(number)}")
+            longer = ratio(float(seconds[number]), float(seconds[best]))
+            lines.append(f"{label} takes {longer:.2f} times as long: {at(number)}")
     return lines
-
-
-def _print_prediction(prediction: Prediction, found: Document) -> None:
-    from fpmdask.mheta import capacity
-    from fpmdask.mheta.prediction import PARTS
-
-    if prediction.infeasible:
-        print_columns(("node", "rows"), list(enumerate(prediction.distribution.tolist())))
-        return
-    fits = capacity(found.program, found.machine)
-    blocks = [stage for section in prediction.sections for stage in section.blocks]
-    most = [max(column) for column in zip(*blocks, strict=True)] or [0] * fits.size
-    parts = [prediction.parts[part].tolist() for part in PARTS]
-    print_columns(
-        ("node", "rows", "fit", "blocks", *PARTS, "end"),
-        [
-            (node, rows, float(fits[node]), int(most[node]), *(part[node] for part in parts), end)
-            for node, (rows, end) in enumerate(
-                zip(
-                    prediction.distribution.tolist(),
-                    prediction.iteration_ends[0].tolist(),
-                    strict=True,
-                )
-            )
-        ],
-    )
-    plural = "" if prediction.iterations == 1 else "s"
-    words = f"{prediction.seconds:.4g} s for {prediction.iterations} iteration{plural}"
-    if prediction.steady_state_seconds is not None:
-        words += (
-            f", the first {prediction.iteration_seconds:.4g} s, the last "
-            f"{prediction.steady_state_seconds:.4g} s"
-        )
-    click.echo(words)
-
-
-def _print_spectrum(labels: Sequence[str], points: Any, seconds: Any, best: int) -> None:
-    shortest = float(seconds[best])
-    rows = [
-        (
-            label,
-            float(second),
-            _ratio(second, shortest),
-            "best" if number == best and math.isfinite(shortest) else "",
-            ",".join(map(str, point)),
-        )
-        for number, (label, second, point) in enumerate(
-            zip(labels, seconds.tolist(), points.tolist(), strict=True)
-        )
-    ]
-    print_columns(("at", "seconds", "over best", "", "rows per node"), rows)
-
-
-def _ratio(seconds: float, shortest: float) -> float:
-    """Return how many times as long something takes, NaN where the shortest is 0 or ``inf``."""
-    return seconds / shortest if 0 < shortest < math.inf else math.nan
-
-
-def _print_lines(lines: Sequence[str]) -> None:
-    for line in lines:
-        click.echo(line)
-
-
-def _print_plot(plot: Path | None) -> None:
-    if plot is not None:
-        click.echo(f"drawn: {plot}")
-
-
-def _where(plot: Path | None) -> dict[str, str]:
-    return {} if plot is None else {"plot": str(plot.resolve())}
-
-
-def _save(figure: Figure, plot: Path) -> None:
-    figure.savefig(plot)
-
-
-def _prediction_data(prediction: Prediction) -> dict[str, Any]:
-    from fpmdask.mheta.prediction import PARTS
-
-    sections = [
-        {name: getattr(section, name).tolist() for name in ("start", "end", *PARTS)}
-        | {"blocks": [stage.tolist() for stage in section.blocks]}
-        for section in prediction.sections
-    ]
-    return {
-        "distribution": prediction.distribution.tolist(),
-        "iterations": prediction.iterations,
-        "accounting": prediction.accounting,
-        "seconds": prediction.seconds,
-        "node_seconds": prediction.node_seconds.tolist(),
-        "iteration_seconds": prediction.iteration_seconds,
-        "steady_state_seconds": prediction.steady_state_seconds,
-        "parts": {name: values.tolist() for name, values in prediction.parts.items()},
-        "sections": sections,
-        "infeasible": list(prediction.infeasible),
-    }
-
-
-def _search_data(
-    result: SearchResult, method: str, of_anchors: Mapping[str, float]
-) -> dict[str, Any]:
-    return {
-        "method": method,
-        "distribution": result.distribution.tolist(),
-        "seconds": result.seconds,
-        "evaluations": result.evaluations,
-        "reason": result.reason,
-        "history": [list(entry) for entry in result.history],
-        "anchors": dict(of_anchors),
-    }
