@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fpmdask.mheta.checks import BoolArray, FloatArray
+from fpmdask.mheta.search.compositions import random_compositions
 from fpmdask.mheta.search.evaluations import Predict, begin
 from fpmdask.mheta.search.moves import transfers
 from fpmdask.mheta.search.result import SearchResult
@@ -13,8 +14,10 @@ CHAINS = 32
 TEMPERATURE = (0.03, 1e-4)
 # ... and the largest transfer as a part of all rows (at least one row).
 STEP = (0.25, 1e-3)
-# Steps in a row that predict nothing new after which the search has converged.
-STALE = 64
+# Steps in a row that predict nothing new after which all chains begin anew at random, ...
+IDLE = 16
+# ... and how often in a row they do so without finding anything better before the search ends.
+RESTARTS = 8
 
 
 def annealing(
@@ -47,7 +50,8 @@ def annealing(
     32 chains, one batch a step: each proposes a transfer between two random nodes, which
     Metropolis' rule accepts by the relative difference of the times. Temperature and largest
     transfer fall geometrically with the part of the budget that is spent. A chain that is
-    infeasible accepts everything. O(budget p).
+    infeasible accepts everything. Where the chains have tried all there is around them, in small
+    problems, they begin anew at random. O(budget p²).
 
     References
     ----------
@@ -68,9 +72,9 @@ def annealing(
     rows, seconds = seen.known
     chain = np.argsort(seconds, kind="stable")[np.arange(CHAINS) % len(rows)]
     x, seconds = rows[chain], seconds[chain]
-    stale = 0
-    while not seen.ended and stale < STALE:
-        before = seen.evaluations
+    idle = restarts = 0
+    while not seen.ended and restarts < RESTARTS:
+        before, best = seen.evaluations, seen.seconds
         spent = before / seen.budget
         giver, taker = rng.integers(0, seen.nodes, (2, CHAINS, 1))
         most = max(1, round(_falling(STEP, spent) * seen.rows))
@@ -80,7 +84,12 @@ def annealing(
         accepted = _accepted(seconds, times, _falling(TEMPERATURE, spent), rng)
         x = np.where(accepted[:, np.newaxis], proposed, x)
         seconds = np.where(accepted, times, seconds)
-        stale = 0 if seen.evaluations > before else stale + 1
+        idle = 0 if seen.evaluations > before else idle + 1
+        if idle == IDLE:
+            x = random_compositions(seen.rows, seen.nodes, CHAINS, rng)
+            seconds = seen(x)
+            idle, restarts = 0, restarts + 1
+        restarts = 0 if seen.seconds < best else restarts
     return seen.result("converged")
 
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import checks
-from fpmdask.mheta.checks import FloatArray, IntArray
+from fpmdask.mheta.checks import BoolArray, FloatArray, IntArray
 from fpmdask.mheta.search.compositions import count
 from fpmdask.mheta.search.result import Reason, SearchResult
 
@@ -128,6 +128,10 @@ class Evaluations:
         at = np.array([index.get(name, -1) for name in names], np.int64)
         seconds: FloatArray = np.where(at < 0, np.inf, self._times[at])
         return seconds.reshape(distributions.shape[:-1])
+
+    def is_known(self, rows: IntArray) -> BoolArray:
+        """Return which distributions of a batch [K, p] were predicted before, bool [K]."""
+        return np.array([name in self._index for name in keys(rows)], dtype=np.bool_)
 
     def predict_new(self, rows: IntArray) -> FloatArray:
         """Return the seconds of distributions that are known to be new, without keeping them.

@@ -14,9 +14,6 @@ POPULATION = 64
 ALPHA = (-0.25, 1.25)
 # Transfers that a child is mutated by, at most.
 MUTATIONS = 2
-# Generations in a row with fewer new children than this after which the search has converged.
-STALE = 16
-FEW = 4
 
 
 def genetic(
@@ -49,8 +46,9 @@ def genetic(
     64 individuals: the starts and random ones. Each generation is one batch of 64 children. A
     parent is the better of two random individuals; a child lies on the line through two parents,
     rounded, and up to two transfers between random nodes, of a log-uniform number of rows, mutate
-    it. The best 64 distinct of parents and children survive. When nearly all children are known for
-    16 generations, the search has converged. O(budget p log p).
+    it; a child that was predicted before gives way to a random distribution. The best 64 distinct
+    of parents and children survive. The search ends with the budget, or when it has predicted
+    every distribution. O(budget p²).
 
     References
     ----------
@@ -70,16 +68,14 @@ def genetic(
     missing = max(POPULATION - len(seen.start), 0)
     seen(random_compositions(seen.rows, seen.nodes, missing, rng))
     people, seconds = _fittest(*seen.known)
-    stale = 0
-    while not seen.ended and stale < STALE:
-        before = seen.evaluations
+    while not seen.ended:
         children = _mutated(_children(people, seconds, seen, rng), rng)
-        times = seen(children)
+        known = seen.is_known(children)
+        children[known] = random_compositions(seen.rows, seen.nodes, int(known.sum()), rng)
         people, seconds = _fittest(
-            np.concatenate([people, children]), np.concatenate([seconds, times])
+            np.concatenate([people, children]), np.concatenate([seconds, seen(children)])
         )
-        stale = 0 if seen.evaluations >= before + FEW else stale + 1
-    return seen.result("converged")
+    return seen.result("budget")
 
 
 def _fittest(people: IntArray, seconds: FloatArray) -> tuple[IntArray, FloatArray]:
