@@ -102,9 +102,12 @@ async def test_a_product_that_is_too_large_is_refused_before_its_inputs_are_comp
 async def test_a_product_without_workers_is_refused_at_once(c, s):
     balancer = await fpmdask.Balancer(c)
     for x in (lazy(), np.ones((60, 60))):
-        with pytest.raises(CoordinatorError, match="no worker is connected"):
+        with (
+            dask.config.set({"fpmdask.wait-for-workers": "0.1s"}),
+            pytest.raises(CoordinatorError, match="no worker is connected"),
+        ):
             await balancer.matmul(x, x)
-    assert not s.tasks
+    await until(lambda: not s.tasks)
 
 
 @cluster()

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ import fpmdask
 from fpmdask.apps import homes
 from fpmdask.apps.homes import Homes, Waiting
 from fpmdask.apps.sort import run, sorting
-from fpmdask.errors import ChunksLostError, CoordinatorError
+from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError
 from tests.apps.sort.test_sort_values import (
     CONFIG,
     FRAME,
@@ -23,7 +24,7 @@ from tests.apps.sort.test_sort_values import (
     cluster,
     frame_of,
 )
-from tests.eventually import nothing_left
+from tests.eventually import nothing_left, until
 
 HELD = threading.Event()
 
@@ -186,9 +187,12 @@ async def test_no_worker_gets_more_rows_than_it_has_memory_for(c, s, *workers, m
 @gen_cluster(client=True, nthreads=[], config=CONFIG)
 async def test_without_workers_it_is_said_at_once(c, s):
     balancer = await fpmdask.Balancer(c)
-    with pytest.raises(CoordinatorError, match="no worker is connected"):
+    with (
+        dask.config.set({"fpmdask.wait-for-workers": "0.1s"}),
+        pytest.raises(NoWorkersError, match="no worker is connected"),
+    ):
         await asyncio.wait_for(balancer.sort_values(frame_of(FRAME), "id"), 20)
-    assert not s.tasks
+    await until(lambda: not s.tasks)
 
 
 @cluster()
