@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -14,7 +15,9 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
 from fpmdask.apps.inputs import finished
-from fpmdask.errors import CoordinatorError
+from fpmdask.coordinator.chunks import named
+from fpmdask.coordinator.liveness import LATE, SILENT_SECONDS
+from fpmdask.errors import ChunksLostError, CoordinatorError
 
 # How often it is looked whether the workers are still there.
 LOOK_SECONDS = 0.5
@@ -58,6 +61,17 @@ class Waiting:
     def __init__(self, patience: float) -> None:
         self.patience = patience
         self._seen: dict[str, tuple[tuple[Any, ...], int]] = {}
+
+    def silent(self) -> set[str]:
+        """Return those that have given no sign of life in so many looks that they may have stopped.
+
+        Not those that are paused.
+        """
+        return {
+            address
+            for address, (sign, looks) in self._seen.items()
+            if looks * LOOK_SECONDS >= SILENT_SECONDS and sign[0] != PAUSED
+        }
 
     def look(self, workers: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:
         """Take in what the scheduler knows of the workers, every `LOOK_SECONDS`.
@@ -118,14 +132,23 @@ class Homes:
         raise CoordinatorError(f"given up after {MOST_ATTEMPTS} attempts; the last one: {reason}")
 
     async def places(self, futures: Sequence[Future[Any]]) -> list[str]:
-        """Return a worker that holds each of some results.
+        """Return a worker that holds each of some results and has not stopped.
 
         Raises
         ------
         HomeLeft
             If one is held by nobody.
+        ChunksLostError
+            If one is held by a stopped worker only and has no task to make it again.
         """
-        holders = await self.scheduler.who_has(keys=[future.key for future in futures])
+        keys = [future.key for future in futures]
+        holders, impossible = await self.scheduler.fpmdask_holders(client=self.client.id, keys=keys)
+        if impossible:
+            raise ChunksLostError(
+                f"{len(impossible)} inputs are only on workers that give no sign of life, and have "
+                f"no task to make them again: {named(impossible)}; restart these workers, or "
+                "replicate scattered data"
+            )
         found = []
         for future in futures:
             there = holders.get(future.key)
@@ -181,7 +204,7 @@ class Homes:
         homes
             Address of the worker of each.
         given, shared
-            What they need: results, and tasks that run anywhere.
+            What they need: results, and tasks that run at any of the homes.
 
         Raises
         ------
@@ -196,7 +219,7 @@ class Homes:
         """
         persisted, futures = self._started(name, tasks, homes, given, shared)
         await self._watched(finished(self.client, persisted), homes)
-        await self.scheduler.set_restrictions(worker=dict.fromkeys(tasks))
+        await self.scheduler.set_restrictions(worker=dict.fromkeys([*tasks, *shared]))
         # who left before that is waited for in vain
         self._check_there(set(homes.values()), await self.scheduler.ncores())
         return futures
@@ -212,9 +235,11 @@ class Homes:
         count = sum(1 for key in tasks if isinstance(key, tuple) and key[0] == name)
         at = {key: (homes[key],) for key in tasks}
         annotations = {"workers": at.__getitem__, "allow_other_workers": False}
+        anywhere = {"workers": sorted(set(homes.values())), "allow_other_workers": False}
         layers: dict[str, Any] = {
             name: MaterializedLayer(dict(tasks), annotations=annotations),
-            f"{name}-shared": MaterializedLayer(dict(shared)),
+            # not anywhere: a worker that has stopped looks idle to the scheduler
+            f"{name}-shared": MaterializedLayer(dict(shared), annotations=anywhere),
             f"{name}-given": MaterializedLayer({future.key: future for future in given}),
         }
         needs = {layer: set(layers) - {name} if layer == name else set[str]() for layer in layers}
@@ -231,31 +256,51 @@ class Homes:
         Raises
         ------
         HomeLeft
-            If one of the workers leaves before.
+            If one of the workers leaves before, or stops.
         CoordinatorError
             If one of them is paused, or not heard of, and stays so.
         """
         done = asyncio.ensure_future(work)
         waiting = Waiting(self.patience)
+        began = others = time.monotonic()
         try:
             while not done.done():
                 await asyncio.wait([done], timeout=LOOK_SECONDS)
                 if not done.done():
-                    await self._look(waiting, homes)
+                    others = await self._look(waiting, homes, began, others)
             return await done
         finally:
             done.cancel()
 
-    async def _look(self, waiting: Waiting, homes: Mapping[Any, str]) -> None:
+    async def _look(
+        self, waiting: Waiting, homes: Mapping[Any, str], began: float, others: float
+    ) -> float:
+        """Look once at all homes; return when one that lives last executed a task.
+
+        `others` is what that was before. A home that gives no sign of life is given up once the
+        others have nothing to do, since they are done or wait for it, and `LATE` times as long has
+        passed as they took.
+        """
         there = (await self.scheduler.identity(n_workers=-1))["workers"]
         addresses = set(homes.values())
         self._check_there(addresses, there)
-        for address, paused in waiting.look({home: there[home] for home in addresses}):
+        looks = [*waiting.look({home: there[home] for home in addresses})]
+        silent, now = waiting.silent(), time.monotonic()
+        for home in addresses - silent:
+            if there[home]["metrics"]["task_counts"].get("executing"):
+                others = now
+        patience = min(self.patience, max(SILENT_SECONDS, LATE * (others - began)))
+        if silent and now - began >= patience:
+            stopped = await self.scheduler.fpmdask_stopped(workers=sorted(silent))
+            if stopped:
+                raise HomeLeft(f"{', '.join(stopped)} gave no sign of life")
+        for address, paused in looks:
             if not paused or await self._has_to_begin(homes, address):
                 raise CoordinatorError(
                     f"worker {there[address]['name']} keeps the others waiting: for "
                     f"{self.patience:g} s {STOPPED if paused else SILENT}"
                 )
+        return others
 
     async def _has_to_begin(self, homes: Mapping[Any, str], address: str) -> bool:
         """Tell whether a worker has tasks of ours that could run."""

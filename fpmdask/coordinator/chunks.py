@@ -20,8 +20,8 @@ ON_THEIR_WAY = 1.0
 JOIN_SECONDS = 5.0
 
 
-def holders(scheduler: Any, keys: Iterable[Any]) -> dict[Any, list[str]]:
-    """Return who holds each chunk, nobody where it is not in memory.
+def holders(context: RunContext, keys: Iterable[Any]) -> dict[Any, list[str]]:
+    """Return who holds each chunk and has not stopped, nobody where it is not in memory.
 
     Raises
     ------
@@ -29,11 +29,12 @@ def holders(scheduler: Any, keys: Iterable[Any]) -> dict[Any, list[str]]:
         If a chunk's task has failed.
     """
     places: dict[Any, list[str]] = {}
+    living = context.coordinator.liveness.without_stopped
     for key in keys:
-        state = scheduler.tasks.get(key)
+        state = context.scheduler.tasks.get(key)
         if state is not None and state.state == "erred":
             raise CoordinatorError(f"chunk {key} cannot be computed: {state.exception_text}")
-        places[key] = [holder.address for holder in (state and state.who_has) or ()]
+        places[key] = living(holder.address for holder in (state and state.who_has) or ())
     return places
 
 
@@ -68,10 +69,10 @@ async def check_reachable(scheduler: Any, places: Mapping[Any, Sequence[str]]) -
     )
 
 
-async def wait_for_chunks(
-    scheduler: Any, keys: Sequence[Any], patience: float
-) -> dict[Any, list[str]]:
-    """Return the `holders` once every chunk is in memory somewhere, within ``patience`` seconds.
+async def wait_for_chunks(context: RunContext, keys: Sequence[Any]) -> dict[Any, list[str]]:
+    """Return the `holders` once every chunk is in memory somewhere, within `recovery` seconds.
+
+    What only stopped workers hold is recomputed elsewhere, or waited for where it has no task.
 
     A chunk without a task may still get one: a client that lets a collection go and persists it
     again at once may hear from Dask that the chunks are in memory, which was true of those that it
@@ -85,12 +86,14 @@ async def wait_for_chunks(
     CoordinatorError
         If a chunk's task has failed.
     """
+    scheduler, patience = context.scheduler, float(context.spec["recovery"])
     began = known = time.monotonic()
     while True:
-        places = holders(scheduler, keys)
+        places = holders(context, keys)
         missing = [key for key, addresses in places.items() if not addresses]
         if not missing:
             return places
+        context.recompute(missing)
         lost = [key for key in missing if not _can_be_made(scheduler, key)]
         now = time.monotonic()
         if not lost or getattr(scheduler, "_active_graph_updates", 0) > 0:
@@ -111,8 +114,9 @@ async def wait_for_chunks(
 
 
 def _can_be_made(scheduler: Any, key: Any) -> bool:
+    """Tell whether a chunk may come: by its task, or with a stopped worker that goes on."""
     state = scheduler.tasks.get(key)
-    return state is not None and state.run_spec is not None
+    return state is not None and (state.run_spec is not None or bool(state.who_has))
 
 
 def named(keys: Sequence[Any]) -> str:
@@ -185,10 +189,17 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
     RunCancelledError
         If the client has disconnected.
     """
+    answered = context.coordinator.liveness.answer
     try:
         answers = await asyncio.gather(
             *(
-                context.scheduler.rpc(address).fpmdask_publish(run=context.run, chunks=list(chunks))
+                answered(
+                    address,
+                    context.scheduler.rpc(address).fpmdask_publish(
+                        run=context.run, chunks=list(chunks)
+                    ),
+                    "publish its part",
+                )
                 for address, chunks in keys.items()
             ),
             return_exceptions=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,13 @@ from distributed.core import Status
 from fpmdask.coordinator import config
 from fpmdask.coordinator.busy import occupied
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
+from fpmdask.coordinator.liveness import StepTimes
 from fpmdask.coordinator.tickets import Answer, Order
 from fpmdask.errors import CoordinatorError, NoWorkersError
 from fpmdask.models import PiecewiseLinearModel
 
 if TYPE_CHECKING:
+    from fpmdask.coordinator.lineage import Recompute
     from fpmdask.coordinator.plugin import CoordinatorPlugin
 
 PREPARE_SECONDS = 30.0
@@ -34,6 +36,8 @@ JOIN_SECONDS = 0.1
 # How often it is looked whether busy workers are free, and after how long they are told of.
 BUSY_LOOK_SECONDS = 0.05
 BUSY_TOLD_SECONDS = 1.0
+# How often it is looked whether workers that compute have stopped.
+STOPPED_LOOK_SECONDS = 0.25
 
 
 class KernelFailed(CoordinatorError):
@@ -83,6 +87,9 @@ class RunContext:
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self.errors: dict[str, Mapping[str, Any]] = {}
         self.published: list[Any] = []  # keys of the result
+        self.expected: float | None = None  # seconds that the steps under way should take
+        self._steps: list[StepTimes] = []
+        self._recompute: Recompute | None = None
         self._started = time.monotonic()
 
     # ---- progress
@@ -136,6 +143,7 @@ class RunContext:
                 self.leave_out(address, self._why_not(address))
             else:
                 self.workers[address] = answer
+        self.background(self._look_for_stopped())
         if not self.workers:
             if self.errors:
                 raise self.kernel_failure("the kernel cannot be opened on any worker")
@@ -239,9 +247,12 @@ class RunContext:
         """Return who a worker is, ready for the kernel, or why it cannot take part."""
         # it goes on when nobody waits any more: the worker must be told then that the run is over
         preparing = self._preparing[address] = self.coordinator.beside(self._prepare(address))
-        await asyncio.wait([preparing], timeout=PREPARE_SECONDS)
-        if not preparing.done():
-            return f"has not opened the kernel within {PREPARE_SECONDS:g} s"
+        liveness = self.coordinator.liveness
+        try:
+            async with asyncio.timeout(PREPARE_SECONDS):
+                await liveness.answer(address, asyncio.wait([preparing]), "open the kernel")
+        except TimeoutError as stopped:
+            return str(stopped) or f"has not opened the kernel within {PREPARE_SECONDS:g} s"
         if preparing.cancelled():
             return GONE
         answer = preparing.result()
@@ -271,6 +282,11 @@ class RunContext:
         """Leave out a worker whose call does not return; it gets no work until that returns."""
         self._overdue.add(address)
         self.leave_out(address, reason)
+
+    def why_left(self, address: str) -> str:
+        """Return which worker has left, or was given up, and why."""
+        name = self.name(address)
+        return f"{name} {self.left_out.get(name, GONE)}"
 
     def shun(self, address: str) -> None:
         """Have the run's workers ask one that hangs no more, and end what they wait for."""
@@ -344,8 +360,50 @@ class RunContext:
     def dispatch(self, orders: Sequence[Order], tags: Sequence[Any]) -> None:
         """Submit steps to pinned workers; answers come as events ("answer", tag, answer)."""
         answers = self.coordinator.tickets.submit(self.run, orders)
-        for answer, tag in zip(answers, tags, strict=True):
+        steps = StepTimes((order.worker for order in orders), time.monotonic())
+        self._steps.append(steps)
+        for answer, tag, order in zip(answers, tags, orders, strict=True):
             answer.add_done_callback(partial(self._post_answer, tag))
+            answer.add_done_callback(partial(self._step_ended, steps, order.worker))
+
+    def _step_ended(self, steps: StepTimes, worker: str, _: asyncio.Future[Answer]) -> None:
+        steps.ended(worker, time.monotonic())
+        if not steps.open:
+            self._steps.remove(steps)
+
+    async def _look_for_stopped(self) -> None:
+        """Give up on workers that compute for the run, are late, and give no sign of life."""
+        liveness, hang = self.coordinator.liveness, float(self.spec["measuring"]["hang"])
+        while not self._closed:
+            await asyncio.sleep(STOPPED_LOOK_SECONDS)
+            late = {
+                worker
+                for steps in self._steps
+                for worker in steps.open
+                if worker in self.workers
+                and min(liveness.silent_seconds(worker), time.monotonic() - steps.began)
+                >= steps.patience(self.expected, hang)
+            }
+            for worker in await liveness.stopped(late) if late else ():
+                if worker in self.workers:
+                    reason = f"gave no sign of life for {liveness.silent_seconds(worker):.1f} s"
+                    self.give_up_on(worker, reason)
+                    self.shun(worker)
+                    self.post(("left", worker))
+
+    def recompute(self, keys: Iterable[Any]) -> None:
+        """Have chunks that only stopped workers hold recomputed on others, beside the run."""
+        if self._recompute is None:
+            self._recompute = self.coordinator.recompute(self.run)
+        if needed := self._recompute.needed(keys):
+            self.background(self._recomputed(self._recompute, needed))
+
+    async def _recomputed(self, recompute: Recompute, keys: Sequence[Any]) -> None:
+        self.emit("recomputing", chunks=len(keys))
+        if impossible := await recompute.again(keys):
+            states = filter(None, map(self.scheduler.tasks.get, impossible))
+            where = sorted({self.name(w.address) for state in states for w in state.who_has or ()})
+            self.emit("waiting", workers=where, chunks=len(impossible))
 
     def tell(self, address: str, to: str, note: Any) -> None:
         """Tell a step on a worker something, without waiting; it listens to the name ``to``."""
@@ -401,6 +459,8 @@ class RunContext:
     async def close(self) -> None:
         """Tell all the workers that the run is over, and give the leases back."""
         self._closed = True
+        if self._recompute is not None:
+            self._recompute.release()
         self._acquired.set()  # who waits for it has nothing to join
         self.forget()
         measuring = self.spec["measuring"]

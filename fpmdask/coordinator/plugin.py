@@ -18,6 +18,8 @@ from fpmdask.coordinator.context import CHECK, KernelFailed, RunContext
 from fpmdask.coordinator.identity import ModelLibrary, WorkerIdentity
 from fpmdask.coordinator.installation import PLUGIN, check_version, worker_shim
 from fpmdask.coordinator.leases import Leases
+from fpmdask.coordinator.lineage import Recompute
+from fpmdask.coordinator.liveness import Liveness
 from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.tickets import Tickets
 from fpmdask.errors import CoordinatorError, PartitionError
@@ -35,6 +37,8 @@ App = Callable[[RunContext], Awaitable[dict[str, Any]]]
 POLL_SECONDS = 10.0
 # So long is waited for workers to give free memory back before a run is refused for want of it.
 TRIM_SECONDS = 5.0
+# What was recomputed for a client that drives its own tasks is kept for so long.
+RECOMPUTED_SECONDS = 60.0
 
 
 def restore(version: str, settings: dict[str, Any]) -> CoordinatorPlugin:
@@ -95,6 +99,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             return  # preloaded: a scheduler that comes up starts its plugins again
         self.scheduler = scheduler
         self.leases = Leases()
+        self.liveness = Liveness(scheduler)
         self.library = ModelLibrary()
         self.identities: dict[str, WorkerIdentity] = {}
         self.links: dict[WorkerIdentity, Link] = {}
@@ -113,6 +118,8 @@ class CoordinatorPlugin(SchedulerPlugin):
             fpmdask_start=self.start_run,
             fpmdask_poll=self.poll,
             fpmdask_cancel=self.cancel,
+            fpmdask_stopped=self.stopped,
+            fpmdask_holders=self.holders,
         )
         scheduler.stream_handlers["fpmdask-answer"] = self._answer
         scheduler.stream_handlers["fpmdask-news"] = self._news
@@ -228,6 +235,28 @@ class CoordinatorPlugin(SchedulerPlugin):
         if context is not None and context.client in self.scheduler.clients:
             self.scheduler.client_releases_keys(context.published, context.client, run)
 
+    async def stopped(self, workers: Sequence[str]) -> list[str]:
+        """Return those of some workers, which a client has found silent, that have stopped."""
+        return await self.liveness.stopped(workers)
+
+    async def holders(
+        self, client: str, keys: Sequence[Any]
+    ) -> tuple[dict[Any, list[str]], list[Any]]:
+        """Return who holds each of some keys and has not stopped, and what is beyond recovery.
+
+        What only stopped workers hold is recomputed before. Beyond recovery is what has no task.
+        """
+        impossible: list[Any] = []
+        recompute = self.recompute(f"client {client}")
+        if needed := recompute.needed(keys):
+            try:
+                impossible = await recompute.again(needed)
+            finally:
+                asyncio.get_running_loop().call_later(RECOMPUTED_SECONDS, recompute.release)
+        held = self.scheduler.get_who_has(keys)
+        living = self.liveness.without_stopped
+        return {key: living(workers) for key, workers in held.items()}, impossible
+
     def _forget(self, run: str) -> None:
         self.runs.pop(run, None)
         self._results.pop(run, None)
@@ -303,9 +332,11 @@ class CoordinatorPlugin(SchedulerPlugin):
     # ---- events of the cluster
 
     def _answer(self, worker: str, run: str, ticket: int, **answer: Any) -> None:
+        self.liveness.heard(worker)
         self.tickets.answer(worker, ticket, answer)
 
     def _news(self, worker: str, run: str, **news: Any) -> None:
+        self.liveness.heard(worker)
         context = self.runs.get(run)
         if context is not None and worker in context.workers:
             context.post(("news", worker, news))
@@ -315,6 +346,11 @@ class CoordinatorPlugin(SchedulerPlugin):
         for context in self.runs.values():
             context.worker_back(worker)
             context.background(context.worker_joined(worker))
+
+    def recompute(self, run: str) -> Recompute:
+        """Return what recomputes for a run the chunks of stopped workers."""
+        assert self._client is not None  # clients are greeted before they start runs
+        return Recompute(self.scheduler, self._client, self.liveness, run)
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run ``work`` as a task that ends with the scheduler at the latest."""
@@ -330,6 +366,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         if self._client is not None:
             self.tickets.left(worker)
         self._stop_waiting(worker)
+        self.liveness.left(worker)
         self._grant(self.leases.left(worker))
         for context in list(self.runs.values()):
             context.worker_left(worker)

@@ -92,6 +92,7 @@ class WorkerSide(WorkerPlugin):
             fpmdask_pieces=self.pieces,
             fpmdask_probe=self.probe,
             fpmdask_publish=self.publish,
+            fpmdask_replicate=self.replicate,
             fpmdask_trim=self.trim,
         )
         worker.stream_handlers["fpmdask-forget"] = self.forget
@@ -103,7 +104,7 @@ class WorkerSide(WorkerPlugin):
 
     async def teardown(self, worker: Worker) -> None:
         """Take the handlers back and drop what runs left."""
-        for handler in ("prepare", "pieces", "probe", "publish", "trim"):
+        for handler in ("prepare", "pieces", "probe", "publish", "replicate", "trim"):
             worker.handlers.pop(f"fpmdask_{handler}", None)
         for message in ("forget", "gone", "back", "tell"):
             worker.stream_handlers.pop(f"fpmdask-{message}", None)
@@ -343,6 +344,13 @@ class WorkerSide(WorkerPlugin):
             "nbytes": {key: int(value.nbytes) for key, value in data.items()},
             "types": {key: typename(type(value)) for key, value in data.items()},
         }
+
+    def replicate(self, names: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """List data under further keys: (new key, key that is here); return the new keys."""
+        here: Mapping[Any, Any] = self.worker.data
+        data = {new: here[key] for new, key in names if key in here and new not in here}
+        self.worker.update_data(data)
+        return [*data]
 
     # ---- for tasks
 

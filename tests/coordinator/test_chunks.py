@@ -16,6 +16,11 @@ from fpmdask.errors import ChunksLostError, CoordinatorError
 from tests.eventually import until
 
 
+async def context_of(c, s, recovery=60):
+    await fpmdask.Balancer(c)
+    return RunContext(s.plugins["fpmdask"], "run", c.id, {"recovery": recovery})
+
+
 def keys_of(x):
     return [(x.name, *block) for block in np.ndindex(*x.numblocks)]
 
@@ -23,42 +28,46 @@ def keys_of(x):
 @gen_cluster(client=True)
 async def test_a_graph_on_its_way_is_waited_for(c, s, a, b, monkeypatch):
     monkeypatch.setattr(chunks, "ON_THEIR_WAY", 30.0)
+    context = await context_of(c, s)
     x = da.ones((4, 4), chunks=2, name="x")
     keys = keys_of(x)
-    waiting = asyncio.ensure_future(wait_for_chunks(s, keys, patience=60))
+    waiting = asyncio.ensure_future(wait_for_chunks(context, keys))
     await asyncio.sleep(0.2)
     assert not waiting.done()
     x = c.persist(x)
     places = await waiting
-    assert places == holders(s, keys)
+    assert places == holders(context, keys)
     assert all(places[key] for key in keys)
 
 
 @gen_cluster(client=True)
 async def test_chunks_that_nobody_can_make_are_named(c, s, a, b):
+    context = await context_of(c, s)
     (future,) = await c.scatter([np.ones((2, 2))], workers=[a.address])
     await a.close()
     with pytest.raises(ChunksLostError, match=f"1 input chunks were only on .* {future.key}. Bui"):
-        await wait_for_chunks(s, [future.key], patience=60)
+        await wait_for_chunks(context, [future.key])
 
 
 @gen_cluster(client=True)
 async def test_chunks_that_take_too_long_are_named(c, s, a, b):
+    context = await context_of(c, s, recovery=0.2)
     late = Event("late")
     future = c.submit(lambda: Event("late").wait(), key="k")
     await until(lambda: "k" in s.tasks)
     with pytest.raises(ChunksLostError, match=r"1 input chunks were not made again .* 0\.2 s: k"):
-        await wait_for_chunks(s, ["k"], patience=0.2)
+        await wait_for_chunks(context, ["k"])
     await late.set()
     await future
 
 
 @gen_cluster(client=True)
 async def test_a_chunk_whose_task_fails_says_why(c, s, a, b):
+    context = await context_of(c, s)
     future = c.submit(lambda: 1 / 0, key="k")
     await wait(future)
     with pytest.raises(CoordinatorError, match=r"chunk k cannot be computed: .*division by zero"):
-        await wait_for_chunks(s, ["k"], patience=60)
+        await wait_for_chunks(context, ["k"])
 
 
 @gen_cluster(client=True, worker_kwargs={"memory_limit": 10**9, "heartbeat_interval": "1h"})

@@ -178,7 +178,7 @@ class Helping:
 
     def _start(self, help: Help) -> None:
         try:
-            places = holders(self.context.scheduler, needed(self.spec, help.tile))
+            places = holders(self.context, needed(self.spec, help.tile))
         except CoordinatorError:  # the giver will find out
             places = {}
         if not all(places.values()) or not places:

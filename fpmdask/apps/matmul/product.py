@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from uuid import uuid4
 from distributed.utils import offload
 
 from fpmdask.apps.matmul.helping import Helping
-from fpmdask.apps.matmul.place import Placement, by_elements, work_per_byte
+from fpmdask.apps.matmul.place import Placement, by_elements, operations, work_per_byte
 from fpmdask.apps.matmul.plan import (
     Assignment,
     MatmulSpec,
@@ -46,6 +47,8 @@ LOOK_AGAIN_SECONDS = 0.2
 FIRST = 4
 # So often it is asked whether what parts wait for comes too late.
 LATE_SECONDS = 0.25
+# Operations per second of a slow core: what a share takes at most where nothing was measured.
+SLOW_CORE = 1e8
 # A worker of which nothing is heard for so many times as long as its shares should take hangs.
 OVERDUE = 10.0
 # A share that gets no further is started so often at least before that is an error.
@@ -116,6 +119,10 @@ class Product:
 
     async def multiply(self) -> dict[str, Any]:
         """Follow the plan until C is complete and published."""
+        self.context.expected = self.seconds
+        if math.isnan(self.seconds):
+            work = operations(self.spec, self.spec.shape[0])
+            self.context.expected = work / SLOW_CORE / len(self.turn)
         places = await self._wait_for_chunks()
         itemsize = self.spec.dtype.itemsize
         assignments = self.plan.assign()
@@ -228,7 +235,8 @@ class Product:
             case ("left", worker):
                 self.making = None
                 self.helping.left(worker)
-                self._reassign(self.plan.left(worker), f"{self.context.name(worker)} left")
+                self.context.recompute(self.spec.keys)  # where it has stopped it is a holder still
+                self._reassign(self.plan.left(worker), self.context.why_left(worker))
                 self._wait_for_workers()
             case ("joined", worker) if worker in self.context.workers:
                 self.turn.setdefault(worker, len(self.turn))
@@ -332,7 +340,7 @@ class Product:
     def _add_up(self, assignments: Sequence[Assignment]) -> None:
         """Have shares add up what others have multiplied for them, or do what these have not."""
         try:
-            places = holders(self.context.scheduler, self.spec.keys)
+            places = holders(self.context, self.spec.keys)
         except CoordinatorError:  # a share that needs the chunk will find out
             places = {key: [] for key in self.spec.keys}
         self._assign(assignments, places, self.helping.relays)
@@ -419,11 +427,10 @@ class Product:
                 (self.context.name(a.worker), bounds_in_c(self.spec, a.tile)) for a in assignments
             ],
         )
-        self._assign(assignments, holders(self.context.scheduler, self.spec.keys))
+        self._assign(assignments, holders(self.context, self.spec.keys))
 
     async def _wait_for_chunks(self) -> dict[Any, list[str]]:
-        context = self.context
-        return await wait_for_chunks(context.scheduler, self.spec.keys, context.spec["recovery"])
+        return await wait_for_chunks(self.context, self.spec.keys)
 
     def _starts(self, part: int, missing: Sequence[Any]) -> int:
         """Return how often a share has asked in vain, getting no further, who has these chunks.
@@ -433,7 +440,7 @@ class Product:
         CoordinatorError
             If that has gone on for longer than a lost chunk is waited for.
         """
-        places, now = holders(self.context.scheduler, missing), time.monotonic()
+        places, now = holders(self.context, missing), time.monotonic()
         reached, stuck = self.reached.get(part, 0), self.stuck.get(part)
         if stuck is None or (stuck.reached, stuck.places) != (reached, places):
             stuck = self.stuck[part] = _Stuck(reached, places, now)
@@ -454,8 +461,8 @@ class Product:
         context.emit("waiting for chunks", count=len(missing))
         # a holder that closes is still listed for a while
         await asyncio.sleep(LOOK_AGAIN_SECONDS * min(times, LEAST_STARTS))
-        await wait_for_chunks(context.scheduler, missing, context.spec["recovery"])
-        context.post(("found", part, holders(context.scheduler, self.spec.keys)))
+        await wait_for_chunks(context, missing)
+        context.post(("found", part, holders(context, self.spec.keys)))
 
     async def _publish(self) -> dict[str, Any] | None:
         """Make the parts chunks of one dask array; None when one of their workers cannot."""

@@ -60,7 +60,7 @@ async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
             return False
         lazy = asked["lazy"]
         present = [key for key in spec.keys if key[0] not in lazy]
-        held = await wait_for_chunks(context.scheduler, present, asked["recovery"])
+        held = await wait_for_chunks(context, present)
         shared = shared_out(context)
         rows = even(shared.shape[0], len(workers)).tolist()
         shares = dict(zip(workers, rows, strict=True))
@@ -151,7 +151,7 @@ def _multiplying(context: RunContext) -> list[str]:
 async def _held(context: RunContext, spec: MatmulSpec) -> tuple[Counter[str], Counter[str]]:
     """Return what `held_by_worker` does, of the inputs that are not lazy."""
     lazy = context.spec["lazy"]
-    places = holders(context.scheduler, [key for key in spec.keys if key[0] not in lazy])
+    places = holders(context, [key for key in spec.keys if key[0] not in lazy])
     return await offload(held_by_worker, spec, places)
 
 

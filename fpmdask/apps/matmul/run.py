@@ -107,7 +107,7 @@ async def _placement(
         distribution,
         bounds=bounds,
         rates=rates if len(rates) == sum(map(bool, distribution.values())) else None,
-        holders=await wait_for_chunks(context.scheduler, present, context.spec["recovery"]),
+        holders=await wait_for_chunks(context, present),
         links={worker: (link.receiving, link.sending) for worker, link in links.items()},
         lazy=lazy,
         in_order=context.spec["distribution"] is not None,

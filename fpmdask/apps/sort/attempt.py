@@ -106,7 +106,7 @@ class Attempt:
                 continue
             match event:
                 case ("left", worker) if worker in self.workers:
-                    raise LostWorker(f"{self.context.name(worker)} left")
+                    raise LostWorker(self.context.why_left(worker))
                 case ("news", worker, news):
                     if news.get("attempt") == self.number:
                         last = time.monotonic()

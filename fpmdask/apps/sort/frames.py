@@ -68,7 +68,8 @@ async def sort_values(
         If no worker, or not every named one, is connected, or one stays paused or silent.
     """
     await proxy.check(client, "sort", request)  # before the frame is computed
-    persisted = client.persist(ddf)
+    # persisting what is in memory makes a task per partition, which waits for a stopped worker
+    persisted = ddf if _is_in_memory(ddf) else client.persist(ddf)
     await finished(client, persisted)
     try:
         return await _sort_persisted(client, ddf, persisted, order, request, follow)
@@ -198,6 +199,14 @@ async def _with_words(
         sample = sample[prefixes(sample, 0)[:, 0] >> np.uint64(bit) & np.uint64(1) != value]
     words = words_needed(sample, bits, keys.row_bits, sum(sizes))
     return replace(keys, words=words, whole=64 * words >= bits + keys.row_bits)
+
+
+def _is_in_memory(ddf: dd.DataFrame) -> bool:
+    """Tell whether the partitions of a frame are finished futures already."""
+    try:
+        return all(future.status == "finished" for future in _partitions(ddf))
+    except (KeyError, AssertionError):
+        return False
 
 
 def _partitions(persisted: dd.DataFrame) -> list[Future[Any]]:

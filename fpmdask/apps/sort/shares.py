@@ -155,7 +155,10 @@ class Speeds:
             address: float(model.time(shares[address])) if shares[address] else 0.0
             for address, model in models.items()
         }
-        if not self.told:
+        self.context.expected = 0.0  # few units
+        if self.told:
+            self.context.expected = max(taken for taken in seconds.values() if taken is not None)
+        else:
             seconds = dict.fromkeys(shares)
         self.context.set_result(shares, seconds, None, self.reason, shares)
         return shares

@@ -37,7 +37,7 @@ class Sorting(Attempt):
     async def run(self, shares: Mapping[str, int]) -> dict[str, Any]:
         """Go through the steps; return what the client needs to know of the result."""
         context, spec = self.context, self.spec
-        places = await wait_for_chunks(context.scheduler, spec.keys, context.spec["recovery"])
+        places = await wait_for_chunks(context, spec.keys)
         await check_reachable(context.scheduler, places)
         shares = {worker: n for worker, n in shares.items() if worker in context.workers}
         if sum(shares.values()) < spec.units:

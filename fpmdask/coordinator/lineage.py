@@ -1,0 +1,199 @@
+"""Recompute what only stopped workers hold, from its lineage, on workers that live.
+
+On the scheduler's event loop. Dask recomputes what was lost with a worker that has left; one that
+has stopped is still listed as a holder. What is recomputed gets keys of its own first, since a
+worker that goes on would otherwise be told to compute what it holds; its result then becomes a
+replica of the original key. Nobody else's tasks change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from dask._task_spec import GraphNode
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from distributed import Client, Future, wait
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+    from distributed.scheduler import TaskState
+
+    from fpmdask.coordinator.liveness import Liveness
+
+PREFIX = "fpmdask-recompute"
+
+
+def lineage(
+    tasks: Mapping[Any, TaskState], wanted: Iterable[Any], lost: Collection[str]
+) -> tuple[dict[Any, GraphNode], set[Any], list[Any]]:
+    """Return what must be computed so that some keys exist on workers that are not lost.
+
+    Parameters
+    ----------
+    tasks
+        The scheduler's tasks, by key.
+    wanted
+        The keys.
+    lost
+        Addresses of workers whose results cannot be used.
+
+    Returns
+    -------
+    dict
+        Key → task of everything that must be computed.
+    set
+        Keys of results that these tasks take from other workers.
+    list
+        Keys that are wanted or needed, and that nobody can compute. O(tasks).
+    """
+    again: dict[Any, GraphNode] = {}
+    given: set[Any] = set()
+    impossible: list[Any] = []
+    open_, seen = [*wanted], set(wanted)
+    while open_:
+        key = open_.pop()
+        state = tasks.get(key)
+        if state is not None and any(held.address not in lost for held in state.who_has or ()):
+            given.add(key)
+        elif state is None or state.run_spec is None:
+            impossible.append(key)
+        else:
+            again[key] = state.run_spec
+            open_ += [need for need in state.run_spec.dependencies if need not in seen]
+            seen |= state.run_spec.dependencies
+    return again, given, impossible
+
+
+class Recompute:
+    """Recomputes chunks for one run, and keeps them until the run ends.
+
+    Parameters
+    ----------
+    scheduler, client
+        The client is the coordinator's.
+    liveness
+        Knows who has stopped.
+    run
+        Its id.
+    """
+
+    def __init__(self, scheduler: Scheduler, client: Client, liveness: Liveness, run: str) -> None:
+        self._scheduler, self._client, self._liveness = scheduler, client, liveness
+        self._run = run
+        # They keep what was recomputed although Dask drops surplus replicas of the originals.
+        self._kept: dict[Any, Future[Any]] = {}
+        self._going: set[Any] = set()
+        self._impossible: set[Any] = set()
+
+    def needed(self, keys: Iterable[Any]) -> list[Any]:
+        """Return those of some keys that only stopped workers hold, and nobody recomputes yet.
+
+        Without those for which there is no way.
+        """
+        found = []
+        for key in keys:
+            if key in self._going or key in self._impossible:
+                continue
+            state = self._scheduler.tasks.get(key)
+            held = [holder.address for holder in (state and state.who_has) or ()]
+            if held and not self._liveness.without_stopped(held):
+                found.append(key)
+        return found
+
+    async def again(self, keys: Collection[Any]) -> list[Any]:
+        """Recompute what only stopped workers hold; return the keys for which there is no way.
+
+        That is data without a task (scattered, for one), and what raises this time.
+        """
+        self._going.update(keys)
+        try:
+            lost = {a for a in self._scheduler.workers if self._liveness.has_stopped(a)}
+            possible = []
+            tasks: dict[Any, GraphNode] = {}
+            given: set[Any] = set()
+            for key in keys:
+                if key in self._kept:
+                    continue
+                own, own_given, impossible = lineage(self._scheduler.tasks, [key], lost)
+                if not impossible:
+                    possible.append(key)
+                    tasks |= own
+                    given |= own_given
+            if possible:
+                await self._compute(tasks, given, possible, lost)
+            failed = [key for key in keys if key not in self._kept]
+            self._impossible.update(failed)
+            await self._as_replicas([key for key in keys if key in self._kept])
+            return failed
+        finally:
+            self._going.difference_update(keys)
+
+    def release(self) -> None:
+        """Let go of all that was recomputed."""
+        for future in self._kept.values():
+            future.release()
+        self._kept.clear()
+
+    async def _compute(
+        self,
+        tasks: Mapping[Any, GraphNode],
+        given: Collection[Any],
+        wanted: Collection[Any],
+        lost: Collection[str],
+    ) -> None:
+        batch = uuid4().hex
+        names = {key: f"{PREFIX}-{batch}-{n}" for n, key in enumerate(tasks)}
+        living = [address for address in self._scheduler.workers if address not in lost]
+        graph = {
+            names[key]: task.substitute(
+                {need: names[need] for need in task.dependencies if need in names}, key=names[key]
+            )
+            for key, task in tasks.items()
+        }
+        annotations = {"workers": living, "allow_other_workers": False}
+        futures: dict[Any, Future[Any]] = {key: Future(key, self._client) for key in given}
+        layers = {
+            PREFIX: MaterializedLayer(graph, annotations=annotations),
+            f"{PREFIX}-given": MaterializedLayer(futures),
+        }
+        needs = {PREFIX: {f"{PREFIX}-given"}, f"{PREFIX}-given": set[str]()}
+        made = self._client.get(
+            HighLevelGraph(layers, needs),
+            [names[key] for key in wanted],
+            sync=False,
+            fifo_timeout="0 ms",
+        )
+        with self._client.as_current():
+            await wait(made)
+        for key, future in zip(wanted, made, strict=True):
+            if future.status == "finished":
+                self._kept[key] = future
+            else:
+                future.release()
+
+    async def _as_replicas(self, keys: Iterable[Any]) -> None:
+        """Have workers list what was recomputed under its original keys, too."""
+        of: dict[str, list[tuple[Any, Any]]] = {}
+        for key in keys:
+            state = self._scheduler.tasks.get(self._kept[key].key)
+            held = [holder.address for holder in (state and state.who_has) or ()]
+            living = self._liveness.without_stopped(held)
+            if living:
+                of.setdefault(min(living), []).append((key, self._kept[key].key))
+            else:
+                self._kept.pop(key).release()  # lost as well: it is made again when it is asked for
+        asked = (
+            self._liveness.answer(
+                address, self._scheduler.rpc(address).fpmdask_replicate(names=own), "list chunks"
+            )
+            for address, own in of.items()
+        )
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for address, answer in zip(of, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                self._scheduler.add_keys(worker=address, keys=answer, stimulus_id=self._run)
+            elif not isinstance(answer, OSError):
+                raise answer

@@ -1,0 +1,135 @@
+"""Workers whose process is stopped: they keep their connections, and the scheduler lists them."""
+
+import os
+import signal
+import sys
+from contextlib import contextmanager
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import fpmdask
+from fpmdask.coordinator.identity import ModelLibrary
+from fpmdask.errors import ChunksLostError
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="stops processes by signals"),
+]
+WORKERS = 3
+
+
+class Stopping:
+    """Notes events, and stops a worker when the first of some name comes."""
+
+    def __init__(self, pid, at):
+        self.pid, self.at, self.events = pid, at, []
+
+    def __call__(self, event):
+        self.events.append(event)
+        if event["event"] == self.at:
+            self.at = None
+            os.kill(self.pid, signal.SIGSTOP)
+
+    def reasons(self):
+        return [event["reason"] for event in self.events if event["event"] == "left out"]
+
+
+@contextmanager
+def cluster():
+    """Three processes; with this `hang` the test times out where a stopped one is waited for."""
+    local = LocalCluster(
+        n_workers=WORKERS, threads_per_worker=1, processes=True, dashboard_address=None
+    )
+    with dask.config.set({"fpmdask.hang": "1h"}), local, Client(local) as client:
+        pids = client.run(os.getpid)
+        try:
+            yield client, pids
+        finally:
+            for pid in pids.values():
+                os.kill(pid, signal.SIGCONT)
+
+
+def matmul(balancer, client):
+    x = da.random.RandomState(1).random_sample((600, 600), chunks=200).persist()
+    y = da.random.RandomState(2).random_sample((600, 600), chunks=200).persist()
+    expected = x.compute() @ y.compute()
+    return (lambda: balancer.matmul(x, y)), lambda c: np.testing.assert_allclose(c, expected)
+
+
+def sort(balancer, client):
+    x = da.random.RandomState(1).random_sample(900_000, chunks=100_000).persist()
+    expected = np.sort(x.compute())
+    return (lambda: balancer.sort(x)), lambda y: np.testing.assert_array_equal(y, expected)
+
+
+def rows(balancer, client):
+    pd = pytest.importorskip("pandas")
+    import dask.dataframe as dd
+
+    keys = np.random.default_rng(1).random(30_000)
+    frame = pd.DataFrame({"k": keys, "text": np.arange(len(keys)).astype(str)})
+    ddf = dd.from_pandas(frame, npartitions=9).persist()
+    expected = frame.sort_values("k")
+    return (lambda: balancer.sort_values(ddf, "k")), lambda found: np.testing.assert_array_equal(
+        found[["k", "text"]].to_numpy(), expected.to_numpy()
+    )
+
+
+def holds_inputs(client, worker):
+    return bool(client.has_what([worker])[worker])
+
+
+@pytest.mark.parametrize("work", [matmul, sort, rows])
+@pytest.mark.parametrize("at", ["before", "during"])
+def test_a_stopped_worker_is_not_waited_for(work, at):
+    """Its inputs are recomputed, its work is done by others, and it may come back afterwards."""
+    with cluster() as (client, pids):
+        address, pid = sorted(pids.items())[0]
+        heard = Stopping(pid, None)
+        balancer = fpmdask.Balancer(client, progress=heard)
+        call, check = work(balancer, client)
+        check(call().compute())  # everybody has imported what it needs
+        assert holds_inputs(client, address)
+        if at == "before":
+            os.kill(pid, signal.SIGSTOP)
+        else:  # products and sorts have steps under way then
+            heard.at = "step" if work is not matmul else "round"
+            if work is matmul:
+                client.run_on_scheduler(forget_models)
+        result = call()
+        assert heard.at is None
+        assert any("no sign of life" in reason for reason in heard.reasons())
+        with open(f"/proc/{pid}/stat") as file:
+            assert file.read().rsplit(")", 1)[1].split()[0] == "T"  # stopped all the time
+        os.kill(pid, signal.SIGCONT)
+        check(result.compute())
+        check(call().compute())
+
+
+def forget_models(dask_scheduler):
+    dask_scheduler.plugins["fpmdask"].library = ModelLibrary()
+
+
+def test_data_without_a_task_is_waited_for_and_named():
+    with cluster() as (client, pids), dask.config.set({"fpmdask.recovery": "5s"}):
+        address, pid = sorted(pids.items())[0]
+        heard = Stopping(pid, None)
+        balancer = fpmdask.Balancer(client, progress=heard)
+        block = np.random.default_rng(0).random(50_000)
+        graph = {}
+        for n, worker in enumerate((address, *sorted(pids.keys() - {address}))):
+            graph |= client.scatter({("x", n): block}, workers=[worker], hash=False, direct=True)
+        x = da.Array(graph, "x", chunks=((len(block),) * WORKERS,), dtype=block.dtype)
+        expected = np.sort(np.concatenate([block] * WORKERS))
+        np.testing.assert_array_equal(balancer.sort(x).compute(), expected)
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(ChunksLostError, match="not made again within 5 s"):
+            balancer.sort(x)
+        waiting = [e for e in heard.events if e["event"] == "waiting" and "chunks" in e]
+        assert [event["chunks"] for event in waiting] == [1]
+        os.kill(pid, signal.SIGCONT)
+        np.testing.assert_array_equal(balancer.sort(x).compute(), expected)
