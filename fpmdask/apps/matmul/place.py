@@ -58,7 +58,7 @@ class Placement:
     seconds : float
         Expected of the slowest worker, moving included; NaN where no speed is known.
     moving : dict of str to float
-        Worker -> seconds that it is expected to spend on receiving and sending.
+        Worker -> what it receives and sends, in operations that cost about as much.
     why : str
         What decided.
     """
@@ -84,6 +84,7 @@ def placed(
     rates: Mapping[str, float] | None = None,
     holders: Holders | None = None,
     links: Links | None = None,
+    moving: Mapping[str, PiecewiseLinearModel] | None = None,
     lazy: Collection[str] = (),
     in_order: bool = False,
 ) -> Placement:
@@ -106,6 +107,8 @@ def placed(
         Key of a chunk of A or B -> workers that hold it.
     links : mapping, optional
         Worker -> seconds per byte that it receives and sends, whatever its CPU does meanwhile.
+    moving : mapping, optional
+        Worker -> its seconds by `Placement.moving`; of others, the speed of `rates` tells.
     lazy : collection of str, optional
         Names of inputs that are in nobody's memory: the `homes` of their chunks will read them.
     in_order : bool, optional
@@ -139,7 +142,7 @@ def placed(
         tried.remove("nrrp")
 
     def settled(kind: str) -> Placement:
-        return _settled(spec, kind, busy, limits, inputs, rates, links, in_order)
+        return _settled(spec, kind, busy, limits, inputs, rates, links, moving or {}, in_order)
 
     fitting = [
         found
@@ -202,6 +205,7 @@ def _settled(
     inputs: "_Inputs",
     rates: Mapping[str, float] | None,
     links: Links | None,
+    known: Mapping[str, PiecewiseLinearModel],
     in_order: bool,
 ) -> Placement:
     names = list(rows)
@@ -220,7 +224,8 @@ def _settled(
             instead = moved_bytes(spec, list(ordered.values()), held)
             if instead[0].sum() < received.sum():
                 tiles, (received, sent) = ordered, instead
-        moving = (received * RECEIVING + sent * SENDING) / speeds
+        moved = received * RECEIVING + sent * SENDING
+        moving = _moving_seconds(moved, dict(zip(names, speeds, strict=True)), known)
         shares = np.array(list(rows.values()), dtype=np.float64)
         arriving = received * receiving / LINK_USE
         # behind a slow link a chunk leaves its owner once, to be relayed
@@ -228,8 +233,8 @@ def _settled(
         times = np.maximum(np.maximum(shares * per_row + moving, arriving), leaving)
         seconds = float(times.max())
         if best is None or seconds < best.seconds:
-            spent = dict(zip(names, np.nan_to_num(moving).tolist(), strict=True))
-            best = Placement(layout, tiles, int(received.sum()), seconds, spent)
+            carried = dict(zip(names, moved.tolist(), strict=True))
+            best = Placement(layout, tiles, int(received.sum()), seconds, carried)
         if math.isnan(seconds) or not moving.any():
             break
         levelled = _levelled(spec.shape[0], shares, per_row, moving, arriving, limits)
@@ -238,6 +243,20 @@ def _settled(
         rows = dict(zip(names, levelled, strict=True))
     assert best is not None
     return best
+
+
+def _moving_seconds(
+    moved: FloatArray, speeds: Mapping[str, float], known: Mapping[str, PiecewiseLinearModel]
+) -> FloatArray:
+    """Return the seconds that each worker spends on what it receives and sends."""
+    return np.array(
+        [
+            float(known[name].time(operations))
+            if operations and name in known
+            else operations / speed
+            for operations, (name, speed) in zip(moved.tolist(), speeds.items(), strict=True)
+        ]
+    )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fpmdask.apps.matmul.distribute import (
     tiles_given,
     timed_depth,
 )
-from fpmdask.apps.matmul.learned import learn
+from fpmdask.apps.matmul.learned import known_moving, learn
 from fpmdask.apps.matmul.moving import homes
 from fpmdask.apps.matmul.place import Placement, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
@@ -109,6 +109,7 @@ async def _placement(
         rates=rates if len(rates) == sum(map(bool, distribution.values())) else None,
         holders=await wait_for_chunks(context, present),
         links={worker: (link.receiving, link.sending) for worker, link in links.items()},
+        moving=known_moving(context, spec),
         lazy=lazy,
         in_order=context.spec["distribution"] is not None,
     )

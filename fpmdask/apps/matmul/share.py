@@ -120,8 +120,10 @@ class Progress:
     nbytes_received: int = 0
     seconds: float = 0.0
     cpu_seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("multiply", "receive", "send", "process"), 0.0)
-    )
+        default_factory=lambda: dict.fromkeys(
+            ("multiply", "computing", "receive", "send", "process"), 0.0
+        )
+    )  # "computing": of the whole process while panels were multiplied, without giving way
 
     @property
     def lacks_cpu(self) -> bool:
@@ -256,12 +258,13 @@ class _Update:
     def add(self, progress: Progress, panel: Panel, tile: Tile, beta: float) -> None:
         """C += A_panel · B_panel in a tile; with ``beta`` 0 overwriting."""
         check = partial(self._before_band, progress, self.may_give_way and progress.lacks_cpu)
-        began, cpu = time.perf_counter(), time.thread_time()
+        began, cpu, process = time.perf_counter(), time.thread_time(), time.process_time()
         for at, cell in progress.part.within(tile):
             a, b = panel.of(at)
             panel_update(a, b, cell, beta=beta, threads=self.threads, check=check)
         progress.compute_seconds += time.perf_counter() - began
         progress.cpu_seconds["multiply"] += time.thread_time() - cpu
+        progress.cpu_seconds["computing"] += time.process_time() - process
         progress.cpu_seconds["receive"] += panel.cpu_seconds
         progress.work += tile.area * panel.a.shape[1]
         progress.nbytes_received += panel.nbytes_received
@@ -269,9 +272,10 @@ class _Update:
     def _before_band(self, progress: Progress, gives_way: bool) -> None:
         """Let others have first what is being sent to them; stop if the run is cancelled."""
         if gives_way and self.side.channels is not None:
-            began = time.perf_counter()
+            began, process = time.perf_counter(), time.process_time()
             self.side.channels.give_way(GIVE_WAY_SECONDS)
             progress.gave_way_seconds += time.perf_counter() - began
+            progress.cpu_seconds["computing"] -= time.process_time() - process
         _stop_if(self.space.cancelled.is_set())
 
     def allocated(self) -> Part:

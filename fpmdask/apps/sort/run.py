@@ -11,7 +11,7 @@ from typing import Any
 from fpmdask.apps.sort.attempt import LostWorker, again
 from fpmdask.apps.sort.kernel import NAME
 from fpmdask.apps.sort.plan import SortSpec
-from fpmdask.apps.sort.shares import ROUGH, Speeds
+from fpmdask.apps.sort.shares import ROUGH, Speeds, busy_seconds
 from fpmdask.apps.sort.sorting import Sorting
 from fpmdask.coordinator.chunks import free_nbytes
 from fpmdask.coordinator.context import KernelFailed, RunContext
@@ -144,13 +144,9 @@ def _room(context: RunContext, spec: SortSpec, address: str) -> float:
 
 
 def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
-    """Return (worker, keys, seconds) of what follows the workers' own sorts.
-
-    With what they waited for there: if shares go by that, all are through together.
-    """
+    """Return (worker, keys, seconds that it was busy) of what follows the workers' own sorts."""
     addresses = {context.name(address): address for address in context.workers}
     for share in context.report["shares"]:
-        phases = share["phases"]
-        if share["worker"] in addresses:
-            seconds = sum(phases.get(phase, 0.0) for phase in ("count", "exchange", "merge"))
-            yield addresses[share["worker"]], share["units"], seconds
+        if (address := addresses.get(share["worker"])) is not None:
+            quota = context.workers[address].fingerprint.quota
+            yield address, share["units"], busy_seconds(share, quota)

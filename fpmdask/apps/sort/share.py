@@ -104,6 +104,7 @@ class _Share:
         self.received = 0
         self.seconds: dict[str, float] = {}
         self.busy: list[float] = []  # seconds of what threads did in this step
+        self.working: list[tuple[float, float]] = []  # all of these, the process's CPU-seconds
         self.cpu = time.process_time()
 
     def sort(self) -> Mapping[str, Any]:
@@ -115,6 +116,7 @@ class _Share:
             self.space.offered[run_key(self.attempt, number)] = offered
             for what, along in self._along(number).items():
                 self.space.offered[run_key(self.attempt, number, what)] = along.reshape(1, -1)
+        in_order = time.process_time()
         samples = self._timed("sample", partial(self._sampled, runs))
         self._say(
             sizes=[run.size for run in runs],
@@ -138,7 +140,12 @@ class _Share:
             "seconds": sum(self.seconds.values()),
             "phases": self.seconds,
             "nbytes_received": self.received,
-            "cpu_seconds": {"process": time.process_time() - self.cpu},
+            "cpu_seconds": {
+                "process": time.process_time() - self.cpu,
+                "exchange": time.process_time() - in_order,  # and what is before and after it
+                "working": sum(cpu for _, cpu in self.working),
+            },
+            "working_seconds": sum(seconds for seconds, _ in self.working),  # threads add up
             "keys_sorted": sum(run.size for run in runs),
             "nbytes_input": sum(run.nbytes for run in runs),
         }
@@ -516,11 +523,13 @@ class _Share:
         """Do something in a thread; how long it takes counts for `_worked`."""
         if self.space.cancelled.is_set():
             raise RunCancelledError("this sort is not wanted any more")
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         try:
             return work(*args)
         finally:
-            self.busy.append(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self.busy.append(seconds)
+            self.working.append((seconds, time.process_time() - cpu))
 
     def _worked(self, working: str, waiting: str, began: float) -> None:
         """Note what of a step was work of the threads, and what was not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +25,57 @@ ROUGH = replace(TIMING, min_seconds=0.04, budget_seconds=0.08)
 ROUNDS = 1
 # Half of what a run took counts, where it took some worker so long.
 LEAST_SECONDS = 0.05
+
+
+def busy_seconds(share: Mapping[str, Any], quota: float | None = None) -> float:
+    """Return the seconds in which a worker was busy after its own sort, of those that it took.
+
+    Parameters
+    ----------
+    share
+        Facts of `fpmdask.apps.sort.share`.
+    quota
+        Cores that the worker may use, None: as many as there are.
+
+    Notes
+    -----
+    While its threads sort, the process gets CPU at some rate, a quota at most: work of less than a
+    quota's period may be done at the rate of a whole core. At that rate its CPU-seconds take the
+    time in which it was busy. In the rest it waited for others, in an exchange for about as long as
+    for the slowest of all: if that counted, whoever has too little would take as long for it as all
+    others for theirs, and never get more.
+
+    Examples
+    --------
+    A tenth of a core, that waited for most of a second:
+
+    >>> cpu = {"exchange": 0.02, "working": 0.01}
+    >>> phases = {"exchange": 0.9, "merge": 0.1}
+    >>> share = {"cpu_seconds": cpu, "working_seconds": 0.1, "phases": phases}
+    >>> round(busy_seconds(share), 6), round(busy_seconds(share, quota=0.05), 6)
+    (0.2, 0.4)
+    """
+    phases, cpu = share["phases"], share["cpu_seconds"]
+    taken = sum(phases.get(phase, 0.0) for phase in ("count", "exchange", "merge"))
+    if not (share["working_seconds"] > 0 and cpu["working"] > 0):
+        return float(taken)
+    rate = cpu["working"] / share["working_seconds"]
+    return float(min(taken, cpu["exchange"] / min(rate, quota or math.inf)))
+
+
+def taught(
+    before: PiecewiseLinearModel | None, units: float, seconds: float
+) -> PiecewiseLinearModel:
+    """Return what is known of a worker after it did so many units: half of it is from before.
+
+    Examples
+    --------
+    >>> taught(taught(None, 10, 1.0), 20, 4.0).time(20)
+    3.0
+    """
+    if before is not None:
+        seconds = (seconds + float(before.time(units))) / 2
+    return PiecewiseLinearModel.from_points([units], [seconds])
 
 
 @dataclass
@@ -174,9 +226,7 @@ class Speeds:
         if max((seconds for *_, seconds in told), default=0.0) < LEAST_SECONDS:
             return
         for address, units, seconds in told:
-            if (before := self._learned(address)) is not None:
-                seconds = (seconds + float(before.time(units))) / 2
-            model = PiecewiseLinearModel.from_points([units], [seconds])
+            model = taught(self._learned(address), units, seconds)
             library.store(self._kernel(address), self.context.workers[address], model)
 
     def _models(self) -> list[Model] | None:

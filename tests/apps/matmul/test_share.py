@@ -115,6 +115,13 @@ async def test_nobody_else_gives_way(c, s, *workers, asked, monkeypatch, lacks, 
     assert [share["gave_way_seconds"] for share in report.shares] == [0.0, 0.0]
 
 
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_what_had_the_cpu_while_panels_were_multiplied_is_a_part_of_all(c, s, *workers):
+    report = await multiplied(c)
+    for cpu in [told["cpu_seconds"] for told in report.shares]:
+        assert 0 < cpu["computing"] < cpu["process"]
+
+
 @pytest.mark.parametrize(("waits", "learned"), [(0.0, True), (0.1, False)])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
 async def test_a_share_that_hardly_multiplied_teaches_nothing(
