@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import GraphNode
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
 from fpmdask.apps.inputs import finished
 from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.dask_private import GraphNode
 
 # How often it is looked whether the workers are still there.
 LOOK_SECONDS = 0.5

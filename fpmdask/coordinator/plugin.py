@@ -21,6 +21,7 @@ from fpmdask.coordinator.leases import Leases
 from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.tickets import Tickets
 from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.dask_private import release_for
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -226,7 +227,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         context = self.runs.get(run) or next(answered, None)
         self._forget(run)
         if context is not None and context.client in self.scheduler.clients:
-            self.scheduler.client_releases_keys(context.published, context.client, run)
+            release_for(self.scheduler, context.client, context.published, run)
 
     def _forget(self, run: str) -> None:
         self.runs.pop(run, None)

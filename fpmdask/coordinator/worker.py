@@ -29,6 +29,7 @@ from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.space import RELAY_SECONDS, RELAYED
 from fpmdask.coordinator.space import RunSpace as RunSpace
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.dask_private import hold_data, memory_limit, unmanaged_nbytes
 from fpmdask.timing import (
     Kernel,
     Scratch,
@@ -117,7 +118,7 @@ class WorkerSide(WorkerPlugin):
 
     async def prepare(self, run: str, kernel: dict[str, Any] | None = None) -> dict[str, Any]:
         """Say who this worker is and open ``kernel`` for ``run``."""
-        limit = self.worker.memory_manager.memory_limit
+        limit = memory_limit(self.worker)
         answer: dict[str, Any] = {
             "name": str(self.worker.name),
             "start": self.worker.id,
@@ -140,10 +141,9 @@ class WorkerSide(WorkerPlugin):
     async def trim(self) -> None:
         """Give back what malloc keeps where that is much, and tell the scheduler."""
         worker = self.worker
-        limit, monitor = worker.memory_manager.memory_limit, worker.monitor
-        beside = monitor.get_process_memory() - worker.state.nbytes
-        if limit and beside > SUSPICIOUS * limit and await offload(trim):
-            monitor.update()
+        limit = memory_limit(worker)
+        if limit and unmanaged_nbytes(worker) > SUSPICIOUS * limit and await offload(trim):
+            worker.monitor.update()
             await worker.heartbeat()
 
     def forget(self, run: str) -> None:
@@ -338,7 +338,7 @@ class WorkerSide(WorkerPlugin):
         if space is None:
             return None  # the run is over: nobody would free them
         data: dict[Any, Any] = {key: space.parts[part].chunk(at) for key, part, at in chunks}
-        self.worker.update_data(data)
+        hold_data(self.worker, data)
         return {
             "nbytes": {key: int(value.nbytes) for key, value in data.items()},
             "types": {key: typename(type(value)) for key, value in data.items()},

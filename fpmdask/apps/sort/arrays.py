@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of
 
@@ -22,6 +21,7 @@ from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.coordinator import proxy
 from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
 
 # NumPy inputs are cut into blocks of about this size.
 BLOCK_NBYTES = 64 << 20
@@ -45,7 +45,7 @@ def check(x: Any) -> None:
     """
     if not isinstance(x, da.Array | np.ndarray):
         raise PartitionError(f"found a {type(x).__name__}, which is no array; {advice(x)}")
-    inside = type(x._meta) if isinstance(x, da.Array) else type(x)
+    inside = type(meta_of(x)) if isinstance(x, da.Array) else type(x)
     if issubclass(inside, np.ma.MaskedArray) or not issubclass(inside, np.ndarray):
         raise PartitionError(
             f"found an array of {inside.__module__}.{inside.__qualname__}; only NumPy arrays "
@@ -146,7 +146,8 @@ async def _in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> d
         futures = {future.key: future for future in futures_of(persisted)}
         ordered = [futures[key] for key in persisted.__dask_keys__()]
         sizes = (tuple(await client.gather(client.map(len, ordered, pure=False))),)
-        persisted = da.Array(persisted.dask, persisted.name, chunks=sizes, meta=persisted._meta)
+        meta = meta_of(persisted)
+        persisted = da.Array(persisted.dask, persisted.name, chunks=sizes, meta=meta)
     return persisted
 
 

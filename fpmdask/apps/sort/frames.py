@@ -13,7 +13,6 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
@@ -30,6 +29,7 @@ from fpmdask.apps.sort.words import prefixes, words_needed
 from fpmdask.coordinator import proxy
 from fpmdask.coordinator.report import Moved, Report
 from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.dask_private import Alias, DataNode, GraphNode, Task, TaskRef, meta_of
 
 # Rows by which it is found out how much of the keys is needed, of all partitions together and of
 # one of many.
@@ -332,5 +332,5 @@ def _collection(
 ) -> dd.DataFrame:
     graph = {part.key: part for part in parts}
     known = divisions or (None,) * (len(parts) + 1)
-    made: dd.DataFrame = dd.from_graph(graph, ddf._meta, known, [*graph], "fpmdask-sort-values")
+    made: dd.DataFrame = dd.from_graph(graph, meta_of(ddf), known, [*graph], "fpmdask-sort-values")
     return made

@@ -11,6 +11,7 @@ import pandas as pd
 from fpmdask.apps.sort import rows
 from fpmdask.apps.sort.rows import Order
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.dask_private import meta_of
 
 
 def check(ddf: Any, by: Any, ascending: Any, na_position: Any) -> Order:
@@ -31,7 +32,7 @@ def check(ddf: Any, by: Any, ascending: Any, na_position: Any) -> Order:
         raise PartitionError(
             f"found a {type(ddf).__name__}; give a dask DataFrame (to_frame makes one of a series)"
         )
-    meta = ddf._meta
+    meta = meta_of(ddf)
     if not isinstance(meta, pd.DataFrame):
         raise PartitionError(
             f"found partitions of {type(meta).__module__}.{type(meta).__qualname__}; pandas ones "
