@@ -71,6 +71,7 @@ DASK_SIDE = {
     "helping",
     "homes",
     "labels",
+    "loading",
     "inputs",
     "learned",
     "stored",

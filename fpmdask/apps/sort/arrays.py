@@ -15,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of
 
 from fpmdask.apps.conversions import advice
-from fpmdask.apps.inputs import finished, rooms, scattered
+from fpmdask.apps.inputs import SENDINGS, finished, rooms, scattered
 from fpmdask.apps.sort.kernel import KINDS
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
@@ -25,8 +25,6 @@ from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
 
 # NumPy inputs are cut into blocks of about this size.
 BLOCK_NBYTES = 64 << 20
-# A NumPy array is sent so often, where a worker that holds blocks of it leaves.
-SENDINGS = 3
 # What is lost of a result is looked for in about so much of the input at once, or in as much as
 # makes so many groups of its chunks.
 GROUP_NBYTES, MOST_GROUPS = 256 << 20, 16
