@@ -21,6 +21,7 @@ from fpmdask.coordinator import arguments, config, proxy
 from fpmdask.coordinator.installation import without_fpmdask
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
+from fpmdask.coordinator.recent import Recent
 from fpmdask.coordinator.report import TOO_SHORT, Report, Summed, build
 from fpmdask.coordinator.shares import Shares
 from fpmdask.errors import CoordinatorError, NoWorkersError, PartitionError
@@ -54,8 +55,9 @@ TASKS = (
     "fpmdask.apps.matmul.sum_tasks",
     "fpmdask.apps.sort.share",
 )
-# Names of workers of which a client has been warned.
-_WARNED: WeakKeyDictionary[Client, set[str]] = WeakKeyDictionary()
+# Names of workers of which a client has been warned, the last of them.
+_WARNED: WeakKeyDictionary[Client, Recent] = WeakKeyDictionary()
+MOST_WARNED = 1 << 12
 
 
 class Balancer:
@@ -750,7 +752,7 @@ class Balancer:
 
     def _warn_of_workers(self, left_out: Mapping[str, str]) -> None:
         """Warn of workers that never take part, once per client: a report is easily overlooked."""
-        known = _WARNED.setdefault(self.client, set())
+        known = _WARNED.setdefault(self.client, Recent(MOST_WARNED))
         for name, reason in left_out.items():
             if without_fpmdask(reason) and name not in known:
                 known.add(name)
