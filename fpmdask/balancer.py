@@ -21,6 +21,7 @@ from fpmdask.coordinator import arguments, config, proxy
 from fpmdask.coordinator.installation import without_fpmdask
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
+from fpmdask.coordinator.recent import Recent
 from fpmdask.coordinator.report import TOO_SHORT, Report, Summed, build
 from fpmdask.coordinator.shares import Shares
 from fpmdask.errors import CoordinatorError, NoWorkersError, PartitionError
@@ -31,6 +32,7 @@ from fpmdask.timing import TimingPolicy
 if TYPE_CHECKING:
     import dask.array as da
     import dask.dataframe as dd
+    import pandas as pd
 
     from fpmdask.apps.records.client import SortedRecords
 
@@ -53,8 +55,9 @@ TASKS = (
     "fpmdask.apps.matmul.sum_tasks",
     "fpmdask.apps.sort.share",
 )
-# Names of workers of which a client has been warned.
-_WARNED: WeakKeyDictionary[Client, set[str]] = WeakKeyDictionary()
+# Names of workers of which a client has been warned, the last of them.
+_WARNED: WeakKeyDictionary[Client, Recent] = WeakKeyDictionary()
+MOST_WARNED = 1 << 12
 
 
 class Balancer:
@@ -423,8 +426,8 @@ class Balancer:
         ----------
         x
             A dask, NumPy, Zarr or xarray array of booleans, numbers, dates, strings of fixed
-            length or bytes, in any chunks, also of unknown size. Lazy arrays are persisted by this
-            client.
+            length or bytes, in any chunks, also of unknown size; the values of a dask or pandas
+            series of such a dtype, without its index. Lazy arrays are persisted by this client.
         descending
             The reverse of the ascending order.
 
@@ -493,7 +496,7 @@ class Balancer:
 
     def sort_values(
         self,
-        ddf: dd.DataFrame,
+        ddf: dd.DataFrame | pd.DataFrame,
         by: Any,
         ascending: bool | Sequence[bool] = True,
         na_position: str = "last",
@@ -504,7 +507,7 @@ class Balancer:
         ----------
         ddf
             A dask DataFrame of pandas partitions, lazy or persisted; lazy ones are persisted by
-            this client.
+            this client. A pandas one is sent to the workers for the time of the call.
         by
             A column, or a list of columns, the first of which counts most; the name of the index
             may be among them. Booleans, numbers, dates, durations, periods, categories (in the
@@ -527,9 +530,10 @@ class Balancer:
         Raises
         ------
         PartitionError
-            For what is no dask DataFrame, labels that are not there or not unique, directions that
+            For what is no DataFrame, labels that are not there or not unique, directions that
             do not fit them, values that have no order, categories without a union, where keys and
             the room to sort them do not fit into the workers' memory, or without dask.dataframe.
+            That of a lazy frame is refused as soon as what is there of it needs too much.
         ChunksLostError
             If the only copy of a partition was on a worker that died.
         CoordinatorError
@@ -549,7 +553,7 @@ class Balancer:
         sixty bytes of long strings, or in the index.
 
         A partition that is lost later, with its worker, is made again from the input as for any
-        persisted collection.
+        persisted collection; a pandas frame cannot be made again.
 
         O(partitions + parts · workers) tasks, and two for each part where columns travel with keys,
         beside those that make lost parts again. Beside the input, the keys and then the result with
@@ -567,10 +571,13 @@ class Balancer:
         return self._sync(self._sort_values, frames.sort_values, ddf, order)
 
     async def _sort_values(
-        self, sort_values: Callable[..., Awaitable[Any]], ddf: dd.DataFrame, order: Any
+        self,
+        sort_values: Callable[..., Awaitable[Any]],
+        frame: dd.DataFrame | pd.DataFrame,
+        order: Any,
     ) -> dd.DataFrame:
         request = self._sort_request()
-        made, moved = await sort_values(self.client, ddf, order, request, self._follow)
+        made, moved = await sort_values(self.client, frame, order, request, self._follow)
         if moved is not None:
             assert self.report is not None
             self.report = self.report.with_rows(moved)
@@ -653,7 +660,7 @@ class Balancer:
 
         if not isinstance(descending, bool | np.bool_):
             raise PartitionError(f"descending = {descending!r}; give True or False")
-        back, x = conversions.like(x), conversions.as_array(x)
+        back, x = conversions.like(x), conversions.as_keys(x)
         arrays.check(x)
         plain = partial(arrays.sort, descending=bool(descending), index=index)
         sorting = conversions.converted(back, plain)
@@ -745,7 +752,7 @@ class Balancer:
 
     def _warn_of_workers(self, left_out: Mapping[str, str]) -> None:
         """Warn of workers that never take part, once per client: a report is easily overlooked."""
-        known = _WARNED.setdefault(self.client, set())
+        known = _WARNED.setdefault(self.client, Recent(MOST_WARNED))
         for name, reason in left_out.items():
             if without_fpmdask(reason) and name not in known:
                 known.add(name)

@@ -28,6 +28,7 @@ from threadpoolctl import threadpool_limits
 from fpmdask.coordinator import config
 from fpmdask.coordinator.plugin import CoordinatorPlugin
 from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.dask_private import add_plugin_before_start, offer_resource_before_start
 
 THREADS = Path("/proc/self/task")
 
@@ -145,7 +146,7 @@ async def dask_setup(
                 raise ValueError(wrong)
             _prepare_worker(service, affinity, int(config.setting("slots", slots)))
         except (OSError, TypeError, ValueError) as error:
-            service._pending_plugins = (*service._pending_plugins, RefuseToStart(_told(error)))
+            add_plugin_before_start(service, RefuseToStart(_told(error)))
 
 
 async def _prepare_scheduler(scheduler: Scheduler, slots: int) -> None:
@@ -158,9 +159,7 @@ async def _prepare_scheduler(scheduler: Scheduler, slots: int) -> None:
 
 def _prepare_worker(worker: Worker, affinity: set[int] | None, slots: int) -> None:
     threadpool_limits(limits=worker.state.nthreads, user_api="blas")
-    # Not yet registered: what is set here goes to the scheduler with the registration.
-    worker.state.total_resources["fpm"] = slots
-    worker.state.available_resources["fpm"] = slots
+    offer_resource_before_start(worker, "fpm", slots)
     if affinity is not None:
         pin(affinity)
 

@@ -29,6 +29,28 @@ def as_array(x: Any) -> Any:
     return x.data if _is(x, "xarray", "DataArray") else x
 
 
+def as_keys(x: Any) -> Any:
+    """Return what `as_array` does; of a pandas or dask series or index of a NumPy dtype its values.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> as_keys(pd.Series([3, 1, 2], index=[7, 8, 9]))
+    array([3, 1, 2])
+    """
+    if any(_is(x, "pandas", name) for name in ("Series", "Index")) and _of_numpy(x):
+        return x.to_numpy()
+    if any(_is(x, "dask.dataframe", name) for name in ("Series", "Index")) and _of_numpy(x):
+        return x.to_dask_array()
+    return as_array(x)
+
+
+def _of_numpy(x: Any) -> bool:
+    """Tell whether a series has values that an array has as they are."""
+    dtype = getattr(x, "dtype", None)  # an index of several levels may have none
+    return isinstance(dtype, np.dtype) and not dtype.hasobject
+
+
 def advice(x: Any) -> str:
     """Return how to make an array of something that is none.
 
@@ -37,17 +59,51 @@ def advice(x: Any) -> str:
     >>> advice([3, 1, 2])
     'give a dask or NumPy array (numpy.asarray makes one)'
     """
-    if _is(x, "dask.dataframe", "Series") or _is(x, "dask.dataframe", "Index"):
-        return "x.to_dask_array(lengths=True) makes an array; sort_values sorts the rows of a frame"
-    if _is(x, "dask.dataframe", "DataFrame"):
-        return "x.to_dask_array(lengths=True) makes an array of it; sort_values sorts its rows"
-    if any(_is(x, "pandas", name) for name in ("Series", "DataFrame", "Index")):
-        return "x.to_numpy() makes an array of it; sort_values sorts the rows of a frame"
+    if any(_is(x, "dask.dataframe", name) for name in ("Series", "Index", "DataFrame")):
+        return (
+            "x.to_dask_array(lengths=True) makes an array of it, if its values are of one NumPy "
+            "dtype; sort_values sorts rows by keys of any dtype"
+        )
+    if any(_is(x, "pandas", name) for name in ("Series", "Index", "DataFrame")):
+        return (
+            "x.to_numpy() makes an array of it, if its values are of one NumPy dtype; sort_values "
+            "sorts rows by keys of any dtype"
+        )
     if _is(x, "xarray", "Dataset"):
         return "give one of its variables"
     if _is(x, "dask.delayed", "Delayed"):
         return "dask.array.from_delayed(x, shape, dtype) makes an array of it"
+    if _is(x, "dask.bag", "Bag"):
+        return "x.to_dataframe() makes a frame of it, whose columns have to_dask_array"
+    if _is(x, "distributed", "Future"):
+        return "dask.array.from_delayed(x, shape, dtype) makes an array of it, or give its result"
     return "give a dask or NumPy array (numpy.asarray makes one)"
+
+
+def frame_advice(x: Any) -> str:
+    """Return how to make a frame of something that is none.
+
+    Examples
+    --------
+    >>> frame_advice(np.arange(3))
+    'sort and argsort take arrays; pandas.DataFrame(x) makes a frame'
+    """
+    for library in ("pandas", "dask.dataframe"):
+        if any(_is(x, library, name) for name in ("Series", "Index")):
+            return "x.to_frame() makes one; sort and argsort take what is of a NumPy dtype as it is"
+    if _is(x, "dask.array", "Array"):
+        return "sort and argsort take arrays; dask.dataframe.from_dask_array(x) makes a frame"
+    if isinstance(x, np.ndarray) or _is(x, "zarr", "Array") or _is(x, "xarray", "DataArray"):
+        return "sort and argsort take arrays; pandas.DataFrame(x) makes a frame"
+    if _is(x, "xarray", "Dataset"):
+        return "x.to_dask_dataframe() makes one"
+    if _is(x, "dask.delayed", "Delayed") or _is(x, "distributed", "Future"):
+        return "dask.dataframe.from_delayed([x], meta=...) makes one of parts that are pandas ones"
+    if _is(x, "dask.bag", "Bag"):
+        return "x.to_dataframe() makes one"
+    if _is(x, "polars", "DataFrame") or _is(x, "pyarrow", "Table"):
+        return "x.to_pandas() makes one"
+    return "give a dask or pandas DataFrame (pandas.DataFrame makes one)"
 
 
 def like(x: Any) -> Convert | None:

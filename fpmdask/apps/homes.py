@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import GraphNode
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
@@ -18,6 +17,7 @@ from fpmdask.apps.inputs import finished
 from fpmdask.coordinator.chunks import named
 from fpmdask.coordinator.liveness import LATE, SILENT_SECONDS
 from fpmdask.errors import ChunksLostError, CoordinatorError
+from fpmdask.runtime.dask_private import GraphNode
 
 # How often it is looked whether the workers are still there.
 LOOK_SECONDS = 0.5

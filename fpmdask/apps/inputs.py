@@ -9,13 +9,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
+from dask.sizeof import sizeof
 from distributed import Client, Future, futures_of, wait
 from distributed.client import FuturesCancelledError
 
 from fpmdask.coordinator import config
 from fpmdask.coordinator.chunks import named
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError
+
+# What is in this process is sent to the workers so often, where one that holds some of it leaves.
+SENDINGS = 3
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -126,12 +129,12 @@ def shared_out(sizes: Sequence[int], room: Mapping[str, float]) -> list[str]:
 
 
 async def scattered(
-    client: Client, blocks: Mapping[Any, np.ndarray], workers: Sequence[str] | None
+    client: Client, blocks: Mapping[Any, Any], workers: Sequence[str] | None
 ) -> dict[Any, Future[Any]]:
-    """Send blocks straight to the workers with these names, as they have room for them."""
+    """Send arrays or frames straight to the workers with these names, as they have room."""
     room = await rooms(client, workers)
-    of: dict[str, dict[Any, np.ndarray]] = {}
-    homes = shared_out([block.nbytes for block in blocks.values()], room)
+    of: dict[str, dict[Any, Any]] = {}
+    homes = shared_out([*map(sizeof, blocks.values())], room)
     for (key, block), home in zip(blocks.items(), homes, strict=True):
         of.setdefault(home, {})[key] = block
     sent = await asyncio.gather(

@@ -11,6 +11,14 @@ from typing import Any
 
 from fpmdask.coordinator.context import CHECK, CLOSING, GONE, RunContext
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
+from fpmdask.runtime.dask_private import (
+    adopt_data,
+    drop_unadopted,
+    run_anywhere,
+    start_anywhere,
+    takes_in_graphs,
+    unrunnable,
+)
 
 # How often chunks that are waited for are looked for.
 LOOK_SECONDS = 0.05
@@ -96,7 +104,7 @@ async def wait_for_chunks(context: RunContext, keys: Sequence[Any]) -> dict[Any,
         context.recompute(missing)
         lost = [key for key in missing if not _can_be_made(scheduler, key)]
         now = time.monotonic()
-        if not lost or getattr(scheduler, "_active_graph_updates", 0) > 0:
+        if not lost or takes_in_graphs(scheduler):
             known = now
         late = now - began > patience
         if now - known > ON_THEIR_WAY or (lost and late):
@@ -135,15 +143,11 @@ async def until_loaded(scheduler: Any, keys: Sequence[Any], run: str) -> None:
         waiting = [state for state in states if state is None or not state.who_has]
         if not waiting:
             break
-        if scheduler.unrunnable:
-            for state in _made_from(state for state in waiting if state is not None):
-                if state in scheduler.unrunnable and state.worker_restrictions:
-                    state.loose_restrictions = True
-                    scheduler.transitions({state.key: "processing"}, stimulus_id=run)
+        if stuck := unrunnable(scheduler):
+            needed = _made_from(state for state in waiting if state is not None)
+            start_anywhere(scheduler, stuck.intersection(needed), run)
         await asyncio.sleep(LOOK_SECONDS)
-    for state in _made_from(filter(None, states)):
-        if state.worker_restrictions:
-            state.loose_restrictions = True
+    run_anywhere(_made_from(filter(None, states)))
 
 
 def _made_from(states: Iterable[Any]) -> list[Any]:
@@ -228,13 +232,8 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
         return failed
     for address, answer in zip(keys, answers, strict=True):
         assert isinstance(answer, dict)
-        nbytes = answer["nbytes"]
-        context.scheduler.update_data(
-            who_has={key: [address] for key in nbytes}, nbytes=nbytes, client=context.client
-        )
-        for key, name in answer["types"].items():
-            # what a computed task has and a scattered one has not; the recipe comes later
-            context.scheduler.tasks[key].type = name
+        nbytes, types = answer["nbytes"], answer["types"]
+        adopt_data(context.scheduler, address, nbytes, types, context.client)
         context.published.extend(nbytes)
     return {}
 
@@ -243,5 +242,4 @@ def _free(context: RunContext, keys: Mapping[str, Published]) -> None:
     """Have the workers drop what of these keys they have published: the scheduler knows none."""
     for address in keys.keys() & context.scheduler.workers.keys():
         published = [key for key, _, _ in keys[address]]
-        message = {"op": "free-keys", "keys": published, "stimulus_id": context.run}
-        context.scheduler.worker_send(address, message)
+        drop_unadopted(context.scheduler, address, published, context.run)

@@ -261,7 +261,8 @@ class RunContext:
         identity = WorkerIdentity(
             answer["name"], Fingerprint.from_json(answer["fingerprint"]), answer["start"]
         )
-        self.coordinator.identities[address] = identity
+        if address in self.scheduler.workers:  # it may have left: nobody would drop this
+            self.coordinator.identities[address] = identity
         if "error" in answer:
             self.errors[address] = answer["error"]
             return f"{answer['error']['type']}: {answer['error']['message']}"

@@ -8,9 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from fpmdask.models import PiecewiseLinearModel
 
 TOO_LARGE_SECONDS = 600.0
+# Models and sizes that were too large: enough for a thousand workers and sixteen kernels; 20 MB.
+MOST_MODELS = 1 << 14
+# Points of one model; what lies nearer to its neighbour than any other makes room for a new one.
+MOST_POINTS = 128
 
 
 def canonical(parameters: Mapping[str, Any]) -> str:
@@ -61,6 +67,10 @@ class WorkerIdentity:
     start: str
 
 
+Group = tuple[KernelId, Fingerprint]
+Start = tuple[str, str]  # a worker's name, and the id of one start of it
+
+
 class ModelLibrary:
     """Every model that this coordinator has measured.
 
@@ -71,12 +81,22 @@ class ModelLibrary:
     A size that passed its deadline is remembered too, for `TOO_LARGE_SECONDS` and this start of the
     worker: the next run need not wait for the same deadline, and a worker that was held up by
     something else is tried again later.
+
+    Workers come and go under new names, and every function of a user's is a kernel: what has not
+    been used for longest is forgotten.
+
+    Parameters
+    ----------
+    most
+        Models that are kept, and sizes that were too large.
+    most_points
+        Points of each model.
     """
 
-    def __init__(self) -> None:
-        self._models: dict[
-            tuple[KernelId, Fingerprint], dict[tuple[str, str], PiecewiseLinearModel]
-        ] = {}
+    def __init__(self, most: int = MOST_MODELS, most_points: int = MOST_POINTS) -> None:
+        self._most, self._most_points = most, most_points
+        self._models: dict[Group, dict[Start, PiecewiseLinearModel]] = {}
+        self._used: dict[tuple[Group, Start], None] = {}  # the models, the last used one last
         self._too_large: dict[tuple[KernelId, WorkerIdentity], tuple[int, float, float]] = {}
 
     def __len__(self) -> int:
@@ -89,18 +109,34 @@ class ModelLibrary:
         known = self._models.get((kernel, worker.fingerprint))
         if not known:
             return None
-        own = known.get((worker.name, worker.start))
-        if own is not None:
-            return own, True
-        same_name = [model for (name, _), model in known.items() if name == worker.name]
-        return (same_name or list(known.values()))[-1], False
+        start = worker.name, worker.start
+        if start not in known:
+            same_name = [start for start in known if start[0] == worker.name]
+            start = (same_name or list(known))[-1]
+        self._use((kernel, worker.fingerprint), start)
+        return known[start], start == (worker.name, worker.start)
 
     def store(self, kernel: KernelId, worker: WorkerIdentity, model: PiecewiseLinearModel) -> None:
         """Keep ``model``; it replaces those of earlier starts under the same name."""
-        known = self._models.setdefault((kernel, worker.fingerprint), {})
-        for name, start in [key for key in known if key[0] == worker.name]:
-            del known[name, start]
-        known[worker.name, worker.start] = model
+        group: Group = kernel, worker.fingerprint
+        for start in [start for start in self._models.get(group, ()) if start[0] == worker.name]:
+            self._drop(group, start)
+        start = worker.name, worker.start
+        self._models.setdefault(group, {})[start] = thinned(model, self._most_points)
+        self._use(group, start)
+        if len(self._used) > self._most:
+            self._drop(*next(iter(self._used)))
+
+    def _use(self, group: Group, start: Start) -> None:
+        """Make a model the last one to be forgotten."""
+        self._used.pop((group, start), None)
+        self._used[group, start] = None
+
+    def _drop(self, group: Group, start: Start) -> None:
+        del self._used[group, start]
+        del self._models[group][start]
+        if not self._models[group]:
+            del self._models[group]
 
     def limit(self, kernel: KernelId, worker: WorkerIdentity, deadline: float, now: float) -> float:
         """Return the most units that a measurement within ``deadline`` seconds may be tried with.
@@ -116,4 +152,28 @@ class ModelLibrary:
     ) -> None:
         """Remember that ``units`` were not finished within ``deadline`` seconds."""
         if units <= self.limit(kernel, worker, deadline, now):
+            self._too_large.pop((kernel, worker), None)
             self._too_large[kernel, worker] = (units, deadline, now)
+            if len(self._too_large) > self._most:
+                del self._too_large[next(iter(self._too_large))]
+
+
+def thinned(model: PiecewiseLinearModel, most: int) -> PiecewiseLinearModel:
+    """Return a model of ``most`` points at most: of the two that are nearest in ratio, one goes.
+
+    It is the one that stands for fewer measurements. O(points) for each that goes.
+
+    Examples
+    --------
+    >>> model = PiecewiseLinearModel.from_points([10, 100, 101, 900], [1.0, 10.0, 10.1, 90.0])
+    >>> thinned(model, 3).points[0].tolist()
+    [10.0, 101.0, 900.0]
+    """
+    units, seconds, counts = model.units, model.seconds, model.counts
+    if len(units) <= most:
+        return model
+    while len(units) > most:
+        near = int(np.argmin(units[1:] / units[:-1]))
+        gone = near if counts[near] <= counts[near + 1] else near + 1
+        units, seconds, counts = (np.delete(of, gone) for of in (units, seconds, counts))
+    return PiecewiseLinearModel(units, seconds, counts)

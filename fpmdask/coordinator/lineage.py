@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dask._task_spec import GraphNode
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, wait
+
+from fpmdask.runtime.dask_private import GraphNode, list_replicas
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -194,6 +195,6 @@ class Recompute:
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for address, answer in zip(of, answers, strict=True):
             if not isinstance(answer, BaseException):
-                self._scheduler.add_keys(worker=address, keys=answer, stimulus_id=self._run)
+                list_replicas(self._scheduler, address, answer, self._run)
             elif not isinstance(answer, OSError):
                 raise answer

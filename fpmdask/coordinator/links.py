@@ -55,7 +55,8 @@ async def measured_links(context: RunContext) -> dict[str, Link]:
     workers = {a: w for a, w in context.workers.items() if a in context.channels}
     if len(workers) > 1 and not all(identity in known for identity in workers.values()):
         found = await _measured(context, list(workers))
-        known |= {workers[address]: link for address, link in found.items()}
+        there = found.keys() & context.scheduler.workers.keys()  # those of others stayed for ever
+        known |= {workers[address]: found[address] for address in there}
     return {address: known[w] for address, w in workers.items() if w in known}
 
 

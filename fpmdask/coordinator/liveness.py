@@ -46,7 +46,8 @@ class Liveness:
 
     def heard(self, address: str) -> None:
         """Take note of a message of a worker."""
-        self._heard[address] = time.monotonic()
+        if address in self._scheduler.workers:
+            self._heard[address] = time.monotonic()
         self._stopped.pop(address, None)
 
     def left(self, address: str) -> None:

@@ -23,6 +23,7 @@ from fpmdask.coordinator.liveness import Liveness
 from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.tickets import Tickets
 from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.dask_private import release_for
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -105,7 +106,8 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.links: dict[WorkerIdentity, Link] = {}
         self.runs: dict[str, RunContext] = {}
         self._results: dict[str, dict[str, Any]] = {}
-        self._answered: dict[str, RunContext] = {}  # the last run of each client
+        # the last run of each client, and what it has published
+        self._answered: dict[str, tuple[str, list[Any]]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._side_tasks: set[asyncio.Task[Any]] = set()
         self._patience: dict[str, asyncio.TimerHandle] = {}
@@ -216,7 +218,8 @@ class CoordinatorPlugin(SchedulerPlugin):
         if run in self._results:
             answer["result"] = self._results[run]
             # a client that gives up while this answer travels cancels its last run
-            self._answered[context.client] = context
+            if context.client in self.scheduler.clients:  # else nobody would drop this
+                self._answered[context.client] = run, context.published
             self._forget(run)
         return answer
 
@@ -229,11 +232,13 @@ class CoordinatorPlugin(SchedulerPlugin):
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        answered = (context for context in self._answered.values() if context.run == run)
-        context = self.runs.get(run) or next(answered, None)
+        ended = {of: (client, keys) for client, (of, keys) in self._answered.items()}
+        if (context := self.runs.get(run)) is not None:
+            ended[run] = context.client, context.published
         self._forget(run)
-        if context is not None and context.client in self.scheduler.clients:
-            self.scheduler.client_releases_keys(context.published, context.client, run)
+        client, keys = ended.get(run, ("", []))
+        if client in self.scheduler.clients:
+            release_for(self.scheduler, client, keys, run)
 
     async def stopped(self, workers: Sequence[str]) -> list[str]:
         """Return those of some workers, which a client has found silent, that have stopped."""

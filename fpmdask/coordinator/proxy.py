@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from distributed import Client, rejoin, secede
-from distributed.worker import thread_state
 
 import fpmdask
 from fpmdask.coordinator import config
 from fpmdask.coordinator.plugin import CoordinatorPlugin
 from fpmdask.coordinator.remote_errors import rebuild
 from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.dask_private import task_of_this_thread
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -34,8 +34,8 @@ async def install(client: Client, plugin: CoordinatorPlugin) -> None:
             f"found a client that is {client.status}; connect a new `distributed.Client`"
         )
     try:
-        # `idempotent`: the coordinator that is there already stays
-        await client._register_scheduler_plugin(plugin, name=plugin.name, idempotent=True)
+        # the plugin is `idempotent`: a coordinator that is there already stays
+        await client.register_plugin(plugin)
     except (ImportError, AttributeError) as error:
         raise CoordinatorError(
             f"the scheduler at {_scheduler(client).address} cannot load fpmdask ({error}); install "
@@ -80,7 +80,7 @@ def seceded() -> Iterator[None]:
 
     As Dask's own `compute` in a task: secede, and rejoin afterwards. Elsewhere nothing happens.
     """
-    inside = getattr(thread_state, "key", None) is not None
+    inside = task_of_this_thread() is not None
     if inside:
         try:
             secede()

@@ -12,6 +12,7 @@ from fpmdask.coordinator.installation import PLUGIN
 from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.worker import RunSpace, WorkerSide
 from fpmdask.errors import KernelError, RunCancelledError
+from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.timing import TimingPolicy, measure
 
 
@@ -50,7 +51,7 @@ def step(
                 answer["error"] = describe_error(error)
     answer["elapsed"] = time.perf_counter() - began
     message = {"op": "fpmdask-answer", **answer}
-    side.worker.loop.add_callback(side.worker.batched_send, message)
+    send_to_scheduler(side.worker, message)
 
 
 def timed(order: Mapping[str, Any]) -> None:

@@ -9,10 +9,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dask._task_spec import Task
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, wait
 from distributed.client import FuturesCancelledError
+
+from fpmdask.runtime.dask_private import Task
 
 if TYPE_CHECKING:
     from distributed import Scheduler

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
+from threading import Lock
 from typing import Any
 
 import cloudpickle
@@ -25,10 +26,12 @@ from fpmdask.coordinator.fingerprint import fingerprint
 from fpmdask.coordinator.heap import SUSPICIOUS, trim
 from fpmdask.coordinator.identity import canonical
 from fpmdask.coordinator.installation import PLUGIN
+from fpmdask.coordinator.recent import Recent
 from fpmdask.coordinator.remote_errors import describe_error
 from fpmdask.coordinator.space import RELAY_SECONDS, RELAYED
 from fpmdask.coordinator.space import RunSpace as RunSpace
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.dask_private import hold_data, memory_limit, unmanaged_nbytes
 from fpmdask.timing import (
     Kernel,
     Scratch,
@@ -46,6 +49,8 @@ SCRATCH_SECONDS = 10.0
 # Enough for a link's rate to show; 0.1 s at 100 Mbit/s.
 PROBE_NBYTES = 1 << 20
 PROBE = "fpmdask-probe"
+# So many of the peers that were lost last are known as such while runs go on.
+MOST_PEERS = 1 << 12
 # Cutting more than this many bytes of pieces leaves the event loop for a thread.
 OFFLOAD_NBYTES = 1 << 20
 
@@ -78,9 +83,10 @@ class WorkerSide(WorkerPlugin):
         self.spaces: dict[str, RunSpace] = {}
         self.scratch = Scratch()
         self._asked: dict[str, set[asyncio.Task[Any]]] = {}
-        self._gone: set[str] = set()  # since the first of the runs that go on
-        self.unreachable: set[str] = set()  # by channels, for as long
-        self._open_channels: dict[str, set[Channel]] = {}
+        self._gone = Recent(MOST_PEERS)  # since the first of the runs that go on
+        self.unreachable = Recent(MOST_PEERS)  # by channels, for as long
+        self._open_channels: dict[str, set[Channel]] = {}  # no peer without one
+        self._opening = Lock()  # guards it: channels are opened in threads
         self.channels = self._listen(worker)
         self._forgetting: asyncio.TimerHandle | None = None
         known = registered_kernels()
@@ -118,7 +124,7 @@ class WorkerSide(WorkerPlugin):
 
     async def prepare(self, run: str, kernel: dict[str, Any] | None = None) -> dict[str, Any]:
         """Say who this worker is and open ``kernel`` for ``run``."""
-        limit = self.worker.memory_manager.memory_limit
+        limit = memory_limit(self.worker)
         answer: dict[str, Any] = {
             "name": str(self.worker.name),
             "start": self.worker.id,
@@ -141,10 +147,9 @@ class WorkerSide(WorkerPlugin):
     async def trim(self) -> None:
         """Give back what malloc keeps where that is much, and tell the scheduler."""
         worker = self.worker
-        limit, monitor = worker.memory_manager.memory_limit, worker.monitor
-        beside = monitor.get_process_memory() - worker.state.nbytes
-        if limit and beside > SUSPICIOUS * limit and await offload(trim):
-            monitor.update()
+        limit = memory_limit(worker)
+        if limit and unmanaged_nbytes(worker) > SUSPICIOUS * limit and await offload(trim):
+            worker.monitor.update()
             await worker.heartbeat()
 
     def forget(self, run: str) -> None:
@@ -154,7 +159,9 @@ class WorkerSide(WorkerPlugin):
             return
         space.cancel()
         if not self.spaces:
-            for peer in {*self._asked, *self._open_channels}:
+            with self._opening:
+                peers = {*self._asked, *self._open_channels}
+            for peer in peers:
                 self._stop_asking(peer)
             self._gone.clear()
             self.unreachable.clear()
@@ -284,13 +291,17 @@ class WorkerSide(WorkerPlugin):
         security = self.worker.security.get_connection_args("worker")
         context = security["ssl_context"] if self.worker.address.startswith("tls://") else None
         opened = Channel(address, context)
-        self._open_channels.setdefault(peer, set()).add(opened)
+        with self._opening:
+            self._open_channels.setdefault(peer, set()).add(opened)
         try:
             if peer in self._gone:  # meanwhile: `gone` has not shut this one
                 raise ConnectionError(f"{peer} has left the cluster")
             yield opened
         finally:
-            self._open_channels[peer].discard(opened)
+            with self._opening:
+                self._open_channels[peer].discard(opened)
+                if not self._open_channels[peer]:
+                    del self._open_channels[peer]
             opened.close()
 
     async def ask(
@@ -312,7 +323,10 @@ class WorkerSide(WorkerPlugin):
             return answer
         finally:
             asking.cancel()
-            self._asked.get(peer, set()).discard(asking)
+            others = self._asked.get(peer, set())
+            others.discard(asking)
+            if not others:
+                self._asked.pop(peer, None)
 
     def gone(self, worker: str) -> None:
         """Ask a worker that has left no more: a new connection is tried for half a minute."""
@@ -327,7 +341,9 @@ class WorkerSide(WorkerPlugin):
     def _stop_asking(self, peer: str) -> None:
         for asking in self._asked.pop(peer, ()):
             asking.cancel()
-        for channel in list(self._open_channels.get(peer, ())):
+        with self._opening:
+            opened = [*self._open_channels.get(peer, ())]
+        for channel in opened:
             channel.shut()
 
     def publish(self, run: str, chunks: Sequence[tuple[Any, int, Any]]) -> dict[str, Any] | None:
@@ -339,7 +355,7 @@ class WorkerSide(WorkerPlugin):
         if space is None:
             return None  # the run is over: nobody would free them
         data: dict[Any, Any] = {key: space.parts[part].chunk(at) for key, part, at in chunks}
-        self.worker.update_data(data)
+        hold_data(self.worker, data)
         return {
             "nbytes": {key: int(value.nbytes) for key, value in data.items()},
             "types": {key: typename(type(value)) for key, value in data.items()},
@@ -349,7 +365,7 @@ class WorkerSide(WorkerPlugin):
         """List data under further keys: (new key, key that is here); return the new keys."""
         here: Mapping[Any, Any] = self.worker.data
         data = {new: here[key] for new, key in names if key in here and new not in here}
-        self.worker.update_data(data)
+        hold_data(self.worker, data)
         return [*data]
 
     # ---- for tasks

@@ -2,6 +2,7 @@
 
 import dask
 import dask.array as da
+import dask.bag
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -12,8 +13,11 @@ from distributed import Client
 import fpmdask
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.apps.matmul.test_product import cluster
+from tests.eventually import nothing_left
 
 RANDOM = np.random.default_rng(3)
+KEYS = np.array([n * 7 % 20 / 4 for n in range(20)])
+WORDS = np.array([f"word {n % 3}" for n in range(20)])
 
 
 @cluster(clean_kwargs={"threads": False})  # Zarr keeps threads of its own
@@ -57,30 +61,123 @@ async def test_data_arrays_are_given_back_as_such(c, s, *workers):
         await balancer.sort(xr.Dataset({"a": ("x", [1.0])}))
 
 
-@cluster()
-async def test_what_is_no_array_is_refused_with_what_makes_one(c, s, *workers):
+def frame(**options):
+    return pd.DataFrame({"key": KEYS, "word": WORDS}, **options)
+
+
+def lazy(made):
+    return dd.from_pandas(made, npartitions=2, sort=False)
+
+
+RIGHT = ""  # the right result, not an error
+ARRAY = (RIGHT, RIGHT, r"pandas\.DataFrame\(x\)", RIGHT)
+SERIES = (RIGHT, RIGHT, r"x\.to_frame\(\)", r"x\.to_numpy\(\)")
+OTHER_SERIES = ("keys of any dtype", "keys of any dtype", r"x\.to_frame\(\)", r"x\.to_numpy\(\)")
+LAZY_SERIES = (RIGHT, RIGHT, r"x\.to_frame\(\)", r"to_dask_array\(lengths=True\)")
+DELAYED = (
+    *["dask.array.from_delayed"] * 2,
+    "dask.dataframe.from_delayed",
+    "dask.array.from_delayed",
+)
+NOTHING = (*["numpy.asarray"] * 2, "pandas.DataFrame makes one", "numpy.asarray")
+# type → what makes one of KEYS, and what sort, argsort, sort_values and matmul make of it: the
+# right result, or an error that says how to make of it what they take
+TYPES = {
+    "ndarray": (lambda: KEYS, ARRAY),
+    "dask array": (
+        lambda: da.from_array(KEYS, chunks=7),
+        (RIGHT, RIGHT, r"from_dask_array\(x\)", RIGHT),
+    ),
+    "Zarr array": (lambda: zarr.array(KEYS, chunks=7), ARRAY),
+    "masked array": (
+        lambda: np.ma.masked_less(KEYS, 0.5),
+        (*["filled or toarray"] * 2, r"pandas\.DataFrame\(x\)", "filled or toarray"),
+    ),
+    "array of objects": (
+        lambda: WORDS.astype(object),
+        (*["astype makes such"] * 2, r"pandas\.DataFrame\(x\)", "object"),
+    ),
+    "pandas series": (lambda: pd.Series(KEYS, index=range(100, 120)), SERIES),
+    "pandas index": (lambda: pd.Index(KEYS), SERIES),
+    "nullable series": (lambda: pd.Series(KEYS, dtype="Float64"), OTHER_SERIES),
+    "series of categories": (lambda: pd.Series(KEYS, dtype="category"), OTHER_SERIES),
+    "series of words": (lambda: pd.Series(WORDS), OTHER_SERIES),
+    "index of levels": (lambda: pd.MultiIndex.from_arrays([KEYS, WORDS]), OTHER_SERIES),
+    "pandas frame": (frame, (*[r"x\.to_numpy\(\)"] * 2, RIGHT, r"x\.to_numpy\(\)")),
+    "pandas frame with levels": (
+        lambda: frame(index=[WORDS, WORDS]),
+        (*[r"x\.to_numpy\(\)"] * 2, "reset_index", r"x\.to_numpy\(\)"),
+    ),
+    "dask series": (lambda: lazy(frame()).key, LAZY_SERIES),
+    "dask index": (lambda: lazy(frame(index=KEYS.copy())).index, LAZY_SERIES),
+    "dask series of words": (
+        lambda: lazy(frame()).word,
+        ("keys of any dtype", "keys of any dtype", r"x\.to_frame\(\)", "to_dask_array"),
+    ),
+    "dask frame": (
+        lambda: lazy(frame()),
+        (*[r"to_dask_array\(lengths=True\)"] * 2, RIGHT, r"to_dask_array\(lengths=True\)"),
+    ),
+    "delayed": (lambda: dask.delayed(np.sort)(KEYS), DELAYED),
+    "bag": (
+        lambda: dask.bag.from_sequence(KEYS.tolist(), npartitions=2),
+        (r"to_dataframe\(\)",) * 4,
+    ),
+    "list": (lambda: KEYS.tolist(), NOTHING),
+    "number": (lambda: 3.5, NOTHING),
+    "nothing": (lambda: None, NOTHING),
+    "text": (lambda: "abc", NOTHING),
+}
+
+
+async def sorted_keys(c, balancer, x):
+    found = await c.compute(await balancer.sort(x))
+    np.testing.assert_array_equal(found, np.sort(KEYS))
+
+
+async def ordering_positions(c, balancer, x):
+    found = await c.compute(await balancer.argsort(x))
+    np.testing.assert_array_equal(KEYS[found], np.sort(KEYS))
+
+
+async def sorted_rows(c, balancer, x):
+    found = await balancer.sort_values(x, "key", ascending=False)
+    assert isinstance(found, dd.DataFrame)
+    given = x if isinstance(x, pd.DataFrame) else await c.compute(x)
+    expected = given.sort_values("key", ascending=False, kind="stable")
+    pd.testing.assert_frame_equal(await c.compute(found), expected)
+
+
+async def product(c, balancer, x):
+    found = await c.compute(await balancer.matmul(x, KEYS))
+    np.testing.assert_allclose(found, KEYS @ KEYS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TYPES)
+@cluster(clean_kwargs={"threads": False})  # Zarr keeps threads of its own
+async def test_each_method_takes_a_type_or_says_what_to_make_of_it(c, s, *workers, kind):
     balancer = await fpmdask.Balancer(c)
-    pdf = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
-    frame = dd.from_pandas(pdf, npartitions=1)
-    cases = [
-        (frame, r"to_dask_array\(lengths=True\)"),
-        (frame.a, r"to_dask_array\(lengths=True\)"),
-        (pdf, r"to_numpy\(\)"),
-        (pdf.a, r"to_numpy\(\)"),
-        (pdf.index, r"to_numpy\(\)"),
-        (dask.delayed(np.ones)(3), "from_delayed"),
-        ([[1.0, 2.0]], "numpy.asarray"),
-        (3.5, "numpy.asarray"),
-        (None, "numpy.asarray"),
-        ("abc", "numpy.asarray"),
-    ]
-    for x, message in cases:
-        for call in (balancer.sort, balancer.argsort):
-            with pytest.raises(PartitionError, match=message):
-                await call(x)
-        for operands in ((x, np.ones((2, 2))), (np.ones((2, 2)), x)):
-            with pytest.raises(PartitionError, match=message):
-                await balancer.matmul(*operands)
+    make, answers = TYPES[kind]
+    calls = (sorted_keys, ordering_positions, sorted_rows, product)
+    for call, says in zip(calls, answers, strict=True):
+        if says == RIGHT:
+            await call(c, balancer, make())
+        else:
+            with pytest.raises(PartitionError, match=says):
+                await call(c, balancer, make())
+    await nothing_left(s)
+
+
+@cluster()
+async def test_a_future_is_refused_with_what_makes_a_collection_of_it(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    future = c.submit(np.sort, KEYS)
+    for call in (balancer.sort, balancer.argsort):
+        with pytest.raises(PartitionError, match=r"dask\.array\.from_delayed"):
+            await call(future)
+    with pytest.raises(PartitionError, match=r"dask\.dataframe\.from_delayed"):
+        await balancer.sort_values(future, "key")
 
 
 @pytest.mark.slow

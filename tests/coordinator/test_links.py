@@ -128,7 +128,7 @@ async def test_a_peer_that_leaves_while_a_channel_opens_is_not_asked(c, s, *work
     with pytest.raises(ConnectionError, match="has left"):
         await asyncio.to_thread(use)
     assert opened[0]._socket.fileno() == -1
-    assert not side._open_channels[peer]
+    assert peer not in side._open_channels
 
 
 async def probe(c, s, monkeypatch):

@@ -11,7 +11,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, Future
 
@@ -27,6 +26,7 @@ from fpmdask.coordinator import proxy
 from fpmdask.coordinator.proxy import Progress
 from fpmdask.coordinator.report import Report, Summed
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.dask_private import List, Task, TaskRef, meta_of
 
 
 def as_matrices(a: Any, b: Any) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -68,7 +68,7 @@ def _check_operands(a: Any, b: Any) -> None:
     for name, x in (("A", a), ("B", b)):
         if not isinstance(x, da.Array | np.ndarray):
             raise PartitionError(f"{name} is a {type(x).__name__}; {advice(x)}")
-        inside = type(x._meta) if isinstance(x, da.Array) else type(x)
+        inside = type(meta_of(x)) if isinstance(x, da.Array) else type(x)
         if issubclass(inside, np.ma.MaskedArray) or not issubclass(inside, np.ndarray):
             raise PartitionError(
                 f"{name} consists of {inside.__module__}.{inside.__qualname__}; only NumPy arrays "

@@ -14,7 +14,6 @@ from typing import Any, Self
 from zlib import crc32
 
 import numpy as np
-from distributed.worker import get_data_from_worker
 
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, pieces
 from fpmdask.apps.matmul.whereabouts import Whereabouts
@@ -22,6 +21,7 @@ from fpmdask.coordinator.channel import Channel
 from fpmdask.coordinator.space import RELAY_SECONDS, RELAYED, RunSpace, relayed_key
 from fpmdask.coordinator.worker import WorkerSide, checked_chunk
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.dask_private import fetch_whole
 
 # A peer that does not answer for so long is taken for gone.
 PEER_SECONDS = 120.0
@@ -321,17 +321,13 @@ class Fetcher:
         worker = self.side.worker
         try:
             async with asyncio.timeout(PEER_SECONDS):
-                while True:
-                    asking = get_data_from_worker(worker.rpc, [item.key], peer, who=worker.address)
-                    answer: Any = await asking
-                    if answer["status"] != "busy":
-                        break
+                while (found := await fetch_whole(worker, item.key, peer)) is None:
                     await asyncio.sleep(BUSY_SECONDS)
         except OSError as error:  # that of the time limit is one, too
             raise ChunksMissing([item.key]) from error
-        if item.key not in answer["data"]:
+        if item.key not in found:
             raise ChunksMissing([item.key])
-        return answer["data"][item.key]
+        return found[item.key]
 
     def _on_loop(self, work: Any) -> Any:
         loop: Any = self.side.worker.loop

@@ -12,12 +12,12 @@ from uuid import uuid4
 import dask
 import dask.array as da
 import numpy as np
-from dask._task_spec import convert_legacy_graph
 from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, futures_of
 
 from fpmdask.apps.inputs import finished, rooms, scattered
+from fpmdask.runtime.dask_private import convert_legacy_graph, meta_of
 
 # NumPy inputs are cut into blocks of rows of about this size.
 BLOCK_NBYTES = 64 << 20
@@ -98,7 +98,7 @@ def _pinned(x: da.Array, homes: Mapping[Any, str]) -> da.Array:
         anywhere: MaterializedLayer(shared),
     }
     layered = HighLevelGraph(layers, {x.name: {anywhere}, anywhere: set()})
-    return da.Array(layered, x.name, chunks=x.chunks, dtype=x.dtype, meta=x._meta)
+    return da.Array(layered, x.name, chunks=x.chunks, dtype=x.dtype, meta=meta_of(x))
 
 
 async def in_memory(

@@ -20,6 +20,7 @@ from fpmdask.apps.matmul.relay import Relaying
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide
 from fpmdask.errors import PartitionError, RunCancelledError
+from fpmdask.runtime.dask_private import send_to_scheduler
 
 # The coordinator hears how far a share is no more often than this.
 NEWS_SECONDS = 0.1
@@ -401,7 +402,7 @@ class _Notes:
     def _say(self, **news: float) -> None:
         worker = self.update.side.worker
         message = {"op": "fpmdask-news", "run": self.update.order["run"], "part": self.part, **news}
-        worker.loop.add_callback(worker.batched_send, message)
+        send_to_scheduler(worker, message)
 
 
 def _arrived(ahead: Future[Panel], progress: Progress) -> Panel:

@@ -13,7 +13,6 @@ from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 import dask.array as da
-from dask._task_spec import Alias, GraphNode, List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
@@ -28,6 +27,7 @@ from fpmdask.coordinator.chunks import named
 from fpmdask.coordinator.report import Summed
 from fpmdask.errors import ChunksLostError
 from fpmdask.partition.even import even
+from fpmdask.runtime.dask_private import Alias, GraphNode, List, Task, TaskRef
 
 # A worker adds up so many bytes of all workers' sums, unless all of them add up a part of C.
 ONE_NBYTES = 16 << 20

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dask._task_spec import DataNode, Task
 from distributed import Client, get_worker
 from distributed.utils import offload
 
 from fpmdask.apps.matmul.written import MARK, run_of
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.dask_private import DataNode, Task
 
 # Stores of Zarr that several processes cannot write to.
 UNSHARED = frozenset({"MemoryStore", "ZipStore"})

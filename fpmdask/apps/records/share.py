@@ -35,6 +35,7 @@ from fpmdask.records.format import (
     order,
     word_sums,
 )
+from fpmdask.runtime.dask_private import send_to_scheduler
 
 # Records that are gathered, summed and written at once: they stay in the cache meanwhile.
 STEP = 1 << 14
@@ -350,7 +351,7 @@ class _Share:
             "attempt": self.order["attempt"],
             **news,
         }
-        worker.loop.add_callback(worker.batched_send, message)
+        send_to_scheduler(worker, message)
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -11,22 +11,20 @@ from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of
 
 from fpmdask.apps.conversions import advice
-from fpmdask.apps.inputs import finished, rooms, scattered
+from fpmdask.apps.inputs import SENDINGS, finished, rooms, scattered
 from fpmdask.apps.sort.kernel import KINDS
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.coordinator import proxy
 from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
 
 # NumPy inputs are cut into blocks of about this size.
 BLOCK_NBYTES = 64 << 20
-# A NumPy array is sent so often, where a worker that holds blocks of it leaves.
-SENDINGS = 3
 # What is lost of a result is looked for in about so much of the input at once, or in as much as
 # makes so many groups of its chunks.
 GROUP_NBYTES, MOST_GROUPS = 256 << 20, 16
@@ -45,7 +43,7 @@ def check(x: Any) -> None:
     """
     if not isinstance(x, da.Array | np.ndarray):
         raise PartitionError(f"found a {type(x).__name__}, which is no array; {advice(x)}")
-    inside = type(x._meta) if isinstance(x, da.Array) else type(x)
+    inside = type(meta_of(x)) if isinstance(x, da.Array) else type(x)
     if issubclass(inside, np.ma.MaskedArray) or not issubclass(inside, np.ndarray):
         raise PartitionError(
             f"found an array of {inside.__module__}.{inside.__qualname__}; only NumPy arrays "
@@ -146,7 +144,8 @@ async def _in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> d
         futures = {future.key: future for future in futures_of(persisted)}
         ordered = [futures[key] for key in persisted.__dask_keys__()]
         sizes = (tuple(await client.gather(client.map(len, ordered, pure=False))),)
-        persisted = da.Array(persisted.dask, persisted.name, chunks=sizes, meta=persisted._meta)
+        meta = meta_of(persisted)
+        persisted = da.Array(persisted.dask, persisted.name, chunks=sizes, meta=meta)
     return persisted
 
 

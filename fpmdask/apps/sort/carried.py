@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
@@ -20,6 +19,7 @@ from fpmdask.apps.sort import rows
 from fpmdask.apps.sort.payload import Payload
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.apps.sort.rows import Form, Look
+from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef
 
 # A lost part is looked for in so many groups of partitions, so that none of the tasks has all.
 MOST_GROUPS = 16

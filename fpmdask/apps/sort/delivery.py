@@ -10,13 +10,13 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
 
 from fpmdask.apps.homes import Homes, token
 from fpmdask.apps.inputs import finished, ready
 from fpmdask.apps.sort import rows
 from fpmdask.apps.sort.rows import Holders, Keys, Order
+from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef
 
 
 def by_index(order: Order) -> bool:

@@ -13,23 +13,24 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
 from fpmdask.apps.homes import Homes, token
-from fpmdask.apps.inputs import finished, letting_go, ready, rooms
+from fpmdask.apps.inputs import SENDINGS, finished, letting_go, ready
 from fpmdask.apps.sort import arrays, rows
 from fpmdask.apps.sort.carried import carried, carrying, form_of
 from fpmdask.apps.sort.delivery import by_index, delivered, divisions
 from fpmdask.apps.sort.encode import scheme
 from fpmdask.apps.sort.handing import handed_over
+from fpmdask.apps.sort.loading import COPIES, check_fits, loaded, sent
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.apps.sort.rows import INDEX, Form, Keys, Look, Order
 from fpmdask.apps.sort.words import prefixes, words_needed
 from fpmdask.coordinator import proxy
 from fpmdask.coordinator.report import Moved, Report
 from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.dask_private import Alias, DataNode, GraphNode, Task, TaskRef, meta_of
 
 # Rows by which it is found out how much of the keys is needed, of all partitions together and of
 # one of many.
@@ -40,8 +41,6 @@ FEW = 1 << 19
 # What most rows become.
 KEY = np.dtype(np.uint64)
 
-# Beside a frame, rows on the way to their place: cut out, received, and where they belong.
-COPIES = 3
 # Frames that are handed over, and what is left of partitions, which Dask counts twice.
 HANDED = 2
 # Bytes of a row beside its columns where these travel with the keys: keys of a run and of a part,
@@ -51,26 +50,52 @@ BESIDE_KEYS = 32
 
 async def sort_values(
     client: Client,
-    ddf: dd.DataFrame,
+    frame: dd.DataFrame | pd.DataFrame,
     order: Order,
     request: dict[str, Any],
     follow: arrays.Follow,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Return the frame with its rows in order, and what that took; None where it has no rows.
 
-    ``follow`` runs ``request`` as the app "sort".
+    ``follow`` runs ``request`` as the app "sort". A pandas frame is sent to the workers, and sent
+    again where one leaves with a part of it.
 
     Raises
     ------
     ChunksLostError
         If partitions are lost, before or during the sort, and cannot be made again.
+    PartitionError
+        If the frame does not fit into the workers' memory.
     CoordinatorError
         If no worker, or not every named one, is connected, or one stays paused or silent.
     """
     await proxy.check(client, "sort", request)  # before the frame is computed
+    if not isinstance(frame, pd.DataFrame):
+        return await _sort_dask(client, frame, order, request, follow)
+    # where workers are named, all of them must be there
+    sendings = SENDINGS if request["workers"] is None else 1
+    while True:
+        sendings -= 1
+        ddf = await sent(client, frame, request["workers"])
+        try:
+            return await _sort_dask(client, ddf, order, request, follow)
+        except ChunksLostError:
+            if not sendings:
+                raise
+        del ddf  # what is left of it makes room
+
+
+async def _sort_dask(
+    client: Client,
+    ddf: dd.DataFrame,
+    order: Order,
+    request: dict[str, Any],
+    follow: arrays.Follow,
+) -> tuple[dd.DataFrame, Moved | None]:
+    """Do what `sort_values` does, for a dask frame."""
     # persisting what is in memory makes a task per partition, which waits for a stopped worker
-    persisted = ddf if _is_in_memory(ddf) else client.persist(ddf)
-    await finished(client, persisted)
+    there = _is_in_memory(ddf)
+    persisted = ddf if there else await loaded(client, ddf, request["workers"])
     try:
         return await _sort_persisted(client, ddf, persisted, order, request, follow)
     except (ChunksLostError, FutureCancelledError):
@@ -92,6 +117,7 @@ async def _sort_persisted(
     """Do the work of `sort_values`; apart, as another exception may replace its exception."""
     began = time.perf_counter()
     partitions = _partitions(persisted)
+    nbytes, spare = await check_fits(client, partitions, request["workers"])
     homes = Homes(client, request["measuring"]["hang"])
     stage = partial(_each, homes, persisted, partitions)
     looks: list[Look] = [Look(0, (), {}, "")] * len(partitions)
@@ -101,7 +127,6 @@ async def _sort_persisted(
     sizes = [look.rows for look in looks]
     if not any(sizes):
         return _collection(ddf, partitions, None), None
-    nbytes, spare = await _check_fits(client, partitions, request["workers"])
     extra = -(-COPIES * nbytes // sum(sizes))
     union = await _union(client, partitions, looks)
     like, pattern = None, form_of(looks)
@@ -248,29 +273,6 @@ async def _each(
     return [(numbers, one) for (_, numbers), one in zip(bundles, made, strict=True)]
 
 
-async def _check_fits(
-    client: Client, partitions: Sequence[Future[Any]], workers: Sequence[str] | None
-) -> tuple[int, float]:
-    """Return the bytes of a frame, and those that are left beside so many copies of it.
-
-    Raises
-    ------
-    PartitionError
-        With the numbers. Pinned tasks would wait for ever on workers that pause.
-    """
-    scheduler: Any = client.scheduler
-    held = await scheduler.nbytes(keys=[future.key for future in partitions], summary=False)
-    nbytes = int(sum(held.values()))
-    needed = COPIES * nbytes
-    room = sum((await rooms(client, workers)).values())
-    if needed > room:
-        raise PartitionError(
-            f"partitions of {nbytes} bytes need {needed} bytes beside themselves to be put in "
-            f"order; the workers have room for {room:.0f}; add workers or memory"
-        )
-    return nbytes, room - needed
-
-
 async def _union(
     client: Client, partitions: Sequence[Future[Any]], looks: Sequence[Look]
 ) -> dict[Any, pd.CategoricalDtype]:
@@ -341,5 +343,5 @@ def _collection(
 ) -> dd.DataFrame:
     graph = {part.key: part for part in parts}
     known = divisions or (None,) * (len(parts) + 1)
-    made: dd.DataFrame = dd.from_graph(graph, ddf._meta, known, [*graph], "fpmdask-sort-values")
+    made: dd.DataFrame = dd.from_graph(graph, meta_of(ddf), known, [*graph], "fpmdask-sort-values")
     return made

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dask._task_spec import GraphNode, Task, TaskRef
 from distributed import Future
 
 from fpmdask.apps.dealing import Piece, dealt
 from fpmdask.apps.homes import Homes, token
 from fpmdask.apps.inputs import finished
 from fpmdask.apps.sort import rows
+from fpmdask.runtime.dask_private import GraphNode, Task, TaskRef
 
 
 async def handed_over(

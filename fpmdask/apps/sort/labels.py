@@ -8,9 +8,11 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 
+from fpmdask.apps.conversions import frame_advice
 from fpmdask.apps.sort import rows
 from fpmdask.apps.sort.rows import Order
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.dask_private import meta_of
 
 
 def check(ddf: Any, by: Any, ascending: Any, na_position: Any) -> Order:
@@ -19,23 +21,22 @@ def check(ddf: Any, by: Any, ascending: Any, na_position: Any) -> Order:
     Raises
     ------
     PartitionError
-        For anything but a dask DataFrame of pandas ones, labels that are not there, not unique or
-        not of a dtype that can be sorted, directions that do not fit them.
+        For anything but a pandas DataFrame, or a dask one of pandas ones, labels that are not
+        there, not unique or not of a dtype that can be sorted, directions that do not fit them.
     """
-    if isinstance(ddf, pd.DataFrame):
+    if not isinstance(ddf, dd.DataFrame | pd.DataFrame):
         raise PartitionError(
-            "found a pandas DataFrame; dask.dataframe.from_pandas makes a dask one, and what fits "
-            "into one process is sorted by its own sort_values"
+            f"found a {type(ddf).__name__}, which is no frame; {frame_advice(ddf)}"
         )
-    if not isinstance(ddf, dd.DataFrame):
-        raise PartitionError(
-            f"found a {type(ddf).__name__}; give a dask DataFrame (to_frame makes one of a series)"
-        )
-    meta = ddf._meta
+    meta = ddf.iloc[:0] if isinstance(ddf, pd.DataFrame) else meta_of(ddf)
     if not isinstance(meta, pd.DataFrame):
         raise PartitionError(
             f"found partitions of {type(meta).__module__}.{type(meta).__qualname__}; pandas ones "
             "are sorted (to_backend makes such)"
+        )
+    if meta.index.nlevels > 1:
+        raise PartitionError(
+            f"found an index of {meta.index.nlevels} levels, 1 is needed; reset_index makes columns"
         )
     labels = list(by) if isinstance(by, list) else [by]
     if not labels:

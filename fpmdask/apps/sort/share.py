@@ -26,6 +26,7 @@ from fpmdask.coordinator.channel import Scattered
 from fpmdask.coordinator.steps import step
 from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
 from fpmdask.errors import PartitionError, RunCancelledError
+from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.timing.scratch import Scratch
 
 
@@ -517,7 +518,7 @@ class _Share:
             "attempt": self.attempt,
             **news,
         }
-        worker.loop.add_callback(worker.batched_send, message)
+        send_to_scheduler(worker, message)
 
     def _at_work(self, work: Callable[..., T], *args: Any) -> T:
         """Do something in a thread; how long it takes counts for `_worked`."""

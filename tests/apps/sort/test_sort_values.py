@@ -2,12 +2,15 @@
 
 import asyncio
 import datetime
+import itertools
 import re
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from operator import attrgetter
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -410,9 +413,98 @@ async def test_what_does_not_fit_is_refused_with_the_numbers(c, s, *workers):
         [8_000_000] * 5,
         meta=pd.DataFrame({"a": [0.0]}),
     )
+    x = c.persist(x)
+    await wait(x)
     with pytest.raises(PartitionError, match=r"partitions of 320\d+ bytes .* have room for"):
         await balancer.sort_values(x, "a")
     assert not s.plugins["fpmdask"].runs
+
+
+refused, calls = threading.Event(), itertools.count()
+
+
+def block_of_zeros(n):
+    """Return 64 MB of a lazy frame; the fourth call and later ones wait until it is refused."""
+    if next(calls) > 2:
+        refused.wait(60)
+    return pd.DataFrame({"a": np.zeros(8_000_000)})
+
+
+@pytest.mark.slow
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 2)] * 2,
+    # the workers' memory is that of the test's process
+    config=CONFIG | {f"distributed.worker.memory.{what}": False for what in MANAGED},
+    worker_kwargs={"memory_limit": "400 MB"},
+)
+async def test_a_lazy_frame_is_refused_before_all_of_it_is_there(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = dd.from_map(block_of_zeros, range(8), meta=pd.DataFrame({"a": [0.0]}))
+    with pytest.raises(PartitionError, match=r"of 8 partitions have \d+ bytes .*; add workers"):
+        await balancer.sort_values(x, "a")
+    refused.set()
+    del x
+    await nothing_left(s)
+
+
+@cluster(worker_kwargs={"memory_limit": "400 MB"})
+async def test_a_pandas_frame_that_does_not_fit_is_not_sent(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = pd.DataFrame({"a": np.zeros(25_000_000)})  # pages of zeros that are never touched
+    with pytest.raises(PartitionError, match=r"rows of 200\d+ bytes need 800\d+ bytes"):
+        await balancer.sort_values(pdf, "a")
+    assert not s.tasks
+
+
+@cluster()
+async def test_a_partition_that_a_worker_has_no_memory_for_is_to_be_made_smaller(c, s, *workers):
+    def too_large(piece):
+        raise MemoryError("Unable to allocate 1. TiB")
+
+    balancer = await fpmdask.Balancer(c)
+    x = dd.from_map(too_large, [1, 2], meta=pd.DataFrame({"a": [1]}))
+    with pytest.raises(PartitionError, match=r"1\. TiB\); make smaller ones \(repartition\)"):
+        await balancer.sort_values(x, "a")
+    del x
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_a_pandas_frame_sorts_as_it_is(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for by in (["object", "id"], "float"):
+        found = await balancer.sort_values(FRAME, by)
+        assert isinstance(found, dd.DataFrame)
+        await check_sorted(c, found, FRAME, by)
+    twice = NUMBERS.set_axis(["a", "a"], axis=1).assign(b=NUMBERS.b)
+    with pytest.raises(PartitionError, match="'a' is the name of 2 columns"):
+        await balancer.sort_values(twice, "a")
+    for rows_of in (slice(0), slice(1), slice(2)):
+        found = await balancer.sort_values(NUMBERS[rows_of], "a")
+        await check_sorted(c, found, NUMBERS[rows_of], "a")
+    del found
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_a_pandas_frame_is_sent_again_where_a_worker_with_rows_of_it_leaves(c, s, *workers):
+    leaving = []
+
+    def progress(event):
+        if event["event"] == "step" and event["step"] == "count" and not leaving:
+            leaving.append(asyncio.ensure_future(workers[1].close(timeout=1)))
+
+    balancer = await fpmdask.Balancer(c, progress=progress)
+    pdf = pd.DataFrame({"a": RANDOM.random(1_000_000), "b": np.arange(1_000_000)})
+    with dask.config.set({"fpmdask.recovery": "1s"}):
+        found = await balancer.sort_values(pdf, "a")
+    await leaving[0]
+    await check_sorted(c, found, pdf, "a")
+    del found
+    await nothing_left(s)
 
 
 @cluster()
@@ -437,8 +529,10 @@ async def test_bad_requests_are_refused_at_once(c, s, *workers):
     pdf = pd.DataFrame({"a": [1, 2], "b": [1j, 2], "i": [3, 4]}, index=pd.Index([1, 2], name="i"))
     x = dd.from_pandas(pdf, npartitions=1)
     for given, says in [
-        ((pdf, "a"), "from_pandas"),
-        ((x.a, "a"), "found a Series"),
+        ((pdf, "no"), "'no', which is no column"),
+        ((pdf, "b"), "'b' has dtype complex128"),
+        ((pdf.set_index(["a", "i"]), "b"), "an index of 2 levels"),
+        ((x.a, "a"), r"found a Series.*x\.to_frame"),
         (([1], "a"), "found a list"),
         ((x, "no"), "'no', which is no column; there are 'a', 'b', 'i'"),
         ((x, None), "None, which is no column"),

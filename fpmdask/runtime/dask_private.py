@@ -1,0 +1,237 @@
+"""The bridge to what Dask does not document: every private name that fpmdask uses is here.
+
+Clients, the scheduler and workers import it; each function says in which process it is called. It
+loads nothing that ``import distributed`` does not load, and owns no state.
+
+Private is what begins with an underscore, and what Dask neither documents nor promises to keep. All
+of it is as in Dask and distributed 2026.8.0; ``tests/runtime/test_dask_private.py`` tests each name
+with Dask itself, so a new release that changes one fails there. Docstrings say what to use then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dask._task_spec import Alias as Alias
+from dask._task_spec import DataNode as DataNode
+from dask._task_spec import GraphNode as GraphNode
+from dask._task_spec import List as List
+from dask._task_spec import Task as Task
+from dask._task_spec import TaskRef as TaskRef
+from dask._task_spec import convert_legacy_graph as convert_legacy_graph
+from distributed.worker import get_data_from_worker, thread_state
+
+if TYPE_CHECKING:
+    from distributed import Scheduler, Worker
+    from distributed.diagnostics.plugin import WorkerPlugin
+    from distributed.scheduler import TaskState
+
+# `dask._task_spec`, re-exported: the nodes of a graph. ``Task(key, function, *args, **kwargs)`` is
+# a call, `TaskRef` a reference to another key among its arguments, `Alias` one name for another
+# key, `DataNode` a literal, `List` a list that contains nodes, `GraphNode` the base class of all of
+# them but `TaskRef`; `convert_legacy_graph` makes them of tuples. Should they move: dask.array.core
+# imports them from where they are then.
+
+
+# ---- on clients
+
+
+def meta_of(collection: Any) -> Any:
+    """Return the empty array or frame that says what the chunks or partitions of a collection are.
+
+    Uses ``Array._meta`` and ``DataFrame._meta``. Should they change: ``x.compute()`` of a slice
+    without elements, which costs a task.
+    """
+    return collection._meta
+
+
+# ---- on the scheduler
+
+
+def takes_in_graphs(scheduler: Scheduler) -> bool:
+    """Tell whether the scheduler is still making tasks of a graph that a client has sent.
+
+    Uses ``Scheduler._active_graph_updates``, a count. Should it change: False, after which chunks
+    that are made again within a second count as lost only if their graph takes longer to arrive.
+    """
+    return bool(scheduler._active_graph_updates > 0)
+
+
+def adopt_data(
+    scheduler: Scheduler,
+    worker: str,
+    nbytes: Mapping[Any, int],
+    types: Mapping[Any, str],
+    client: str,
+) -> None:
+    """Make what a worker has taken in by `hold_data` data of a client.
+
+    Parameters
+    ----------
+    worker
+        Address of the worker that holds all of it.
+    nbytes, types
+        Key → bytes, and `dask.utils.typename` of the value's type.
+    client
+        Id of a client that is connected.
+
+    Notes
+    -----
+    Uses ``Scheduler.update_data``, which `Client.scatter` uses, and ``TaskState.type``, which a
+    scattered value lacks. Should they change: scatter from a task on the worker.
+    """
+    scheduler.update_data(
+        who_has={key: [worker] for key in nbytes}, nbytes=dict(nbytes), client=client
+    )
+    for key, name in types.items():
+        scheduler.tasks[key].type = name
+
+
+def list_replicas(scheduler: Scheduler, worker: str, keys: Collection[Any], stimulus: str) -> None:
+    """Have the scheduler list what a worker has taken in by `hold_data` as replicas of known keys.
+
+    A key that is not in memory any more is dropped by the worker. Uses ``Scheduler.add_keys``, by
+    which workers tell of replicas. Should it change: the stream message ``add-keys`` of a worker.
+    """
+    scheduler.add_keys(worker=worker, keys=list(keys), stimulus_id=stimulus)
+
+
+def drop_unadopted(scheduler: Scheduler, worker: str, keys: Collection[Any], stimulus: str) -> None:
+    """Have a worker drop what it has taken in by `hold_data` and the scheduler has not heard of.
+
+    Uses the message ``free-keys`` to workers. Should it change: see ``Scheduler.worker_send``'s
+    callers in distributed.
+    """
+    message = {"op": "free-keys", "keys": list(keys), "stimulus_id": stimulus}
+    scheduler.worker_send(worker, message)
+
+
+def release_for(scheduler: Scheduler, client: str, keys: Collection[Any], stimulus: str) -> None:
+    """Release keys in the name of a connected client, as if its futures were gone.
+
+    Uses ``Scheduler.client_releases_keys``. Should it change: the client releases its futures.
+    """
+    scheduler.client_releases_keys(list(keys), client, stimulus)
+
+
+def run_anywhere(tasks: Iterable[TaskState]) -> None:
+    """Let tasks that are pinned to workers run on any, if they ever have to run again.
+
+    Uses ``TaskState.loose_restrictions`` and ``worker_restrictions``. Should they change:
+    ``Scheduler.set_restrictions``, which replaces the pins.
+    """
+    for task in tasks:
+        if task.worker_restrictions:
+            task.loose_restrictions = True
+
+
+def unrunnable(scheduler: Scheduler) -> set[TaskState]:
+    """Return the tasks that wait for a worker that is not there.
+
+    Uses ``Scheduler.unrunnable``. Should it change: the tasks in the state ``no-worker``.
+    """
+    return set(scheduler.unrunnable)
+
+
+def start_anywhere(scheduler: Scheduler, tasks: Iterable[TaskState], stimulus: str) -> None:
+    """Start `unrunnable` tasks that are pinned to a worker that is gone on any other.
+
+    Uses ``Scheduler.transitions``, and what `run_anywhere` uses. Should it change: resubmit the
+    graph without its restrictions.
+    """
+    for task in tasks:
+        if task.worker_restrictions:
+            task.loose_restrictions = True
+            scheduler.transitions({task.key: "processing"}, stimulus_id=stimulus)
+
+
+# ---- on workers
+
+
+def task_of_this_thread() -> Any:
+    """Return the key of the task that the calling thread runs, None where it runs none.
+
+    Uses ``distributed.worker.thread_state``. Should it change: ``get_worker``, which raises
+    ValueError elsewhere, but does not tell one thread from another.
+    """
+    return getattr(thread_state, "key", None)
+
+
+def add_plugin_before_start(worker: Worker, plugin: WorkerPlugin) -> None:
+    """Have a worker that is not registered yet set a plugin up, or not start where that fails.
+
+    Uses ``Worker._pending_plugins``, which its argument ``plugins`` fills. Should it change:
+    ``Worker.plugin_add``, whose errors the worker survives.
+    """
+    worker._pending_plugins = (*worker._pending_plugins, plugin)
+
+
+def offer_resource_before_start(worker: Worker, name: str, amount: float) -> None:
+    """Give a worker a resource of which the scheduler hears with its registration.
+
+    Uses ``WorkerState.total_resources`` and ``available_resources``. Should they change:
+    ``Worker.set_resources`` once it is registered.
+    """
+    worker.state.total_resources[name] = amount
+    worker.state.available_resources[name] = amount
+
+
+def memory_limit(worker: Worker) -> int | None:
+    """Return the bytes that a worker may use, None or 0 for no limit.
+
+    Uses ``Worker.memory_manager.memory_limit``. Should it change: ``WorkerState.memory_limit`` on
+    the scheduler.
+    """
+    limit: int | None = worker.memory_manager.memory_limit
+    return limit
+
+
+def unmanaged_nbytes(worker: Worker) -> int:
+    """Return the bytes of a worker's process that are not Dask's data, as they are now.
+
+    Uses ``Worker.monitor.get_process_memory`` and ``WorkerState.nbytes``. Should they change: the
+    resident set size that psutil reports.
+    """
+    return int(worker.monitor.get_process_memory() - worker.state.nbytes)
+
+
+def hold_data(worker: Worker, data: Mapping[Any, Any]) -> None:
+    """Make values Dask data on a worker; the scheduler hears of it by `adopt_data`. On the loop.
+
+    Uses ``Worker.update_data``, which `Client.scatter` calls. Should it change: the handler
+    ``update_data`` of workers.
+    """
+    worker.update_data(dict(data))
+
+
+def send_to_scheduler(worker: Worker, message: Mapping[str, Any]) -> None:
+    """Send a message to the scheduler with the next batch; from any thread of a worker.
+
+    ``message["op"]`` names one of ``Scheduler.stream_handlers``. Uses ``Worker.batched_send``.
+    Should it change: `Worker.log_event`, for which the scheduler has handlers, too.
+    """
+    worker.loop.add_callback(worker.batched_send, dict(message))
+
+
+async def fetch_whole(worker: Worker, key: Any, peer: str) -> Mapping[Any, Any] | None:
+    """Ask another worker for a value, as workers do among themselves.
+
+    Returns
+    -------
+    mapping or None
+        ``{key: value}``, empty where the value is not there. None: the other worker serves as many
+        as it may; ask again.
+
+    Raises
+    ------
+    OSError
+        If the other is gone.
+
+    Notes
+    -----
+    Uses ``distributed.worker.get_data_from_worker``. Should it change: ``Client.gather`` with
+    ``direct=True``.
+    """
+    answer: Any = await get_data_from_worker(worker.rpc, [key], peer, who=worker.address)
+    return None if answer["status"] == "busy" else answer["data"]
