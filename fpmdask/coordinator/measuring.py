@@ -47,7 +47,7 @@ class Measuring:
         Units to distribute.
     members
         Worker key (its address) → `Member`, in worker order.
-    epsilon, max_rounds, least_gain
+    epsilon, max_rounds, least_gain, thorough
         As for `fpmdask.partition.Dfpa`; ``max_rounds`` counts all rounds, also interrupted ones.
     scout
         Units of the scouting round, 0 for none; the only one with a `max_rounds` of 1, whose speeds
@@ -70,10 +70,12 @@ class Measuring:
         max_rounds: int,
         scout: int = 0,
         least_gain: float = 0.0,
+        thorough: bool = False,
     ) -> None:
         self.units = units
         self.scout = scout
         self.least_gain = least_gain
+        self.thorough = thorough
         self.epsilon = epsilon
         self.max_rounds = max_rounds
         self.members: dict[str, Member] = dict(members)
@@ -88,6 +90,7 @@ class Measuring:
             "max_rounds": max_rounds,
             "scout": scout,
             "least_gain": least_gain,
+            "thorough": thorough,
             "members": {worker: member.to_json() for worker, member in members.items()},
         }
         self._started = False
@@ -217,6 +220,7 @@ class Measuring:
             models=models if any(model is not None for model in models) else None,
             max_rounds=max(1, self.max_rounds - len(self.rounds)),
             least_gain=self.least_gain,
+            thorough=self.thorough,
         )
 
     def _known(self, worker: str) -> Model | None:

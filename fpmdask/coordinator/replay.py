@@ -237,6 +237,7 @@ def _machine(header: Mapping[str, Any]) -> Measuring:
             max_rounds=header["max_rounds"],
             scout=header["scout"],
             least_gain=header["least_gain"],
+            thorough=header.get("thorough") is True,  # missing in older logs
         )
     except PartitionError:
         raise

@@ -36,6 +36,7 @@ async def measure(
     hang: float,
     scout: int = 0,
     least_gain: float = 0.0,
+    thorough: bool = False,
     limit_of: LimitOf | None = None,
 ) -> Measuring:
     """Run DFPA with the run's prepared kernel; return the concluded measurement.
@@ -60,6 +61,7 @@ async def measure(
         max_rounds=max_rounds,
         scout=scout,
         least_gain=least_gain,
+        thorough=thorough,
     )
     context.forget_events()
     context.report["log"] = {"header": machine.header, "events": machine.log}
