@@ -180,7 +180,9 @@ class Balancer:
         units
             Units to distribute.
         epsilon
-            Imbalance to reach, > 0.
+            Imbalance to reach, > 0. One that is given is pursued until it is met or the models
+            allow nothing better, unless rounds have a price (`least_gain`); the configured one only
+            as long as a round promises a gain.
         limits
             Worker name → most units that it may get.
         max_rounds

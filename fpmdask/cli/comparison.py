@@ -244,4 +244,4 @@ def _comparison(
 
 def _by_name(report: Report) -> dict[str, tuple[int, float]]:
     """Return worker name → rows, seconds of its share."""
-    return {name: (units, spent or 0.0) for name, units, _, spent in report.table()}
+    return {name: (units, spent or 0.0) for name, units, _, spent, _ in report.table()}

@@ -19,6 +19,7 @@ def measuring(
     deadline: str | float | None,
 ) -> dict[str, Any]:
     """Return the settings of `fpmdask.coordinator.rounds.measure`, checked."""
+    thorough = epsilon is not None
     epsilon = config.setting("epsilon", epsilon)
     max_rounds = config.setting("max-rounds", max_rounds)
     Dfpa(1, 1, epsilon=epsilon, max_rounds=max_rounds)  # refuses what DFPA would refuse later
@@ -34,6 +35,7 @@ def measuring(
         raise PartitionError(f"timing = {timing!r}; give a fpmdask.timing.TimingPolicy")
     return {
         "epsilon": float(cast(float, epsilon)),
+        "thorough": thorough,
         "max_rounds": int(cast(int, max_rounds)),
         "policy": timing.to_json(),
         "deadline": limit,

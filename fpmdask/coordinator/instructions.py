@@ -16,12 +16,15 @@ class Member:
     """A worker that takes part: its limit in units (inf: none), its model, and whose that is.
 
     ``prior``: the model is of another worker or an earlier start, to be confirmed or dropped.
+    ``alike``: equal for workers of equal hardware; ``cores``: that it computes with.
     """
 
     name: str
     limit: float = math.inf
     model: PiecewiseLinearModel | None = None
     prior: bool = False
+    alike: str = ""
+    cores: float = 1.0
 
     def refuted(self, units: int, seconds: float, epsilon: float) -> bool:
         """Return whether the model is a prior that a measurement shows to be wrong."""
@@ -49,6 +52,8 @@ class Member:
             "limit": None if math.isinf(self.limit) else self.limit,
             "model": None if self.model is None else self.model.to_json(),
             "prior": self.prior,
+            "alike": self.alike,
+            "cores": self.cores,
         }
 
     @classmethod
@@ -61,7 +66,14 @@ class Member:
                 "models are measured"
             )
         limit = math.inf if data["limit"] is None else float(data["limit"])
-        return cls(str(data["name"]), limit, model, bool(data["prior"]))
+        return cls(
+            str(data["name"]),
+            limit,
+            model,
+            bool(data["prior"]),
+            str(data.get("alike", "")),  # this and cores are missing in older logs
+            float(data.get("cores", 1.0)),
+        )
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from fpmdask.coordinator.journal import Journal
 from fpmdask.errors import MeasuringError, PartitionError
 from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
 from fpmdask.partition import Dfpa, geometric, imbalance
+from fpmdask.partition.outliers import Measured, outliers
 
 
 class Measuring:
@@ -47,8 +48,11 @@ class Measuring:
         Units to distribute.
     members
         Worker key (its address) → `Member`, in worker order.
-    epsilon, max_rounds, least_gain
+    epsilon, max_rounds, least_gain, thorough
         As for `fpmdask.partition.Dfpa`; ``max_rounds`` counts all rounds, also interrupted ones.
+    repeats
+        How often the only round, where `max_rounds` is 1, is measured again at most, while it has
+        `outliers`: these shares rest on it alone.
     scout
         Units of the scouting round, 0 for none; the only one with a `max_rounds` of 1, whose speeds
         the shares then follow. An even first round, as in the paper, takes as long
@@ -70,10 +74,14 @@ class Measuring:
         max_rounds: int,
         scout: int = 0,
         least_gain: float = 0.0,
+        thorough: bool = False,
+        repeats: int = 0,
     ) -> None:
         self.units = units
         self.scout = scout
         self.least_gain = least_gain
+        self.thorough = thorough
+        self.repeats = repeats
         self.epsilon = epsilon
         self.max_rounds = max_rounds
         self.members: dict[str, Member] = dict(members)
@@ -88,6 +96,8 @@ class Measuring:
             "max_rounds": max_rounds,
             "scout": scout,
             "least_gain": least_gain,
+            "thorough": thorough,
+            "repeats": repeats,
             "members": {worker: member.to_json() for worker, member in members.items()},
         }
         self._started = False
@@ -96,6 +106,8 @@ class Measuring:
         self._asked: dict[str, int] = {}
         self._seconds: dict[str, float] = {}
         self._pending: set[str] = set()
+        self._looks: dict[str, Measured] = {}
+        self._half_widths: dict[str, float] = {}  # of the round's seconds, where the timer told
         self._scouted: dict[str, tuple[int, float]] = {}  # units, seconds
 
     @property
@@ -125,6 +137,15 @@ class Measuring:
                 found[worker] = PiecewiseLinearModel.from_points([units], [seconds])
         return found
 
+    @property
+    def uncertainty(self) -> dict[str, float]:
+        """Worker → ± of its last measured speed, relative, where the timer could tell."""
+        return {
+            worker: half_width / self._seconds[worker]
+            for worker, half_width in self._half_widths.items()
+            if worker in self._seconds and math.isfinite(self._seconds[worker])
+        }
+
     # ---- events
 
     def start(self) -> list[Instruction]:
@@ -134,8 +155,13 @@ class Measuring:
         self._started = True
         return self._logged({"event": "start"}, self._scouting() or self._begin_round())
 
-    def answered(self, worker: str, round: int, seconds: float) -> list[Instruction]:
-        """``worker`` needed ``seconds`` for its units of ``round`` (inf: too many units)."""
+    def answered(
+        self, worker: str, round: int, seconds: float, half_width: float | None = None
+    ) -> list[Instruction]:
+        """``worker`` needed ``seconds`` for its units of ``round`` (inf: too many units).
+
+        ``half_width`` of their confidence interval, None where the timer could not tell.
+        """
         self._check(worker, round)
         if not seconds > 0:
             raise MeasuringError(
@@ -144,6 +170,9 @@ class Measuring:
         self._pending.discard(worker)
         self._seconds[worker] = float(seconds)
         event = {"event": "answered", "worker": worker, "round": round, "seconds": float(seconds)}
+        self._half_widths.pop(worker, None)
+        if half_width is not None:
+            self._half_widths[worker] = event["half_width"] = float(half_width)
         return self._logged(event, self._advance())
 
     def failed(self, worker: str, round: int, reason: str) -> list[Instruction]:
@@ -217,6 +246,7 @@ class Measuring:
             models=models if any(model is not None for model in models) else None,
             max_rounds=max(1, self.max_rounds - len(self.rounds)),
             least_gain=self.least_gain,
+            thorough=self.thorough,
         )
 
     def _known(self, worker: str) -> Model | None:
@@ -238,6 +268,8 @@ class Measuring:
             and all(worker in self._seconds for worker, units in self._asked.items() if units)
         )
         self._record(complete)
+        if self.max_rounds == 1 and self._look():
+            return self._ask({w: n for w, n in self._asked.items() if w in self.members})
         refuted = self._confirm_priors()
         try:
             if self._dfpa is not None and complete and not refuted:
@@ -252,6 +284,28 @@ class Measuring:
         except PartitionError as error:
             return self._fail(str(error))
         return self._begin_round()
+
+    def _look(self) -> bool:
+        """Return whether to measure the only round again; else settle on what it has shown."""
+        for worker, seconds in self._seconds.items():
+            if (member := self.members.get(worker)) is None or math.isinf(seconds):
+                continue
+            units, half_width = self._asked[worker], self._half_widths.get(worker, 0.0)
+            known = self._looks.get(worker)
+            self._looks[worker] = (
+                Measured(units, (seconds,), (half_width,), member.alike, member.cores)
+                if known is None
+                else known.again(seconds, half_width)
+            )
+        looks = {worker: look for worker, look in self._looks.items() if worker in self._seconds}
+        if len(self.rounds) <= self.repeats and outliers(looks):
+            return True
+        for worker, look in looks.items():
+            if math.isfinite(self._seconds[worker]):
+                self._seconds[worker], half_width = look.settled
+                if worker in self._half_widths:
+                    self._half_widths[worker] = half_width
+        return False
 
     def _record(self, complete: bool) -> None:
         """Append the round that has just ended."""

@@ -237,6 +237,8 @@ def _machine(header: Mapping[str, Any]) -> Measuring:
             max_rounds=header["max_rounds"],
             scout=header["scout"],
             least_gain=header["least_gain"],
+            thorough=header.get("thorough") is True,  # this and repeats are missing in older logs
+            repeats=header.get("repeats", 0),
         )
     except PartitionError:
         raise
@@ -276,7 +278,8 @@ def _feed(machine: Measuring, event: Mapping[str, Any]) -> None:
             seconds = event["seconds"]
             # JSON has no infinity
             seconds = math.inf if seconds == "inf" else seconds
-            machine.answered(event["worker"], event["round"], seconds)
+            half_width = event.get("half_width")
+            machine.answered(event["worker"], event["round"], seconds, half_width)
         case "failed":
             machine.failed(event["worker"], event["round"], event["reason"])
         case "overdue":

@@ -90,6 +90,9 @@ class Report:
     seconds : tuple of float or None
         Kernel seconds of `distribution`: measured, or by the models where it is the proposal; None
         where nothing was measured. The timed kernel is a part of the work that a unit is.
+    uncertainty : tuple of float or None
+        ± of each worker's last measured speed, relative: half the confidence interval that the
+        timer computed; None where it could not, or nothing was measured.
     rounds : tuple of RoundReport
         DFPA's rounds.
     imbalance, reason
@@ -130,6 +133,7 @@ class Report:
     distribution: np.ndarray
     proposal: np.ndarray
     seconds: tuple[float | None, ...]
+    uncertainty: tuple[float | None, ...]
     rounds: tuple[RoundReport, ...]
     imbalance: float | None
     reason: str
@@ -157,7 +161,7 @@ class Report:
     @property
     def measured_seconds(self) -> float | None:
         """What the slowest worker's shares took, None where there are no shares."""
-        return max((spent for *_, spent in self.table() if spent is not None), default=None)
+        return max((row[3] for row in self.table() if row[3] is not None), default=None)
 
     def with_rows(self, moved: Moved) -> Report:
         """Return the report of a sort of keys for the rows that these were made of."""
@@ -198,6 +202,7 @@ class Report:
             distribution=units,
             proposal=units,
             seconds=tuple(share["seconds"] for share in shares),
+            uncertainty=(None,) * len(shares),
             phases={**self.phases, "multiply": sums.seconds},
             shares=shares,
         )
@@ -246,6 +251,7 @@ class Report:
             "helps": (),
             "layout": {},
             "links": {},
+            "uncertainty": [None] * len(fields.get("workers", ())),
             **fields,
         }
         missing = cls.__dataclass_fields__.keys() - fields.keys()
@@ -258,7 +264,7 @@ class Report:
             fields[name] = np.array(fields[name], dtype=np.int64)
         fields["rounds"] = tuple(RoundReport(**record) for record in fields["rounds"])
         fields["models"] = {name: from_json(model) for name, model in fields["models"].items()}
-        for name in ("workers", "addresses", "seconds", "shares", "helps"):
+        for name in ("workers", "addresses", "seconds", "uncertainty", "shares", "helps"):
             fields[name] = tuple(fields[name])
         return cls(**fields)
 
@@ -291,8 +297,8 @@ class Report:
                 "`balancer.report.save()`"
             ) from error
 
-    def table(self) -> list[tuple[str, int, float | None, float | None]]:
-        """Return (worker, units, kernel seconds, seconds of its share) rows.
+    def table(self) -> list[tuple[str, int, float | None, float | None, float | None]]:
+        """Return (worker, units, kernel seconds, seconds of its share, ± of its speed) rows.
 
         None is what was not measured. Kernel seconds are of a part of the work: compare them with
         each other, not with those of the shares.
@@ -301,14 +307,14 @@ class Report:
         for share in (*self.shares, *self.helps):
             spent[share["worker"]] = spent.get(share["worker"], 0.0) + share["seconds"]
         return [
-            (name, int(units), seconds, spent.get(name))
-            for name, units, seconds in zip(
-                self.workers, self.distribution, self.seconds, strict=True
+            (name, int(units), seconds, spent.get(name), unsure)
+            for name, units, seconds, unsure in zip(
+                self.workers, self.distribution, self.seconds, self.uncertainty, strict=True
             )
         ]
 
     def __repr__(self) -> str:
-        shares = ", ".join(f"{name}: {units}" for name, units, *_ in self.table())
+        shares = ", ".join(f"{row[0]}: {row[1]}{_plus_minus(row[4])}" for row in self.table())
         balance = "" if self.imbalance is None else f", imbalance {self.imbalance:.3f}"
         out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
         return f"<Report {self.run}: {shares}; {self._ending()}{balance}{out}>"
@@ -333,9 +339,11 @@ class Report:
         head = "<tr><th>worker</th><th>units</th><th>measured speed</th><th>seconds</th></tr>"
         rows = "".join(
             f"<tr><td>{escape(name)}</td><td>{units}</td>"
-            f"<td>{'' if speed is None else f'{speed:.1%}'}</td>"
+            f"<td>{'' if speed is None else f'{speed:.1%}{_plus_minus(unsure)}'}</td>"
             f"<td>{'' if spent is None else f'{spent:.3f}'}</td></tr>"
-            for (name, units, _, spent), speed in zip(self.table(), self._speeds(), strict=True)
+            for (name, units, _, spent, unsure), speed in zip(
+                self.table(), self._speeds(), strict=True
+            )
         )
         phases = ", ".join(f"{escape(name)} {value:.3f} s" for name, value in self.phases.items())
         out = "".join(
@@ -347,6 +355,11 @@ class Report:
             f"<b>{escape(self.run)}</b>: {escape(self._ending())}{balance}<br>{laid}<br>{phases}"
             f"<table>{head}{rows}</table>" + (f"left out:<ul>{out}</ul>" if out else "")
         )
+
+
+def _plus_minus(unsure: float | None) -> str:
+    """Return the relative uncertainty of a measured speed in per cent of it, if it is known."""
+    return "" if unsure is None else f" ±{unsure:.0%}"
 
 
 def _encode(value: Any) -> Any:
@@ -388,6 +401,7 @@ def build(raw: Mapping[str, Any], app: str) -> Report:
             None if (spent := result["seconds"][address]) is None else float(spent)
             for address in order
         ),
+        uncertainty=tuple(raw.get("uncertainty", {}).get(address) for address in order),
         rounds=tuple(
             RoundReport(
                 number=record["number"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 from distributed.utils import offload
 
 from fpmdask.coordinator.context import CLOSING, RunContext
+from fpmdask.coordinator.identity import Fingerprint, canonical
 from fpmdask.coordinator.instructions import Instruction, Measure, Member
 from fpmdask.coordinator.measuring import Measuring
 from fpmdask.coordinator.steps import timed
@@ -21,6 +23,9 @@ from fpmdask.models import PiecewiseLinearModel
 
 # Planning the next round for more workers takes over 10 ms and is done in a thread.
 PLANNED_IN_LOOP = 32
+
+# Shares that rest on one round: two more tell a disturbed measurement from a slow worker.
+REPEATS = 2
 
 LimitOf = Callable[[str], float]
 
@@ -36,6 +41,8 @@ async def measure(
     hang: float,
     scout: int = 0,
     least_gain: float = 0.0,
+    thorough: bool = False,
+    repeats: int = 0,
     limit_of: LimitOf | None = None,
 ) -> Measuring:
     """Run DFPA with the run's prepared kernel; return the concluded measurement.
@@ -60,6 +67,8 @@ async def measure(
         max_rounds=max_rounds,
         scout=scout,
         least_gain=least_gain,
+        thorough=thorough,
+        repeats=repeats,
     )
     context.forget_events()
     context.report["log"] = {"header": machine.header, "events": machine.log}
@@ -68,6 +77,14 @@ async def measure(
         instructions = await rounds.follow(machine, instructions)
     rounds.conclude(machine)
     return machine
+
+
+def hardware(fingerprint: Fingerprint, implementation: str) -> tuple[str, float]:
+    """Return what workers of equal hardware and kernel share, and the cores that one has."""
+    alike = f"{implementation} {canonical(fingerprint.to_json())}"
+    quota = math.inf if fingerprint.quota is None else fingerprint.quota
+    cores = min(float(fingerprint.nthreads), quota)
+    return hashlib.sha256(alike.encode()).hexdigest()[:12], cores
 
 
 @dataclass
@@ -123,9 +140,11 @@ class Rounds:
             now = time.monotonic()
             limit = min(limit, library.limit(kernel, identity, self.deadline, now))
         known = library.find(kernel, identity)
+        alike, cores = hardware(identity.fingerprint, kernel.implementation)
+        name = self.context.name(address)
         if known is None:
-            return Member(self.context.name(address), limit)
-        return Member(self.context.name(address), limit, known[0], prior=not known[1])
+            return Member(name, limit, alike=alike, cores=cores)
+        return Member(name, limit, known[0], prior=not known[1], alike=alike, cores=cores)
 
     def _feed(self, machine: Measuring, event: tuple[Any, ...]) -> list[Instruction]:
         """Give one event to the machine; stale ones are dropped, with a note to the client."""
@@ -176,7 +195,9 @@ class Rounds:
             self.context.leave_out(address, reason)
             return machine.failed(address, number, reason)
         self.step_seconds.append(float(answer["elapsed"]))
-        return machine.answered(address, number, float(answer["seconds"]))
+        half_width = float(answer.get("half_width", math.inf))
+        told = half_width if math.isfinite(half_width) else None  # one repetition tells nothing
+        return machine.answered(address, number, float(answer["seconds"]), told)
 
     def _tell_round(self, record: Any, wall: float, kernel: float) -> None:
         facts = {
@@ -204,6 +225,7 @@ class Rounds:
                     self.context.kernel_ids[address], identity, model
                 )
         result = machine.result
+        self.context.report["uncertainty"] = machine.uncertainty
         if result is not None:
             self.context.set_result(
                 result.distribution,

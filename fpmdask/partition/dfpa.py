@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike
 
 from fpmdask.errors import PartitionError
 from fpmdask.models import Model
-from fpmdask.partition.evidence import Evidence
+from fpmdask.partition.evidence import Evidence, Fit
 from fpmdask.partition.geometric import geometric
 from fpmdask.partition.imbalance import imbalance
 from fpmdask.partition.outcome import Outcome, Reason, Round, read_only
+from fpmdask.partition.refinement import refined, with_rest
 from fpmdask.partition.settings import check_epsilon, check_gain, check_models, check_rounds
 from fpmdask.partition.stopping import best_round, resolution, worthwhile
 from fpmdask.partition.validate import (
@@ -34,6 +35,7 @@ from fpmdask.partition.validate import (
     check_workers,
 )
 
+_EPSILON = 0.1  # unless it is given
 _STORY = 8  # events that an error tells
 _BEYOND = 1.1  # a share is trusted unmeasured up to so much of the worker's largest measured size
 
@@ -47,8 +49,8 @@ class Dfpa:
         Units to distribute, at least 1; an integral float is allowed.
     workers : int
         At least 1.
-    epsilon : float
-        Imbalance at which a round is good enough, > 0.
+    epsilon : float, optional
+        Imbalance at which a round is good enough, > 0; 0.1 if it is not given.
     limits : sequence of float or None, optional
         Most units per worker, ``None`` or ``inf`` for no limit.
     models : sequence of Model or None, optional
@@ -60,6 +62,10 @@ class Dfpa:
     least_gain : float, optional
         Relative gain in makespan that pays for another round; 0 if measuring costs nothing that
         matters. It is what one round costs, relative to the work that is distributed.
+    thorough : bool, optional
+        Whether to go on until `epsilon` is met or the models allow nothing better, where a round
+        costs nothing (`least_gain` of 0) and no noise shows. Without it the search ends as soon as
+        no gain is left that is worth a round. By default it is thorough if `epsilon` is given.
 
     Raises
     ------
@@ -75,7 +81,10 @@ class Dfpa:
     - a round's imbalance is at most `epsilon` and no worker without units would, by its model,
       finish one unit before the others ("balanced"; right `models` need one round);
     - no proposal promises a makespan shorter by more than the `resolution` and `least_gain`
-      ("stagnant"); from the fourth round on twice, thrice, … `least_gain`;
+      ("stagnant"); from the fourth round on twice, thrice, … `least_gain`. If it is `thorough`,
+      only when by the models through all measurements no distribution is balanced and none better
+      by more than the smallest step of one unit, and no cliff above an early worker's share is
+      left to be narrowed down (see `refinement`);
     - `max_rounds` rounds are measured.
 
     What the paper leaves open, and where this differs:
@@ -92,7 +101,9 @@ class Dfpa:
        96 % on a cliff, with sixteen or where most page (there 9 rounds). But on the cliff the
        `Outcome.proposal` is better then: a poor round measured well by luck stays the outcome.
     3. *Resolution.* Gains below half the noise of one measurement, or below the noise itself
-       where that is under 2.75 %, are not chased (see `stopping`).
+       where that is under 2.75 %, are not chased (see `stopping`). What looks like noise may be
+       the shape of the speeds: `thorough` goes by the measurements themselves, as long as these
+       do not contradict each other.
     4. *A size measured twice* is averaged; older measurements weigh less.
     5. *Drift.* More units in much less time than another measurement says that the worker has
        changed: its older measurements are forgotten, and older rounds are no outcome any more.
@@ -131,15 +142,17 @@ class Dfpa:
         units: float,
         workers: int,
         *,
-        epsilon: float = 0.1,
+        epsilon: float | None = None,
         limits: Limits | None = None,
         models: Sequence[Model | None] | None = None,
         max_rounds: int = 20,
         least_gain: float = 0.0,
+        thorough: bool | None = None,
     ) -> None:
         self.units = check_units(units)
         self.workers = check_workers(workers)
-        self.epsilon = check_epsilon(epsilon)
+        self.epsilon = check_epsilon(_EPSILON if epsilon is None else epsilon)
+        self.thorough = epsilon is not None if thorough is None else thorough
         self.max_rounds = check_rounds(max_rounds)
         self.least_gain = check_gain(least_gain)
         known = check_models(models, self.workers)
@@ -248,11 +261,13 @@ class Dfpa:
         if self._balanced():
             self._reason = "balanced"
         elif not worthwhile(self._next, self._valid(), self._limits, self._fit, self.least_gain):
-            doubt = self._doubt() if len(self._rounds) < self.max_rounds else None
-            if doubt is None:
+            further = self._further()
+            if further is None:
                 self._reason = "stagnant"
+            elif len(self._rounds) >= self.max_rounds:
+                self._reason = "max_rounds"
             else:
-                self._next = doubt
+                self._next = further
         elif len(self._rounds) >= self.max_rounds:
             self._reason = "max_rounds"
 
@@ -260,20 +275,25 @@ class Dfpa:
         """Return the rounds since a worker was last seen to have changed, that round included."""
         return self._rounds[max(self._evidence.changed_in - 1, 0) :]
 
-    def _doubt(self) -> IntArray | None:
-        """Return a distribution that measures again what may have been a hiccup."""
+    def _further(self) -> IntArray | None:
+        """Return what to measure although the smoothed models promise no gain worth a round."""
         best = best_round(self._valid(), self._limits)
         if best.imbalance <= self.epsilon or not math.isfinite(best.makespan):
             return None
+        found = self._doubt(best) if len(self._rounds) < self.max_rounds else None
+        exact = self._evidence.interpolated() if self.thorough and not self.least_gain else None
+        if found is None and exact is not None:
+            proposal, rounds = self._proposal(exact), self._valid()
+            limits = self._limits
+            found = refined(best, rounds, self._evidence, limits, proposal, self.epsilon)
+        return None if found is None else read_only(found)
+
+    def _doubt(self, best: Round) -> IntArray | None:
+        """Return a distribution that measures again what may have been a hiccup."""
         early = best.seconds * (1.0 + self.epsilon) < best.makespan
         doubtful = self._evidence.doubtful(np.where(early, best.distribution, 0), self._limits)
-        if not doubtful:
-            return None
         again = np.array([doubtful.get(i, 0) for i in range(self.workers)], dtype=np.int64)
-        rest, room = self.units - int(again.sum()), np.where(again > 0, 0.0, self._limits)
-        if rest < 1 or room.sum() < rest:
-            return None
-        return read_only(again + geometric(rest, self._fit.models, room))
+        return with_rest(self.units, again, self._fit, self._limits)
 
     def _balanced(self) -> bool:
         last = self._rounds[-1]
@@ -283,10 +303,11 @@ class Dfpa:
         known = [i for i in idle if self._evidence.models[i] is not None]
         return all(self._fit.models[i].time(1.0) >= last.makespan for i in known)
 
-    def _proposal(self) -> IntArray:
+    def _proposal(self, fit: Fit | None = None) -> IntArray:
+        fit = fit or self._fit
         caps = self._evidence.caps(self._limits)
         most = caps if caps.sum() >= self.units else self._limits
-        return read_only(geometric(self.units, self._fit.models, most))
+        return read_only(geometric(self.units, fit.models, most))
 
     def _trusted(self, best: Round) -> IntArray:
         """Return what the fit proposes, or the best round where that leaves what was measured."""

@@ -4,13 +4,14 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from fpmdask.models import ConstantModel, MeasuredModel, Model, PiecewiseLinearModel
 from fpmdask.models.bank import bank
-from fpmdask.partition.smoothing import smoothed
+from fpmdask.partition.smoothing import Smoothed, smoothed
 from fpmdask.partition.validate import FloatArray, IntArray
 
 # More units in less time by more than this factor is not noise but a worker that has changed: six
@@ -25,6 +26,8 @@ _CLIFF, _CLIFF_WIDTH = 2.0, 1.1
 _CLOSE = 0.05
 # A point this much below the chord of its neighbours bends its two segments; knots per segment.
 _SAG, _KNOTS = 0.01, 7
+# Times of the same size that differ by no more than this, relative, agree: rounding.
+_EXACT = 1e-9
 # Sizes at which the shape of a model that is not made of points is taken over.
 _SHAPE_SIZES = 257
 
@@ -155,10 +158,35 @@ class Evidence:
         range of floats is refused by the model that is to hold it.
         """
         with np.errstate(over="ignore"):
-            return self._fitted()
+            return self._fitted(smooth=True)
 
-    def _fitted(self) -> Fit:
-        noise, likely = self._smoothed()
+    def interpolated(self) -> Fit | None:
+        """Return models through every measurement; None where measurements contradict each other.
+
+        More units in less time, or the same units in another time, are noise. Without either the
+        measurements may be exact, and what `fit` takes for noise may be the shape of the speeds.
+        """
+        for points in self._points:
+            ordered = sorted(points)
+            for few, more in pairwise(ordered):
+                most = few.seconds * (1.0 + _EXACT) if few.units == more.units else math.inf
+                if not few.seconds * (1.0 - _EXACT) <= more.seconds <= most:
+                    return None
+        with np.errstate(over="ignore"):
+            return self._fitted(smooth=False)
+
+    def above(self, distribution: IntArray) -> FloatArray:
+        """Return each worker's smallest measured size above its share, ``inf`` for none."""
+        shares = zip(self._points, distribution.tolist(), strict=True)
+        return np.array(
+            [
+                min((p.units for p in points if p.units > n), default=math.inf)
+                for points, n in shares
+            ]
+        )
+
+    def _fitted(self, *, smooth: bool) -> Fit:
+        noise, likely = self._smoothed(smooth)
         share = self.units / len(likely)
         # of a worker that cannot do an even share: its speed with the most that it can
         speeds = [m.speed(min(share, m.units_within(math.inf))) for m in likely if m is not None]
@@ -166,7 +194,7 @@ class Evidence:
         mean = ConstantModel(float(np.mean(usable)) if usable else 1.0)
         return Fit(tuple(mean if m is None else m for m in likely), noise)
 
-    def _smoothed(self) -> tuple[float, list[Model | None]]:
+    def _smoothed(self, smooth: bool) -> tuple[float, list[Model | None]]:
         rows = [i for i, points in enumerate(self._points) if points]
         likely: list[Model | None] = list(self._shapes)
         if not rows:
@@ -183,7 +211,7 @@ class Evidence:
             speeds[row, : x.size] = np.log(relative)
             scales[row, : x.size] = 1.0 / counts
             ages[row, : x.size] = self._round - when
-        result = smoothed(sizes, speeds, scales, ages)
+        result = smoothed(sizes, speeds, scales, ages) if smooth else Smoothed(speeds, 0.0)
         for row, i in enumerate(rows):
             n = len(self._points[i])
             likely[i] = self._likely(sizes[row, :n], result.log_speeds[row, :n], self._shapes[i])

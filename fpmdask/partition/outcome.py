@@ -62,7 +62,8 @@ class Outcome:
         All rounds in order.
     reason : {"balanced", "stagnant", "max_rounds"} or None
         Why it stopped: a round met epsilon, no proposal is left that would lower the makespan by
-        more than the resolution and `least_gain`, or the rounds are used up. None while it runs.
+        more than the resolution and `least_gain` (of a thorough search: by more than one unit's
+        step), or the rounds are used up. None while it runs.
     models : tuple of Model or None
         What is known of each worker, measurements included; None for one that was never measured
         and had no model.

@@ -119,3 +119,22 @@ def worthwhile(
         return True
     since = len(rounds) - 1 - next(i for i, r in enumerate(rounds) if r is best)
     return gain > (least if since < _PATIENCE else _IMPATIENCE * least)
+
+
+def smallest_step(fit: Fit, distribution: IntArray) -> float:
+    """Return the least seconds that one more unit adds to a worker's time.
+
+    Parameters
+    ----------
+    fit : Fit
+        Models of all workers.
+    distribution : ndarray of int64
+        Units per worker.
+
+    Returns
+    -------
+    float
+        Seconds, over the workers that have units.
+    """
+    steps = fit.seconds(distribution + 1) - fit.seconds(distribution)
+    return float(steps[distribution > 0].min())

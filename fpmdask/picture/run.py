@@ -204,7 +204,7 @@ def _seconds(axes: Any, report: Report, even: Report, names: Sequence[str]) -> N
 
 def share_seconds(report: Report) -> dict[str, float]:
     """Return seconds that each worker spent on its shares, by name."""
-    return {name: 0.0 if spent is None else spent for name, _, _, spent in report.table()}
+    return {name: 0.0 if spent is None else spent for name, _, _, spent, _ in report.table()}
 
 
 def _styles(count: int) -> tuple[list[str], list[str]]:

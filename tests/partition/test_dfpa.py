@@ -58,7 +58,7 @@ def test_smooth_paging_converges(units, slowdown, width):
     best = max(measured(models)(geometric(units, models), 0))
     # The memories sum to 10,700 units: beyond that all workers sit on their cliffs at once.
     later = 7 if units > 10_700 and slowdown == 20 else 0
-    for epsilon, most in ((0.1, 10 + later), (0.01, 13 + later)):
+    for epsilon, most in ((0.1, 10 + later), (0.01, 14 + later)):
         outcome = run(Dfpa(units, 6, epsilon=epsilon), measured(models))
         assert len(outcome.rounds) <= most
         assert outcome.seconds.max() <= best * (1 + epsilon)
@@ -97,7 +97,7 @@ def test_shape_of_another_kind_of_model_is_kept():
     truth = measured([shape, ConstantModel(100.0)])
     models = [TabulatedModel(np.asarray(shape.seconds) / 2), ConstantModel(100.0)]
     outcome = run(Dfpa(1400, 2, models=models, epsilon=0.05), truth)
-    assert len(outcome.rounds) <= 4
+    assert len(outcome.rounds) <= 5  # the last one finds that 901 units are beyond the cliff
     assert outcome.distribution[0] <= 900
     assert isinstance(outcome.models[0], PiecewiseLinearModel)
 

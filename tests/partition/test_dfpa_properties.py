@@ -78,14 +78,14 @@ def test_any_answers(problem):
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.integers(8, 2000))
 @settings(max_examples=60, deadline=None)
 def test_constant_speeds_end_at_the_optimum(speeds, units):
-    """Also where whole units leave no balance; three rounds do, more where a unit is a lot."""
+    """Also where whole units leave no balance; three rounds, one more to try idle workers."""
     speeds = np.array(speeds)
     dfpa = Dfpa(units, speeds.size, epsilon=1e-6)
     while (distribution := dfpa.ask()) is not None:
         dfpa.tell(distribution / speeds)
     best = geometric(units, [ConstantModel(s) for s in speeds])
     assert dfpa.outcome.seconds.max() <= 1.001 * (best / speeds).max()
-    assert len(dfpa.outcome.rounds) <= 3
+    assert len(dfpa.outcome.rounds) <= 3 + bool((best == 0).any())
 
 
 FAR_OUT = [5e-324, 1e-308, 1e-300, 1e-20, 1.0, 2.0, 1e20, 1e200, 1e300, 1.7e308, np.inf]

@@ -19,7 +19,7 @@ from fpmdask.apps.matmul.plan import (
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.coordinator.chunks import free_nbytes
 from fpmdask.coordinator.context import RunContext
-from fpmdask.coordinator.rounds import measure
+from fpmdask.coordinator.rounds import REPEATS, measure
 from fpmdask.errors import PartitionError
 from fpmdask.timing import TimingPolicy
 
@@ -238,6 +238,7 @@ async def measured_shares(
         limit_of=limit_of,
         scout=scout_rows(shape[0], workers, alone=alone) if scouting else 0,
         least_gain=least_gain(shape, workers),
+        repeats=REPEATS,
         **measuring,
     )
     result = machine.result

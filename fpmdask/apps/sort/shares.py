@@ -11,7 +11,7 @@ from distributed.utils import offload
 
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.identity import KernelId, canonical
-from fpmdask.coordinator.rounds import measure
+from fpmdask.coordinator.rounds import REPEATS, measure
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
 from fpmdask.partition import geometric
@@ -247,7 +247,7 @@ class Speeds:
         def limit_of(address: str) -> float:
             return bounds.get(address, 0.0)
 
-        await measure(self.context, units, limit_of=limit_of, **measuring)
+        await measure(self.context, units, limit_of=limit_of, repeats=REPEATS, **measuring)
 
     def _learned(self, address: str) -> PiecewiseLinearModel | None:
         """Return what earlier runs say of a worker since its start."""

@@ -14,6 +14,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import distribute, fetch, kernel, place, plan, share, tail
 from fpmdask.apps.matmul.tile import Tile
+from fpmdask.coordinator.rounds import REPEATS
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -206,13 +207,15 @@ async def test_shares_of_a_tenth_of_the_rows_need_not_be_known(c, s, *workers, s
 
 
 @cluster()
-async def test_a_product_is_preceded_by_one_short_round(c, s, *workers):
+async def test_a_product_is_preceded_by_short_rounds(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     x, _ = await inputs(c)
     with updates(SECONDS):
         await balancer.matmul(x, x.T)
-        (record,) = balancer.report.rounds
-        assert set(record.units.values()) == {distribute.scout_rows(300, 3, alone=True)}
+        # a worker that is slower than others of equal hardware is measured again
+        assert 1 < len(balancer.report.rounds) <= 1 + REPEATS
+        for record in balancer.report.rounds:
+            assert set(record.units.values()) == {distribute.scout_rows(300, 3, alone=True)}
         assert balancer.report.imbalance is None
         shares = dict(zip(balancer.report.workers, balancer.report, strict=True))
         assert shares[SLOW] < shares["0"] / 2
