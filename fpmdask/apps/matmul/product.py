@@ -146,6 +146,7 @@ class Product:
                 if published is not None:
                     return published
         finally:
+            self.helping.stop()
             for task in self.recoveries.values():
                 task.cancel()
             for timer in (self.overdue, self.stranded, self.late):
