@@ -172,7 +172,7 @@ def work(scheduler: str, names: list[str], folder: str) -> None:
         options = {"nthreads": 1, "dashboard": False, "local_directory": folder}
         async with AsyncExitStack() as stack:
             for name in names:
-                worker = Worker(scheduler, name=name, memory_limit="64GiB", **options)
+                worker = Worker(scheduler, name=name, memory_limit="16GiB", **options)
                 await stack.enter_async_context(worker)
             await asyncio.Event().wait()
 

@@ -349,7 +349,7 @@ class RunContext:
 
     def tell(self, address: str, to: str, note: Any) -> None:
         """Tell a step on a worker something, without waiting; it listens to the name ``to``."""
-        if address in self._prepared & self.scheduler.workers.keys():
+        if address in self._prepared and address in self.scheduler.workers:
             message = {"op": "fpmdask-tell", "run": self.run, "to": to, "note": note}
             self.scheduler.worker_send(address, message)
 

@@ -66,7 +66,7 @@ class ModelLibrary:
 
     A model measured on this very start of a worker is its own. A model of an earlier start, or of
     another worker with the same fingerprint, is a *prior*: right until one measurement says
-    otherwise. Lookup and storing are O(number of models of that kernel and fingerprint).
+    otherwise. Lookup and storing are O(1).
 
     A size that passed its deadline is remembered too, for `TOO_LARGE_SECONDS` and this start of the
     worker: the next run need not wait for the same deadline, and a worker that was held up by
@@ -74,8 +74,9 @@ class ModelLibrary:
     """
 
     def __init__(self) -> None:
+        # worker name -> (its start, model), the last one stored at the end
         self._models: dict[
-            tuple[KernelId, Fingerprint], dict[tuple[str, str], PiecewiseLinearModel]
+            tuple[KernelId, Fingerprint], dict[str, tuple[str, PiecewiseLinearModel]]
         ] = {}
         self._too_large: dict[tuple[KernelId, WorkerIdentity], tuple[int, float, float]] = {}
 
@@ -89,18 +90,14 @@ class ModelLibrary:
         known = self._models.get((kernel, worker.fingerprint))
         if not known:
             return None
-        own = known.get((worker.name, worker.start))
-        if own is not None:
-            return own, True
-        same_name = [model for (name, _), model in known.items() if name == worker.name]
-        return (same_name or list(known.values()))[-1], False
+        start, model = known.get(worker.name) or known[next(reversed(known))]
+        return model, worker.name in known and start == worker.start
 
     def store(self, kernel: KernelId, worker: WorkerIdentity, model: PiecewiseLinearModel) -> None:
         """Keep ``model``; it replaces those of earlier starts under the same name."""
         known = self._models.setdefault((kernel, worker.fingerprint), {})
-        for name, start in [key for key in known if key[0] == worker.name]:
-            del known[name, start]
-        known[worker.name, worker.start] = model
+        known.pop(worker.name, None)
+        known[worker.name] = worker.start, model
 
     def limit(self, kernel: KernelId, worker: WorkerIdentity, deadline: float, now: float) -> float:
         """Return the most units that a measurement within ``deadline`` seconds may be tried with.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -84,7 +85,7 @@ def computing_alone(share: Mapping[str, Any], moving: float) -> float:
     return float(max(taken / 2, taken - beside))
 
 
-def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:
+async def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:
     """Return (rows of full width, seconds of one column of A) per worker by what was learned.
 
     None where a worker is not known since its start, or more than a few rows would go to workers
@@ -96,6 +97,12 @@ def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float
         if found is None or not found[1] or address not in bounds:
             return None
         models[address] = found[0]
+    return await asyncio.to_thread(_known_rows, spec, bounds, models)
+
+
+def _known_rows(
+    spec: MatmulSpec, bounds: Mapping[str, float], models: Mapping[str, PiecewiseLinearModel]
+) -> tuple[dict[str, int], dict[str, float]] | None:
     rows, _, width = spec.shape
     by_rows = [_scaled(model, width) for model in models.values()]
     shares = geometric(rows, by_rows, [bounds[address] for address in models])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from distributed.utils import offload
 
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.identity import KernelId, canonical
@@ -24,6 +23,8 @@ ROUGH = replace(TIMING, min_seconds=0.04, budget_seconds=0.08)
 ROUNDS = 1
 # Half of what a run took counts, where it took some worker so long.
 LEAST_SECONDS = 0.05
+# So many models are made in one step of the scheduler's event loop.
+AT_ONCE = 64
 
 
 @dataclass
@@ -65,6 +66,9 @@ class Speeds:
     reason: str = field(default="", init=False)
     told: bool = field(default=False, init=False)
     learned: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._canonical = canonical(self.parameters)
 
     async def shares(self, units: int, room: Callable[[str], float]) -> dict[str, int]:
         """Return units per worker so that all finish together; noted as the run's distribution.
@@ -149,18 +153,15 @@ class Speeds:
     ) -> dict[str, int]:
         """Return shares by models; they are noted as the run's distribution."""
         limits = [bounds.get(address, 0.0) for address in models]
-        found = await offload(geometric, units, [*models.values()], limits)
-        shares = {address: int(share) for address, share in zip(models, found, strict=True)}
-        seconds: dict[str, float | None] = {
-            address: float(model.time(shares[address])) if shares[address] else 0.0
-            for address, model in models.items()
-        }
+        found, spent = await asyncio.to_thread(_level, units, [*models.values()], limits)
+        shares = dict(zip(models, found, strict=True))
+        seconds: dict[str, float | None] = dict(zip(models, spent, strict=True))
         if not self.told:
             seconds = dict.fromkeys(shares)
         self.context.set_result(shares, seconds, None, self.reason, shares)
         return shares
 
-    def learn(self, taken: Iterable[tuple[str, float, float]]) -> None:
+    async def learn(self, taken: Iterable[tuple[str, float, float]]) -> None:
         """Keep what workers took: (address, units, seconds) of the run's own steps.
 
         Nothing if all were short: the times of those that were through soon say, too, that they
@@ -170,7 +171,11 @@ class Speeds:
         told = [one for one in taken if one[0] in self.context.workers and one[1] and one[2] > 0]
         if max((seconds for *_, seconds in told), default=0.0) < LEAST_SECONDS:
             return
-        for address, units, seconds in told:
+        for turn, (address, units, seconds) in enumerate(told):
+            if turn and turn % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if address not in self.context.workers:
+                continue  # it has left meanwhile
             if (before := self._learned(address)) is not None:
                 seconds = (seconds + float(before.time(units))) / 2
             model = PiecewiseLinearModel.from_points([units], [seconds])
@@ -205,4 +210,15 @@ class Speeds:
 
     def _kernel(self, address: str) -> KernelId:
         implementation = self.context.kernel_ids[address].implementation
-        return KernelId(self.name, implementation, canonical(self.parameters))
+        return KernelId(self.name, implementation, self._canonical)
+
+
+def _level(
+    units: int, models: Sequence[Model], limits: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """Return the units of each worker by `geometric`, and the seconds that they take."""
+    shares = [int(share) for share in geometric(units, models, limits)]
+    return shares, [
+        float(model.time(share)) if share else 0.0
+        for model, share in zip(models, shares, strict=True)
+    ]
