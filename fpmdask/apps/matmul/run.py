@@ -29,7 +29,7 @@ from fpmdask.coordinator.links import Link, measured_links
 # Links are measured for inputs of at least so much.
 PROBED_NBYTES = 16 << 20
 # So many shares become models in one step of the scheduler's event loop.
-LEARNED_AT_ONCE = 32
+LEARNED_AT_ONCE = 16
 
 
 async def run(context: RunContext) -> dict[str, Any]:

@@ -24,7 +24,7 @@ ROUNDS = 1
 # Half of what a run took counts, where it took some worker so long.
 LEAST_SECONDS = 0.05
 # So many models are made in one step of the scheduler's event loop.
-AT_ONCE = 64
+AT_ONCE = 16
 
 
 @dataclass
