@@ -76,15 +76,17 @@ async def test_work_stealing_is_planned_in_a_thread(c, s, *workers, monkeypatch)
     x = c.persist(da.from_array(values, chunks=(40, 100)))
     await wait(x)
     even = {str(worker.name): 10 for worker in workers}
+    options = {"distribution": even, "layout": "rows", "rebalance": True}
     asked, answer = [], Tail.helps
 
     def helps(self, now):
-        asked.append((threading.get_ident(), len(self._parts)))
+        asked.append((threading.get_ident(), len(self._rates), len(self._parts)))
         return answer(self, now)
 
     monkeypatch.setattr(Tail, "helps", helps)
-    result = await balancer.matmul(x, x.T, distribution=even, layout="rows", rebalance=True)
+    result = await balancer.matmul(x, x.T, **options)
     np.testing.assert_array_equal(await c.compute(result), values @ values.T)
-    of_many = [thread for thread, parts in asked if parts > 32]
+    # also at the end, when few parts are left that many could help with
+    of_many = [thread for thread, workers, parts in asked if max(workers, parts) == MANY]
     assert of_many
     assert threading.get_ident() not in of_many

@@ -1,7 +1,7 @@
 """The shell around `Tail`: hears how far shares are, and has idle workers help the last ones.
 
-It runs on the scheduler's event loop. With many parts the question who helps whom is answered in a
-thread, from a snapshot of the `Tail`; what does not hold any more when the answer is there is
+It runs on the scheduler's event loop. With many workers the question who helps whom is answered in
+a thread, from a snapshot of the `Tail`; what does not hold any more when the answer is there is
 dropped.
 """
 
@@ -24,8 +24,8 @@ from fpmdask.errors import CoordinatorError
 
 # Unless a worker has just finished, the tail is looked at no more often than this.
 LOOK_SECONDS = 0.05
-# To ask who helps takes over 10 ms for more parts, and is done in a thread.
-PLANNED_IN_LOOP = 32
+# To ask who helps may take 10 ms for more workers or parts, and is done in a thread.
+PLANNED_IN_LOOP = 16
 
 Panels = Sequence[tuple[int, int]]
 
@@ -188,7 +188,7 @@ class Helping:
         if not self.context.spec["rebalance"]:
             return
         now = self._looked = time.monotonic()
-        if self.tail.parts <= PLANNED_IN_LOOP:
+        if self.tail.size <= PLANNED_IN_LOOP:
             for help in self.tail.helps(now):
                 self._start(help)
         elif self._planning is None or self._planning.done():

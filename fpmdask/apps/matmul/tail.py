@@ -431,9 +431,9 @@ class Tail:
         return True
 
     @property
-    def parts(self) -> int:
-        """How many parts are not complete."""
-        return len(self._parts)
+    def size(self) -> int:
+        """How many parts or workers `helps` looks at: also workers that are done may help."""
+        return max(len(self._parts), len(self._rates))
 
     @staticmethod
     def _has_begun_and_goes_on(state: _Part) -> bool:
