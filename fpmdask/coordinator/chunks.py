@@ -24,6 +24,9 @@ from fpmdask.runtime.dask_private import (
 LOOK_SECONDS = 0.05
 # How long the graph that makes a chunk may take from its client to the scheduler.
 ON_THEIR_WAY = 1.0
+# Chunks are looked up, and results made Dask data, so many in one step of the event loop.
+AT_ONCE = 1000
+PUBLISHED_AT_ONCE = 128
 # A worker that has just joined is prepared within so long.
 JOIN_SECONDS = 5.0
 
@@ -43,6 +46,16 @@ def holders(context: RunContext, keys: Iterable[Any]) -> dict[Any, list[str]]:
         if state is not None and state.state == "erred":
             raise CoordinatorError(f"chunk {key} cannot be computed: {state.exception_text}")
         places[key] = living(holder.address for holder in (state and state.who_has) or ())
+    return places
+
+
+async def _looked_up(context: RunContext, keys: Sequence[Any]) -> dict[Any, list[str]]:
+    """Return the `holders`, `AT_ONCE` in a step of the event loop."""
+    places: dict[Any, list[str]] = {}
+    for first in range(0, len(keys), AT_ONCE):
+        if first:
+            await asyncio.sleep(0)
+        places |= holders(context, keys[first : first + AT_ONCE])
     return places
 
 
@@ -87,6 +100,9 @@ async def wait_for_chunks(context: RunContext, keys: Sequence[Any]) -> dict[Any,
     has let go, before the tasks that make the new ones arrive. Such a chunk is waited for during
     ``ON_THEIR_WAY`` seconds, and while the scheduler takes in graphs.
 
+    While some are waited for, only these are looked up again: O(missing) per look, and O(keys) once
+    more when they are there, as others may be gone then.
+
     Raises
     ------
     ChunksLostError
@@ -96,12 +112,16 @@ async def wait_for_chunks(context: RunContext, keys: Sequence[Any]) -> dict[Any,
     """
     scheduler, patience = context.scheduler, float(context.spec["recovery"])
     began = known = time.monotonic()
+    looked = every = list(dict.fromkeys(keys))
     while True:
-        places = holders(context, keys)
+        places = await _looked_up(context, looked)
         missing = [key for key, addresses in places.items() if not addresses]
-        if not missing:
+        if not missing and looked is every:
             return places
         context.recompute(missing)
+        looked = missing or every  # once what was missing is there, others may be gone
+        if not missing:
+            continue
         lost = [key for key in missing if not _can_be_made(scheduler, key)]
         now = time.monotonic()
         if not lost or takes_in_graphs(scheduler):
@@ -138,16 +158,36 @@ async def until_loaded(scheduler: Any, keys: Sequence[Any], run: str) -> None:
     However long it takes: loading is the client's. What is to run on a worker that is gone may run
     on any, and so may everything once it is loaded: whoever makes a lost chunk again.
     """
+    looked = every = list(dict.fromkeys(keys))
     while True:
-        states = [scheduler.tasks.get(key) for key in keys]
-        waiting = [state for state in states if state is None or not state.who_has]
-        if not waiting:
+        waiting = await _not_in_memory(scheduler, looked)
+        if not waiting and looked is every:
             break
+        looked = waiting or every  # once what was missing is there, others may be gone
+        if not waiting:
+            continue
         if stuck := unrunnable(scheduler):
-            needed = _made_from(state for state in waiting if state is not None)
-            start_anywhere(scheduler, stuck.intersection(needed), run)
+            states = filter(None, map(scheduler.tasks.get, waiting))
+            start_anywhere(scheduler, stuck.intersection(_made_from(states)), run)
         await asyncio.sleep(LOOK_SECONDS)
-    run_anywhere(_made_from(filter(None, states)))
+    for first in range(0, len(every), AT_ONCE):
+        if first:
+            await asyncio.sleep(0)
+        here = filter(None, map(scheduler.tasks.get, every[first : first + AT_ONCE]))
+        run_anywhere(_made_from(here))
+
+
+async def _not_in_memory(scheduler: Any, keys: Sequence[Any]) -> list[Any]:
+    """Return those of the keys that nobody holds, `AT_ONCE` in a step of the event loop."""
+    found = []
+    for first in range(0, len(keys), AT_ONCE):
+        if first:
+            await asyncio.sleep(0)
+        for key in keys[first : first + AT_ONCE]:
+            state = scheduler.tasks.get(key)
+            if state is None or not state.who_has:
+                found.append(key)
+    return found
 
 
 def _made_from(states: Iterable[Any]) -> list[Any]:
@@ -211,10 +251,7 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, OSError):
                 raise answer
-        if context.client not in context.scheduler.clients:
-            # it left at this moment, and its cancellation is on the way: the scheduler would make
-            # a client of this name that never ends and holds the result for ever
-            raise RunCancelledError(f"the client of run {context.run} has disconnected")
+        _check_client(context)
     except BaseException:
         # in this order: a worker that has not published yet does not do so after the first message
         context.forget()
@@ -230,12 +267,55 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
     if failed:
         _free(context, keys)
         return failed
-    for address, answer in zip(keys, answers, strict=True):
-        assert isinstance(answer, dict)
+    try:
+        failed = await _made_known(context, dict(zip(keys, answers, strict=True)))
+    except BaseException:
+        context.forget()
+        _withdraw(context, keys)
+        raise
+    if failed:
+        _withdraw(context, keys)
+    return failed
+
+
+async def _made_known(context: RunContext, answers: Mapping[str, Any]) -> dict[str, str]:
+    """Tell the scheduler what workers have published, in steps; return those that leave meanwhile.
+
+    Raises
+    ------
+    RunCancelledError
+        If the client disconnects meanwhile.
+    """
+    scheduler, known = context.scheduler, 0
+    for address, answer in answers.items():
+        if known >= PUBLISHED_AT_ONCE:
+            known = 0
+            await asyncio.sleep(0)
+            _check_client(context)
+            if gone := answers.keys() - scheduler.workers.keys():
+                return dict.fromkeys(gone, GONE)
         nbytes, types = answer["nbytes"], answer["types"]
-        adopt_data(context.scheduler, address, nbytes, types, context.client)
+        adopt_data(scheduler, address, nbytes, types, context.client)
         context.published.extend(nbytes)
+        known += len(nbytes)
     return {}
+
+
+def _check_client(context: RunContext) -> None:
+    """Refuse to publish for a client that has left, and whose cancellation is on the way.
+
+    The scheduler would make a client of this name that never ends and holds the result for ever.
+    """
+    if context.client not in context.scheduler.clients:
+        raise RunCancelledError(f"the client of run {context.run} has disconnected")
+
+
+def _withdraw(context: RunContext, keys: Mapping[str, Published]) -> None:
+    """Have nothing of these keys published, neither at the scheduler nor on the workers."""
+    if context.client in context.scheduler.clients:
+        context.scheduler.client_releases_keys(context.published, context.client, context.run)
+    context.published.clear()
+    _free(context, keys)
 
 
 def _free(context: RunContext, keys: Mapping[str, Published]) -> None:

@@ -394,6 +394,8 @@ class RunContext:
 
     def recompute(self, keys: Iterable[Any]) -> None:
         """Have chunks that only stopped workers hold recomputed on others, beside the run."""
+        if not self.coordinator.liveness.any_stopped:
+            return
         if self._recompute is None:
             self._recompute = self.coordinator.recompute(self.run)
         if needed := self._recompute.needed(keys):
@@ -408,7 +410,7 @@ class RunContext:
 
     def tell(self, address: str, to: str, note: Any) -> None:
         """Tell a step on a worker something, without waiting; it listens to the name ``to``."""
-        if address in self._prepared & self.scheduler.workers.keys():
+        if address in self._prepared and address in self.scheduler.workers:
             message = {"op": "fpmdask-tell", "run": self.run, "to": to, "note": note}
             self.scheduler.worker_send(address, message)
 

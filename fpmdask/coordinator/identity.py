@@ -68,7 +68,6 @@ class WorkerIdentity:
 
 
 Group = tuple[KernelId, Fingerprint]
-Start = tuple[str, str]  # a worker's name, and the id of one start of it
 
 
 class ModelLibrary:
@@ -76,7 +75,7 @@ class ModelLibrary:
 
     A model measured on this very start of a worker is its own. A model of an earlier start, or of
     another worker with the same fingerprint, is a *prior*: right until one measurement says
-    otherwise. Lookup and storing are O(number of models of that kernel and fingerprint).
+    otherwise. Lookup and storing are O(1).
 
     A size that passed its deadline is remembered too, for `TOO_LARGE_SECONDS` and this start of the
     worker: the next run need not wait for the same deadline, and a worker that was held up by
@@ -95,8 +94,10 @@ class ModelLibrary:
 
     def __init__(self, most: int = MOST_MODELS, most_points: int = MOST_POINTS) -> None:
         self._most, self._most_points = most, most_points
-        self._models: dict[Group, dict[Start, PiecewiseLinearModel]] = {}
-        self._used: dict[tuple[Group, Start], None] = {}  # the models, the last used one last
+        # worker name -> (its start, model), the last one stored at the end
+        self._models: dict[Group, dict[str, tuple[str, PiecewiseLinearModel]]] = {}
+        # (group, worker name) of the models, the last used one last
+        self._used: dict[tuple[Group, str], None] = {}
         self._too_large: dict[tuple[KernelId, WorkerIdentity], tuple[int, float, float]] = {}
 
     def __len__(self) -> int:
@@ -109,32 +110,30 @@ class ModelLibrary:
         known = self._models.get((kernel, worker.fingerprint))
         if not known:
             return None
-        start = worker.name, worker.start
-        if start not in known:
-            same_name = [start for start in known if start[0] == worker.name]
-            start = (same_name or list(known))[-1]
-        self._use((kernel, worker.fingerprint), start)
-        return known[start], start == (worker.name, worker.start)
+        group: Group = kernel, worker.fingerprint
+        name = worker.name if worker.name in known else next(reversed(known))
+        self._use(group, name)
+        start, model = known[name]
+        return model, (name, start) == (worker.name, worker.start)
 
     def store(self, kernel: KernelId, worker: WorkerIdentity, model: PiecewiseLinearModel) -> None:
         """Keep ``model``; it replaces those of earlier starts under the same name."""
         group: Group = kernel, worker.fingerprint
-        for start in [start for start in self._models.get(group, ()) if start[0] == worker.name]:
-            self._drop(group, start)
-        start = worker.name, worker.start
-        self._models.setdefault(group, {})[start] = thinned(model, self._most_points)
-        self._use(group, start)
+        known = self._models.setdefault(group, {})
+        known.pop(worker.name, None)
+        known[worker.name] = worker.start, thinned(model, self._most_points)
+        self._use(group, worker.name)
         if len(self._used) > self._most:
             self._drop(*next(iter(self._used)))
 
-    def _use(self, group: Group, start: Start) -> None:
+    def _use(self, group: Group, name: str) -> None:
         """Make a model the last one to be forgotten."""
-        self._used.pop((group, start), None)
-        self._used[group, start] = None
+        self._used.pop((group, name), None)
+        self._used[group, name] = None
 
-    def _drop(self, group: Group, start: Start) -> None:
-        del self._used[group, start]
-        del self._models[group][start]
+    def _drop(self, group: Group, name: str) -> None:
+        del self._used[group, name]
+        del self._models[group][name]
         if not self._models[group]:
             del self._models[group]
 

@@ -63,6 +63,11 @@ class Liveness:
         since_message = time.monotonic() - self._heard.get(address, -float("inf"))
         return max(0.0, min(since_message, wall_time() - state.last_seen))
 
+    @property
+    def any_stopped(self) -> bool:
+        """Whether a worker was found stopped that has sent no message since."""
+        return bool(self._stopped)
+
     def has_stopped(self, address: str) -> bool:
         """Tell whether a worker was found stopped and has given no sign of life since."""
         state = self._scheduler.workers.get(address)

@@ -135,6 +135,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         return {"version": fpmdask.__version__, "workers": len(self.scheduler.workers)}
 
     async def _make_ready(self) -> None:
+        await asyncio.to_thread(self._import)  # what runs import, or their graphs, takes 0.1 s
         self._client = await Client(
             self.scheduler.address,
             asynchronous=True,
@@ -147,6 +148,11 @@ class CoordinatorPlugin(SchedulerPlugin):
         await self.scheduler.register_worker_plugin(
             comm=None, plugin=shim, name=PLUGIN, idempotent=True
         )
+
+    def _import(self) -> None:
+        for module in {*(app.partition(":")[0] for app in self.apps.values()), *self.tasks}:
+            with contextlib.suppress(Exception):  # a run of it will say so
+                importlib.import_module(module)
 
     async def before_close(self) -> None:
         """Leave nothing behind when the scheduler closes."""

@@ -8,9 +8,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from distributed.utils import offload
+from functools import partial
+from typing import Any, TypeVar
 
 from fpmdask.coordinator.context import CLOSING, RunContext
 from fpmdask.coordinator.identity import Fingerprint, canonical
@@ -23,11 +22,14 @@ from fpmdask.models import PiecewiseLinearModel
 
 # Planning the next round for more workers takes over 10 ms and is done in a thread.
 PLANNED_IN_LOOP = 32
+# So many workers' limits and models are looked up in one step of the event loop.
+AT_ONCE = 64
 
 # Shares that rest on one round: two more tell a disturbed measurement from a slow worker.
 REPEATS = 2
 
 LimitOf = Callable[[str], float]
+Planned = TypeVar("Planned")
 
 
 async def measure(
@@ -55,28 +57,37 @@ async def measure(
         If the kernel raised on every worker.
     """
     rounds = Rounds(context, policy, deadline, hang, limit_of)
-    members = {address: rounds.member(address) for address in context.workers}
+    members = await rounds.members()
     if sum(member.limit for member in members.values()) < units:
         # what earlier runs found too large is needed now: it must show again
         rounds.heed_earlier = False
-        members = {address: rounds.member(address) for address in context.workers}
-    machine = Measuring(
-        units,
-        members,
-        epsilon=epsilon,
-        max_rounds=max_rounds,
-        scout=scout,
-        least_gain=least_gain,
-        thorough=thorough,
-        repeats=repeats,
-    )
+        members = await rounds.members()
     context.forget_events()
+
+    def begun() -> tuple[Measuring, list[Instruction]]:
+        machine = Measuring(
+            units,
+            members,
+            epsilon=epsilon,
+            max_rounds=max_rounds,
+            scout=scout,
+            least_gain=least_gain,
+            thorough=thorough,
+            repeats=repeats,
+        )
+        return machine, machine.start()
+
+    machine, instructions = await _planned(len(members), begun)
     context.report["log"] = {"header": machine.header, "events": machine.log}
-    instructions = machine.start()
     while not machine.concluded:
         instructions = await rounds.follow(machine, instructions)
-    rounds.conclude(machine)
+    await rounds.conclude(machine)
     return machine
+
+
+async def _planned(workers: int, plan: Callable[[], Planned]) -> Planned:
+    """Return what `plan` returns; for more than `PLANNED_IN_LOOP` workers it runs in a thread."""
+    return plan() if workers <= PLANNED_IN_LOOP else await asyncio.to_thread(plan)
 
 
 def hardware(fingerprint: Fingerprint, implementation: str) -> tuple[str, float]:
@@ -115,11 +126,9 @@ class Rounds:
         try:
             while not following:
                 event = await self.context.next_event()
-                if len(machine.members) > PLANNED_IN_LOOP and len(machine.pending) <= 1:
-                    # the answer that ends the round: planning would hold the event loop
-                    following = await offload(self._feed, machine, event)
-                else:
-                    following = self._feed(machine, event)
+                # the answer that ends the round: planning would hold the event loop
+                planning = len(machine.members) if len(machine.pending) <= 1 else 0
+                following = await _planned(planning, partial(self._feed, machine, event))
         finally:
             timer.cancel()
         wall = time.perf_counter() - began
@@ -130,6 +139,17 @@ class Rounds:
     def _order(self, instruction: Measure) -> Order:
         payload = {"units": instruction.units, "policy": self.policy, "deadline": self.deadline}
         return Order(instruction.worker, timed, payload, self.context.coordinator.slots)
+
+    async def members(self) -> dict[str, Member]:
+        """Return all workers of the run as members, found `AT_ONCE` in a step of the event loop."""
+        found: dict[str, Member] = {}
+        for turn, address in enumerate(list(self.context.workers)):
+            if turn and turn % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if address in self.context.workers:
+                found[address] = self.member(address)
+        # some may have come or left meanwhile
+        return {a: found.get(a) or self.member(a) for a in self.context.workers}
 
     def member(self, address: str) -> Member:
         """Return the worker as a member: its limit, and its model where one is known."""
@@ -211,7 +231,7 @@ class Rounds:
         self.context.report["rounds"].append(facts)
         self.context.emit("round", **facts)
 
-    def conclude(self, machine: Measuring) -> None:
+    async def conclude(self, machine: Measuring) -> None:
         """Store the models and note the result; raise if there is none."""
         self._remember_too_large(machine)
         for address, member in machine.members.items():
@@ -234,10 +254,9 @@ class Rounds:
                 result.reason,
                 result.proposal,
             )
-            self.context.report["models"] = {
-                self.context.name(address): model.to_json()
-                for address, model in machine.models.items()
-            }
+            models = await _planned(len(machine.members), partial(_models_of, machine))
+            names = self.context.name
+            self.context.report["models"] = {names(a): model for a, model in models.items()}
             return
         if self.context.errors and not machine.members:
             raise self.context.kernel_failure("the kernel failed on every worker")
@@ -251,7 +270,14 @@ class Rounds:
         library, now = self.context.coordinator.library, time.monotonic()
         for record in machine.rounds:
             for address, seconds in record.seconds.items():
+                if seconds != math.inf:
+                    continue
                 identity = self.context.workers.get(address)
-                if identity is not None and seconds == math.inf:
+                if identity is not None:
                     kernel, units = self.context.kernel_ids[address], record.units[address]
                     library.found_too_large(kernel, identity, units, self.deadline, now)
+
+
+def _models_of(machine: Measuring) -> dict[str, dict[str, Any]]:
+    """Return address -> model as plain data, of a measurement that has ended."""
+    return {address: model.to_json() for address, model in machine.models.items()}

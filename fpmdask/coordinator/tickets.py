@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from distributed import Scheduler
 
 Answer = Mapping[str, Any]
+# Tasks are handed to Dask so many at once: to take in 256 takes the scheduler over 10 ms.
+WINDOW = 64
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,36 @@ class Tickets:
         return set(self._worker_of.values())
 
     def submit(self, run: str, orders: Sequence[Order]) -> list[asyncio.Future[Answer]]:
-        """Submit all ``orders`` in one message; return one future answer per order."""
+        """Submit all ``orders``, `WINDOW` in a message; return one future answer per order.
+
+        The first window is submitted at once, the others one per turn of the event loop.
+        """
         loop = asyncio.get_running_loop()
+        numbered = [(next(self._numbers), order) for order in orders]
+        answers = []
+        for number, order in numbered:
+            answers.append(loop.create_future())
+            self._answers[number] = answers[-1]
+            self._worker_of[number] = order.worker
+        if numbered:
+            self._send(run, numbered[:WINDOW])
+        if numbered[WINDOW:]:
+            self._watched(self._send_later(run, numbered[WINDOW:]))
+        return answers
+
+    async def _send_later(self, run: str, numbered: Sequence[tuple[int, Order]]) -> None:
+        for first in range(0, len(numbered), WINDOW):
+            await asyncio.sleep(0)
+            window = numbered[first : first + WINDOW]
+            # without those whose worker has left meanwhile
+            if here := [one for one in window if one[0] in self._worker_of]:
+                self._send(run, here)
+
+    def _send(self, run: str, numbered: Sequence[tuple[int, Order]]) -> None:
+        """Hand tasks to Dask and watch them."""
         layers: dict[str, MaterializedLayer] = {}
-        numbers = [next(self._numbers) for _ in orders]
         batch = uuid4().hex[:12]
-        for number, order in zip(numbers, orders, strict=True):
+        for number, order in numbered:
             key = f"fpmdask-{order.function.__name__}-{batch}-{number}"
             payload = {"run": run, "ticket": number, **order.payload}
             annotations = {
@@ -72,18 +98,17 @@ class Tickets:
             layers[key] = MaterializedLayer({key: task}, annotations=annotations)
         graph = HighLevelGraph(layers, {name: set() for name in layers})
         futures = self._client.get(graph, list(layers), sync=False, fifo_timeout="0 ms")
-        answers = []
-        for number, order, future in zip(numbers, orders, futures, strict=True):
-            answers.append(loop.create_future())
-            self._answers[number] = answers[-1]
-            self._worker_of[number] = order.worker
+        for (number, order), future in zip(numbered, futures, strict=True):
             self._futures[number] = (order.worker, future)
-            watcher = loop.create_task(self._watch(number, future))
-            self._watchers.add(watcher)
-            watcher.add_done_callback(self._watchers.discard)
-        for worker in {order.worker for order in orders} - self._scheduler.workers.keys():
+            self._watched(self._watch(number, future))
+        for worker in {order.worker for _, order in numbered} - self._scheduler.workers.keys():
             self.left(worker)  # while the orders were made
-        return answers
+
+    def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` beside, until `close` at the latest."""
+        watcher = asyncio.get_running_loop().create_task(work)
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
 
     def answer(self, worker: str, ticket: int, answer: Answer) -> None:
         """Deliver an answer, the last thing a task does; one that nobody waits for is dropped."""
@@ -97,6 +122,9 @@ class Tickets:
                 # pinned to a worker that will not come back: without this it waits for ever, also
                 # where it has answered and the scheduler has not heard yet that it ended
                 future.release()
+                self._end(number, {"left": True})
+        for number, where in list(self._worker_of.items()):
+            if where == worker:  # not submitted yet
                 self._end(number, {"left": True})
 
     async def close(self) -> None:

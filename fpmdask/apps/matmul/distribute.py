@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,6 +20,8 @@ from fpmdask.apps.matmul.plan import (
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.coordinator.chunks import free_nbytes
 from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.instructions import Result
+from fpmdask.coordinator.measuring import Measuring
 from fpmdask.coordinator.rounds import REPEATS, measure
 from fpmdask.errors import PartitionError
 from fpmdask.timing import TimingPolicy
@@ -184,7 +187,7 @@ async def find_distribution(
         return given
 
     if context.spec["known"]:
-        learned = known_rows(context, spec, bounds)
+        learned = await known_rows(context, spec, bounds)
         if learned is not None:
             shares, per_column = learned
             seconds = {worker: depth * spent for worker, spent in per_column.items()}
@@ -243,11 +246,7 @@ async def measured_shares(
     )
     result = machine.result
     assert result is not None
-    seconds = {
-        worker: result.seconds[worker] if model is None else float(model.time(units))
-        for worker, units in result.proposal.items()
-        for model in [machine.members[worker].model]
-    }
+    seconds = await asyncio.to_thread(_seconds_of, machine, result)
     # these shares themselves were not timed where there was but a short look at few rows
     timed = any(dict(record.units) == result.proposal for record in machine.rounds)
     balance = result.imbalance if timed or not alone else None
@@ -256,6 +255,15 @@ async def measured_shares(
     reason = "measured" if enough else result.reason
     context.set_result(result.proposal, seconds, balance, reason, result.proposal)
     return dict(result.proposal)
+
+
+def _seconds_of(machine: Measuring, result: Result) -> dict[str, float]:
+    """Return what the workers' shares take by their models, of a measurement that has ended."""
+    return {
+        worker: result.seconds[worker] if model is None else float(model.time(units))
+        for worker, units in result.proposal.items()
+        for model in [machine.members[worker].model]
+    }
 
 
 def _given(

@@ -1,7 +1,13 @@
-"""The shell around `Tail`: hears how far shares are, and has idle workers help the last ones."""
+"""The shell around `Tail`: hears how far shares are, and has idle workers help the last ones.
+
+It runs on the scheduler's event loop. With many workers the question who helps whom is answered in
+a thread, from a snapshot of the `Tail`; what does not hold any more when the answer is there is
+dropped.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
@@ -18,6 +24,8 @@ from fpmdask.errors import CoordinatorError
 
 # Unless a worker has just finished, the tail is looked at no more often than this.
 LOOK_SECONDS = 0.05
+# To ask who helps may take 10 ms for more workers or parts, and is done in a thread.
+PLANNED_IN_LOOP = 16
 
 Panels = Sequence[tuple[int, int]]
 
@@ -52,6 +60,8 @@ class Helping:
         self.done: dict[int, dict[str, Any]] = {}
         self.taken: dict[int, list[tuple[int, tuple[Any, ...]]]] = {}  # by part: where sums are
         self._looked = 0.0
+        self._planning: asyncio.Task[None] | None = None
+        self._again = False  # something has changed since the snapshot that is being planned for
         self._clocks: dict[str, float] = {}  # worker -> what its clock lacks to ours, at most
 
     def began(self, assignment: Assignment, panels: Panels, room: float) -> None:
@@ -169,12 +179,33 @@ class Helping:
             self._drop(help)
         return bool(given_up)
 
+    def stop(self) -> None:
+        """Plan no more: the product is over."""
+        if self._planning is not None:
+            self._planning.cancel()
+
     def _look(self) -> None:
         if not self.context.spec["rebalance"]:
             return
         now = self._looked = time.monotonic()
-        for help in self.tail.helps(now):
-            self._start(help)
+        if self.tail.size <= PLANNED_IN_LOOP:
+            for help in self.tail.helps(now):
+                self._start(help)
+        elif self._planning is None or self._planning.done():
+            self._planning = self.context.background(self._plan())
+        else:
+            self._again = True
+
+    async def _plan(self) -> None:
+        """Have helps planned in a thread, and begin those that still hold, one per step."""
+        self._again = True
+        while self._again:
+            self._again = False
+            snapshot = self.tail.snapshot()
+            for help in await asyncio.to_thread(snapshot.helps, time.monotonic()):
+                if self.tail.take(help, snapshot, time.monotonic()):
+                    self._start(help)
+                    await asyncio.sleep(0)
 
     def _start(self, help: Help) -> None:
         try:

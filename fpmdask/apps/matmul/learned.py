@@ -8,6 +8,7 @@ the rest finds and stores models on the scheduler.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -166,7 +167,7 @@ def learn(
                 library.store(_kernel(context, spec, address, kernel), identity, model)
 
 
-def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:
+async def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:
     """Return (rows of full width, seconds of one column of A) per worker by what was learned.
 
     None where a worker is not known since its start, or more than a few rows would go to workers
@@ -178,7 +179,7 @@ def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float
         if model is None or address not in bounds:
             return None
         models[address] = model
-    return rows_by(models, spec.shape[0], spec.shape[2], bounds)
+    return await asyncio.to_thread(rows_by, models, spec.shape[0], spec.shape[2], bounds)
 
 
 def rows_by(

@@ -76,7 +76,8 @@ class PartsPlan:
             raise PartitionError(f"{every} found; give tiles of at least one element")
         self.elements = _area(every)
         self._by_rows = by_rows
-        self._models = dict(models or {})
+        self._models: Mapping[str, Model] = {} if models is None else models
+        self._joined: dict[str, Model] = {}  # models of workers that have joined
         self._limits = dict(limits or {})
         self._areas = {worker: _area(own) for worker, own in tiles.items()}
         self._living = list(tiles)
@@ -86,6 +87,7 @@ class PartsPlan:
         self._finished: dict[int, Assignment] = {}
         self._events: deque[str] = deque(maxlen=_EVENTS)
         self._next = 0
+        self._held: Counter[str] = Counter()  # elements of each worker's parts
         # elements that workers hold for others: chunks that they relay, sums that they help with
         self.beside: Counter[str] = Counter()
         # why what is stranded does not fit into those that are there
@@ -138,7 +140,7 @@ class PartsPlan:
         if worker in self._living or worker in self._spare:
             return []
         if model is not None:
-            self._models[worker] = model
+            self._joined[worker] = model
         if limit is not None:
             self._limits[worker] = limit
         self._areas.setdefault(worker, 0)
@@ -171,8 +173,7 @@ class PartsPlan:
     def room_beside_tiles(self, worker: str) -> float:
         """Return how many elements a worker may hold more than its tiles, for others too."""
         most = self._limits.get(worker, float("inf"))
-        held = (*self._open.values(), *self._finished.values())
-        return max(0.0, most - sum(a.tile.area for a in held if a.worker == worker))
+        return max(0.0, most - self._held[worker])
 
     def owns(self, part: int, worker: str) -> bool:
         """Tell whether `worker` is computing `part`."""
@@ -219,6 +220,7 @@ class PartsPlan:
         for parts in held:
             for part in [part for part, a in parts.items() if a.worker == worker]:
                 lost.append(parts.pop(part).tile)
+                self._held[worker] -= lost[-1].area
         self._note(f"{worker} {what}, {_area(lost)} elements to share out anew")
         return self._share_out(lost)
 
@@ -253,7 +255,8 @@ class PartsPlan:
             return None
 
     def _by_speed(self, elements: int, room: Mapping[str, float]) -> dict[str, int]:
-        models = [self._models[worker] for worker in room if worker in self._models]
+        found = (self._joined.get(worker, self._models.get(worker)) for worker in room)
+        models = [model for model in found if model is not None]
         if len(models) == len(room):
             shares = geometric(elements, models, list(room.values()))
         else:
@@ -282,6 +285,7 @@ class PartsPlan:
     def _begin(self, worker: str, tile: Tile) -> Assignment:
         made = self._open[self._next] = Assignment(worker, tile, self._next)
         self._next += 1
+        self._held[worker] += tile.area
         rows, columns = f"{tile.row0} … {tile.row1}", f"{tile.column0} … {tile.column1}"
         self._note(f"part {made.part}: rows {rows}, columns {columns} to {worker}")
         return made

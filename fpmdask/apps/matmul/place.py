@@ -1,7 +1,7 @@
 """Where each worker's part of C lies, and how large it is when moving A and B costs time too."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -323,6 +323,22 @@ def _levelled(
     made = np.zeros(found.size, dtype=np.int64)
     made[busy] = proportional(rows, found[busy], limits[busy])
     return [int(n) for n in made]
+
+
+class ByElements(Mapping[str, PiecewiseLinearModel]):
+    """Models of rows of `width` elements as ones of elements, each made when it is asked for."""
+
+    def __init__(self, models: Mapping[str, PiecewiseLinearModel], width: int) -> None:
+        self._models, self._width = models, width
+
+    def __getitem__(self, worker: str) -> PiecewiseLinearModel:
+        return by_elements(self._models[worker], self._width)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
 
 
 def by_elements(model: PiecewiseLinearModel, width: int) -> PiecewiseLinearModel:

@@ -12,16 +12,21 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
-from distributed.utils import offload
-
 from fpmdask.apps.matmul.helping import Helping
-from fpmdask.apps.matmul.place import Placement, by_elements, operations, work_per_byte
+from fpmdask.apps.matmul.place import (
+    ByElements,
+    Placement,
+    by_elements,
+    operations,
+    work_per_byte,
+)
 from fpmdask.apps.matmul.plan import (
     Assignment,
     MatmulSpec,
     PartsPlan,
     Tile,
     bounds_in_c,
+    needed,
     panels,
     rows_within,
 )
@@ -91,7 +96,7 @@ class Product:
         models = {worker: context.model_of(worker) for worker in tiles}
         self.plan = PartsPlan(
             tiles,
-            models={w: by_elements(m, self.width) for w, m in models.items() if m is not None},
+            models=ByElements({w: m for w, m in models.items() if m is not None}, self.width),
             limits={
                 worker: bounds[worker] * self.width if worker in bounds else self._limit_of(worker)
                 for worker in tiles
@@ -129,7 +134,7 @@ class Product:
         tiles: dict[str, list[Tile]] = {}
         for assignment in assignments:
             tiles.setdefault(assignment.worker, []).append(assignment.tile)
-        chosen = await offload(  # many workers or chunks would hold the event loop
+        chosen = await asyncio.to_thread(  # many workers or chunks would hold the event loop
             relays,
             self.spec,
             tiles,
@@ -142,7 +147,9 @@ class Product:
             self.plan.beside[worker] += chunk_nbytes(self.spec, key) // itemsize
         self.helping.relays = chosen
         if chosen:
-            self.panels = await offload(in_order_of_arrival, self.spec, self.panels, chosen, places)
+            self.panels = await asyncio.to_thread(
+                in_order_of_arrival, self.spec, self.panels, chosen, places
+            )
         try:
             self._assign(assignments, places, chosen)
             while True:
@@ -153,6 +160,7 @@ class Product:
                 if published is not None:
                     return published
         finally:
+            self.helping.stop()
             for task in self.recoveries.values():
                 task.cancel()
             for timer in (self.overdue, self.stranded, self.late):
@@ -339,11 +347,14 @@ class Product:
 
     def _add_up(self, assignments: Sequence[Assignment]) -> None:
         """Have shares add up what others have multiplied for them, or do what these have not."""
+        keys = {key for again in assignments for key in needed(self.spec, again.tile)}
+        workers, relays = {again.worker for again in assignments}, self.helping.relays
+        keys |= {key for key, relay in relays.items() if relay in workers}  # it may relay them yet
         try:
-            places = holders(self.context, self.spec.keys)
+            places = holders(self.context, keys)
         except CoordinatorError:  # a share that needs the chunk will find out
-            places = {key: [] for key in self.spec.keys}
-        self._assign(assignments, places, self.helping.relays)
+            places = {key: [] for key in keys}
+        self._assign(assignments, places, {k: relay for k, relay in relays.items() if k in keys})
 
     def _watch(self) -> None:
         """Look for silent workers once the first of those that compute may be one."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from distributed.utils import offload
 
 from fpmdask.apps.matmul import ranges
 from fpmdask.apps.matmul.distribute import check as check
@@ -29,6 +28,8 @@ from fpmdask.coordinator.links import Link, measured_links
 
 # Links are measured for inputs of at least so much.
 PROBED_NBYTES = 16 << 20
+# So many shares become models in one step of the scheduler's event loop.
+LEARNED_AT_ONCE = 16
 
 
 async def run(context: RunContext) -> dict[str, Any]:
@@ -68,7 +69,7 @@ async def run(context: RunContext) -> dict[str, Any]:
         room = room_beside(context, spec, placement.tiles)
     at = time.perf_counter()
     if lazy:
-        reads = await offload(_reads, spec, placement, lazy, room)
+        reads = await asyncio.to_thread(_reads, spec, placement, lazy, room)
         context.emit("placed", reads=reads)
         await until_loaded(
             context.scheduler, [key for key in spec.keys if key[0] in lazy], context.run
@@ -76,7 +77,10 @@ async def run(context: RunContext) -> dict[str, Any]:
     loaded = time.perf_counter()
     product = Product(context, spec, placement, bounds, links)
     value = await product.multiply()
-    learn(context, spec, product.shares.values(), placement.moving)
+    shares = list(product.shares.values())
+    for first in range(0, len(shares), LEARNED_AT_ONCE):
+        learn(context, spec, shares[first : first + LEARNED_AT_ONCE], placement.moving)
+        await asyncio.sleep(0)
     context.report["phases"] = {
         "prepare": prepared - began,
         "measure": measured - prepared,
@@ -100,7 +104,7 @@ async def _placement(
         return tiles_given(context, spec, distribution)
     lazy = context.spec["lazy"]
     present = [key for key in spec.keys if key[0] not in lazy]
-    return await offload(  # many workers or chunks would hold the event loop
+    return await asyncio.to_thread(  # many workers or chunks would hold the event loop
         placed,
         spec,
         context.spec["layout"],

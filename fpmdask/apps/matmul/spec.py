@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -114,10 +115,10 @@ class MatmulSpec:
         common = np.result_type(*dtypes)
         return cls((m, k, n), common, _ints(a_chunks), _ints(b_chunks), a_name, b_name)
 
-    @property
-    def keys(self) -> list[tuple[str, int, int]]:
-        """The keys of all chunks of A and B."""
-        return [
+    @cached_property
+    def keys(self) -> tuple[tuple[str, int, int], ...]:
+        """The keys of all chunks of A and B, made once."""
+        return tuple(
             self.key(name, (i, j))
             for name, (rows, columns) in (
                 (self.a_name, self.a_chunks),
@@ -125,7 +126,12 @@ class MatmulSpec:
             )
             for i in range(len(rows))
             for j in range(len(columns))
-        ]
+        )
+
+    @cached_property
+    def numbers(self) -> dict[tuple[str, int, int], int]:
+        """Key of a chunk -> its place in `keys`, made once."""
+        return {key: number for number, key in enumerate(self.keys)}
 
     def key(self, name: str, block: tuple[int, int]) -> tuple[str, int, int]:
         """Return the key of the chunk that is block (i, j) of A or B."""

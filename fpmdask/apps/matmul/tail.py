@@ -16,8 +16,11 @@ more than its own work.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
+from fpmdask.apps.matmul.stealing import Helpers, level_of
 from fpmdask.apps.matmul.tile import Tile
 
 # A helper's task has to be sent and to begin, and its result to be fetched.
@@ -64,6 +67,18 @@ class _Part:
 
     def __post_init__(self) -> None:
         self.tile: Tile | None = self.whole  # None while it is open what the giver keeps
+        self.ends = [0, *accumulate(self.depths)]
+
+    def copy(self) -> "_Part":
+        """Return a part of its own with the same state. O(panels)."""
+        made = copy(self)
+        made.marks, made.released = [*self.marks], [*self.released]
+        return made
+
+    def depth(self, first: int, last: int | None = None) -> int:
+        """Return how deep the panels `first … last` are together."""
+        end = self.ends[-1 if last is None else last]
+        return max(0, end - self.ends[min(first, len(self.depths))])
 
     @property
     def busy(self) -> float:
@@ -92,9 +107,9 @@ class _Part:
 
     def work(self, first: int, last: int | None = None) -> float:
         """Return multiplications of the panels `first … last`: of all lines until some go."""
-        found = self.whole.area * sum(self.depths[first:last])
+        found = self.whole.area * self.depth(first, last)
         for help in self.released if self.tile is not None else ():
-            found -= help.tile.area * sum(self.depths[max(first, help.first) : last])
+            found -= help.tile.area * self.depth(max(first, help.first), last)
         return float(found)
 
 
@@ -102,8 +117,7 @@ class _Part:
 class _Late:
     """The part that is expected last, and who could multiply lines of it, in lines per second.
 
-    `rates` has that and the end of each worker that could give, without help; `paces`, `begins` and
-    `least` those of helpers, from when on, and how many lines are worth while.
+    `rates` has that and the end of each worker that could give, without help.
     """
 
     state: _Part
@@ -112,27 +126,9 @@ class _Late:
     lines: int
     across: int
     rates: Mapping[str, tuple[float, float]]
-    paces: Mapping[str, float]
-    begins: Mapping[str, float]
-    least: Mapping[str, float]
+    helpers: Helpers
     per_line: float
     receiving: float
-
-    def level_with(self, helper: str) -> float:
-        """Return when all end if `helper` does, and as many others as it is worth while for."""
-        helpers = {*self.paces}
-        while True:
-            each = [(self.paces[w], self.begins[w]) for w in sorted(helpers)]
-            level = _level([*self.rates.values()], each)
-            idle = [
-                (self.paces[w], w)
-                for w in helpers - {helper}
-                if self.paces[w] * (level - self.begins[w]) < self.least[w]
-            ]
-            if not idle:
-                return level
-            # with the slower half of them gone it may be worth while for the others
-            helpers -= {w for _, w in sorted(idle)[: (len(idle) + 1) // 2]}
 
 
 @dataclass
@@ -282,7 +278,10 @@ class Tail:
             if help.part in given:
                 given[help.part].append(help)
         found: list[Help] = []
-        own, ends = self._computing(now), self._ends(now)
+        if not any(given.values()):
+            return found
+        own = self._computing(now)
+        ends = self._ends(now, own)
         for part, helps in given.items():
             worker = self._parts[part].worker
             if worker not in self._rates:
@@ -302,7 +301,7 @@ class Tail:
             self._void(back, now)
             if back:
                 self._back[part] = now + needed
-                ends = self._ends(now)
+                ends = self._ends(now, own)
             found += back
         return found
 
@@ -395,6 +394,51 @@ class Tail:
                 late.clear()
         return made
 
+    def snapshot(self) -> "Tail":
+        """Return a copy that nothing changes meanwhile, to be asked for `helps` in a thread.
+
+        O(workers + panels begun).
+        """
+        return replace(
+            self,
+            beside=self.beside.copy(),
+            _parts={part: state.copy() for part, state in self._parts.items()},
+            _rates={**self._rates},
+            _helps={**self._helps},
+            _since={**self._since},
+            _room={**self._room},
+            _back={**self._back},
+            _unable={*self._unable},
+        )
+
+    def take(self, help: Help, planned: "Tail", now: float) -> bool:
+        """Take over a help that a `snapshot` has made; tell whether it still holds.
+
+        The helps of a snapshot are taken in the order in which it has made them, before another
+        snapshot is asked. One holds as long as its giver is still to multiply these lines, and its
+        helper is there, is able and has room.
+        """
+        state = self._parts.get(help.part)
+        if state is None or state.paused or not self._has_begun_and_goes_on(state):
+            return False
+        before = planned._parts[help.part].released
+        if state.released != before[: before.index(help)]:
+            return False
+        able = help.helper in self._rates and help.helper not in self._unable
+        if not able or self._room[help.helper] - self.beside[help.helper] < help.tile.area:
+            return False
+        self._begin(help, now)
+        return True
+
+    @property
+    def size(self) -> int:
+        """How many parts or workers `helps` looks at: also workers that are done may help."""
+        return max(len(self._parts), len(self._rates))
+
+    @staticmethod
+    def _has_begun_and_goes_on(state: _Part) -> bool:
+        return state.index is not None and state.index < len(state.depths)
+
     def _late(self, now: float, *, early: bool) -> "_Late | None":
         """Return the part that is expected last, and what it takes to help; None if it does not."""
         if any(state.worker not in self._rates for state in self._parts.values()):
@@ -403,8 +447,7 @@ class Tail:
         giving = [
             (left[state.worker], part)
             for part, state in self._parts.items()
-            if state.index is not None
-            and state.index < len(state.depths)
+            if self._has_begun_and_goes_on(state)
             and state.tile is not None
             and not state.paused
             and not (early and state.worker in self.uneven)
@@ -417,7 +460,7 @@ class Tail:
         if early and steady is None:
             return None
         first = self._first(state, now)
-        depth = sum(state.depths[first:])
+        depth = state.depth(first)
         assert state.tile is not None
         _, lines, across = state.tile.last_lines()
         if state.tile.is_rectangle:
@@ -432,15 +475,17 @@ class Tail:
         for_all = sum_nbytes * depth * self.work_per_byte
         # both have multiplied before the sum crosses the giver's link: seconds per line
         receiving = sum_nbytes * self.arriving.get(state.worker, 0.0)
-        paces, begins, least = {}, {}, {}
+        able: dict[str, tuple[float, float, float]] = {}
         for worker, rate in self._rates.items():
             room = self._room.get(worker, 0.0) - self.beside[worker]
             if worker == state.worker or worker in self._unable or room < across:
                 continue
-            paces[worker] = rate / (per_line + rate * receiving)
-            begins[worker] = left[worker] + OVERHEAD_SECONDS + for_all / rate
-            least[worker] = max(1.0, WORTH * (OVERHEAD_SECONDS * rate + for_all) / per_line)
-        if not paces:
+            able[worker] = (
+                rate / (per_line + rate * receiving),
+                left[worker] + OVERHEAD_SECONDS + for_all / rate,
+                max(1.0, WORTH * (OVERHEAD_SECONDS * rate + for_all) / per_line),
+            )
+        if not able:
             return None  # nobody has room for a line, or is able
         rates = {
             self._parts[n].worker: (self._rate(self._parts[n], now) / saved, seconds)
@@ -450,43 +495,50 @@ class Tail:
             assert steady is not None
             seconds = self._seconds_left(state, now, steady)
             rates[state.worker] = steady / saved, seconds
-            level = _level([*rates.values()], [(paces[w], begins[w]) for w in paces])
+            level = level_of([*rates.values()], [one[:2] for one in able.values()])
             if seconds < EARLY * level:
                 return None
             rates[state.worker] = self._rate(state, now) / saved, latest
-        return _Late(
-            state, part, first, lines, across, rates, paces, begins, least, per_line, receiving
-        )
+        helpers = Helpers([*rates.values()], able)
+        return _Late(state, part, first, lines, across, rates, helpers, per_line, receiving)
 
     def _help_by(self, helper: str, late: "_Late", now: float) -> Help | None:
-        if helper not in late.paces:
+        if helper not in late.helpers.able:
             return None
-        level = late.level_with(helper)
+        level = late.helpers.level_with(helper)
         pace, latest = late.rates[late.state.worker]
-        can = late.paces[helper] * (level - late.begins[helper])
+        own, begin, least = late.helpers.able[helper]
         room = self._room[helper] - self.beside[helper]
+        can = own * (level - begin)
         count = int(min(can, pace * (latest - level), late.lines, room / late.across))
-        if count < late.least[helper]:
+        if count < least:
             return None
-        seconds = late.begins[helper] + count * late.per_line / self._rates[helper]
+        seconds = begin + count * late.per_line / self._rates[helper]
         if latest - max(level, seconds) - count * late.receiving < GAIN_SECONDS:
             return None
         state = late.state
         assert state.tile is not None
-        help = Help(self._made, helper, state.worker, late.part, state.tile.last(count), late.first)
-        self._made += 1
+        tile = state.tile.last(count)
+        help = Help(self._made, helper, state.worker, late.part, tile, late.first)
+        self._begin(help, now)
+        return help
+
+    def _begin(self, help: Help, now: float) -> None:
+        """Take note of a help from now on."""
+        state, helper = self._parts[help.part], help.helper
+        self._made = help.number + 1
         self.beside[helper] += help.tile.area
         state.released.append(help)
         state.settle()
         if all(other.helper != helper for other in self.open_helps):
             self._since[helper] = now
         self._helps[help.number] = help
-        return help
 
     def _busy_for(self, now: float) -> dict[str, float]:
         """Return worker -> seconds until it is done with its parts and with its helps."""
-        left = {**dict.fromkeys(self._rates, 0.0), **self._computing(now)}
-        for number, end in self._ends(now).items():
+        own = self._computing(now)
+        left = {**dict.fromkeys(self._rates, 0.0), **own}
+        for number, end in self._ends(now, own).items():
             helper = self._helps[number].helper
             left[helper] = max(left[helper], end - now)
         for part, until in self._back.items():
@@ -494,9 +546,9 @@ class Tail:
             left[worker] = max(left[worker], until - now)
         return left
 
-    def _ends(self, now: float) -> dict[int, float]:
+    def _ends(self, now: float, computing: Mapping[str, float] | None = None) -> dict[int, float]:
         """Return when each open help is expected to end; a worker does its own in turn."""
-        own = self._computing(now)
+        own = dict(self._computing(now) if computing is None else computing)
         for part, until in self._back.items():
             own[self._parts[part].worker] = max(0.0, until - now)
         ends: dict[int, float] = {}
@@ -535,13 +587,13 @@ class Tail:
 
     def _work_of(self, help: Help) -> float:
         """Return the multiplications of a help, those that a worker could do instead of moving."""
-        depth, area = sum(self._parts[help.part].depths[help.first :]), help.tile.area
+        depth, area = self._parts[help.part].depth(help.first), help.tile.area
         moved = self._received(help) + 2 * area * self.itemsize
         return area * depth + moved * self.work_per_byte
 
     def _received(self, help: Help) -> int:
         """Return the bytes of the panels that a help needs."""
-        depth = sum(self._parts[help.part].depths[help.first :])
+        depth = self._parts[help.part].depth(help.first)
         return (help.tile.height + help.tile.width) * depth * self.itemsize
 
     def _waited_for_by(self, worker: str) -> set[str]:
@@ -582,29 +634,3 @@ class Tail:
             begins += state.work(index, index + 1) / self._rate(state, now)
             index += 1
         return index
-
-
-def _level(givers: Sequence[tuple[float, float]], helpers: Sequence[tuple[float, float]]) -> float:
-    """Return when all end if the givers' lines that are left then are the helpers' by then.
-
-    Parameters
-    ----------
-    givers
-        Of each its lines per second, and when it would end.
-    helpers
-        Of each its lines per second, and from when on; at least one.
-
-    Examples
-    --------
-    >>> _level([(1.0, 9.0)], [(2.0, 3.0), (9.0, 7.0)])
-    5.0
-    """
-    turns = [(begin, pace) for pace, begin in helpers] + [(end, -pace) for pace, end in givers]
-    now, pace = 0.0, sum(pace for pace, _ in givers)
-    lacking = sum(pace * end for pace, end in givers)
-    for at, change in sorted(turns):
-        if lacking <= pace * (at - now):
-            break
-        lacking -= pace * (at - now)
-        now, pace = at, pace + change
-    return now + lacking / pace if lacking > 0 else now

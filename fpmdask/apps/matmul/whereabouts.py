@@ -41,19 +41,20 @@ class Whereabouts:
     relays: Mapping[Any, str] = field(default_factory=dict)
 
     def packed(self, spec: MatmulSpec) -> bytes:
-        """Return the same as bytes, made once for all shares. O(chunks + workers)."""
+        """Return the same as bytes, made once for all shares. O(holders + channels)."""
         named = {worker for places in self.holders.values() for worker in places}
         workers = sorted(named | set(self.channels) | set(self.relays.values()))
         number = {worker: n for n, worker in enumerate(workers)}
+        numbers = spec.numbers
         packed: bytes = msgpack.packb(
             [
                 [(worker, self.channels.get(worker)) for worker in workers],
-                [[number[worker] for worker in self.holders.get(key, ())] for key in spec.keys],
                 [
-                    (n, number[self.relays[key]])
-                    for n, key in enumerate(spec.keys)
-                    if key in self.relays
+                    (numbers[key], [number[worker] for worker in places])
+                    for key, places in self.holders.items()
+                    if places
                 ],
+                [(numbers[key], number[worker]) for key, worker in self.relays.items()],
             ]
         )
         return packed
@@ -64,11 +65,7 @@ class Whereabouts:
         workers, holders, relays = msgpack.unpackb(packed)
         keys = spec.keys
         return cls(
-            {
-                key: [workers[n][0] for n in places]
-                for key, places in zip(keys, holders, strict=True)
-                if places
-            },
+            {keys[key]: [workers[n][0] for n in places] for key, places in holders},
             {worker: (at[0], at[1]) for worker, at in workers if at is not None},
             {keys[key]: workers[n][0] for key, n in relays},
         )

@@ -60,7 +60,7 @@ async def run(context: RunContext) -> dict[str, Any]:
             attempt.stop()
             raise
     if "shares" in context.report:
-        speeds.learn(_taken(context))
+        await speeds.learn(_taken(context))
     phases["sort"] = time.perf_counter() - measured
     return await sort.finish()
 

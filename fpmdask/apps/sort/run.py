@@ -78,7 +78,7 @@ async def run(context: RunContext) -> dict[str, Any]:
         except BaseException:
             sorting.stop()
             raise
-    speeds.learn(_taken(context))
+    await speeds.learn(_taken(context))
     context.report["phases"] = {
         "prepare": prepared - began,
         "measure": measured - prepared,
@@ -106,7 +106,7 @@ async def _carry(context: RunContext, spec: SortSpec) -> dict[str, Any]:
     except BaseException:
         sorting.stop()
         raise
-    speeds.learn(_taken(context))
+    await speeds.learn(_taken(context))
     context.report["phases"] |= {
         "measure": measured - began,
         "sort": time.perf_counter() - measured,

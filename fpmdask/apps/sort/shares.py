@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from distributed.utils import offload
 
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.identity import KernelId, canonical
@@ -25,6 +24,8 @@ ROUGH = replace(TIMING, min_seconds=0.04, budget_seconds=0.08)
 ROUNDS = 1
 # Half of what a run took counts, where it took some worker so long.
 LEAST_SECONDS = 0.05
+# So many models are made in one step of the scheduler's event loop.
+AT_ONCE = 16
 
 
 def busy_seconds(share: Mapping[str, Any], quota: float | None = None) -> float:
@@ -118,6 +119,9 @@ class Speeds:
     told: bool = field(default=False, init=False)
     learned: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        self._canonical = canonical(self.parameters)
+
     async def shares(self, units: int, room: Callable[[str], float]) -> dict[str, int]:
         """Return units per worker so that all finish together; noted as the run's distribution.
 
@@ -201,21 +205,18 @@ class Speeds:
     ) -> dict[str, int]:
         """Return shares by models; they are noted as the run's distribution."""
         limits = [bounds.get(address, 0.0) for address in models]
-        found = await offload(geometric, units, [*models.values()], limits)
-        shares = {address: int(share) for address, share in zip(models, found, strict=True)}
-        seconds: dict[str, float | None] = {
-            address: float(model.time(shares[address])) if shares[address] else 0.0
-            for address, model in models.items()
-        }
+        found, spent = await asyncio.to_thread(_level, units, [*models.values()], limits)
+        shares = dict(zip(models, found, strict=True))
+        seconds: dict[str, float | None] = dict(zip(models, spent, strict=True))
         self.context.expected = 0.0  # few units
         if self.told:
-            self.context.expected = max(taken for taken in seconds.values() if taken is not None)
+            self.context.expected = max(spent)
         else:
             seconds = dict.fromkeys(shares)
         self.context.set_result(shares, seconds, None, self.reason, shares)
         return shares
 
-    def learn(self, taken: Iterable[tuple[str, float, float]]) -> None:
+    async def learn(self, taken: Iterable[tuple[str, float, float]]) -> None:
         """Keep what workers took: (address, units, seconds) of the run's own steps.
 
         Nothing if all were short: the times of those that were through soon say, too, that they
@@ -225,7 +226,11 @@ class Speeds:
         told = [one for one in taken if one[0] in self.context.workers and one[1] and one[2] > 0]
         if max((seconds for *_, seconds in told), default=0.0) < LEAST_SECONDS:
             return
-        for address, units, seconds in told:
+        for turn, (address, units, seconds) in enumerate(told):
+            if turn and turn % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if address not in self.context.workers:
+                continue  # it has left meanwhile
             model = taught(self._learned(address), units, seconds)
             library.store(self._kernel(address), self.context.workers[address], model)
 
@@ -258,4 +263,15 @@ class Speeds:
 
     def _kernel(self, address: str) -> KernelId:
         implementation = self.context.kernel_ids[address].implementation
-        return KernelId(self.name, implementation, canonical(self.parameters))
+        return KernelId(self.name, implementation, self._canonical)
+
+
+def _level(
+    units: int, models: Sequence[Model], limits: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """Return the units of each worker by `geometric`, and the seconds that they take."""
+    shares = [int(share) for share in geometric(units, models, limits)]
+    return shares, [
+        float(model.time(share)) if share else 0.0
+        for model, share in zip(models, shares, strict=True)
+    ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from distributed.utils import offload
 
 from fpmdask.apps.dealing import SURPLUS, Piece, dealt, loads
 from fpmdask.apps.sort.attempt import Attempt, LostWorker
@@ -44,20 +44,9 @@ class Sorting(Attempt):
             raise LostWorker("a worker left before the sort began")
         busy = {worker: share for worker, share in shares.items() if share}
         held = [places[key] for key in spec.keys]
-        if spec.payload is None:
-            pieces = await offload(dealt, spec.sizes, held, self._loads(held, busy))
-        else:
-            pieces = where_they_are(spec, held, busy)
-        for worker, own in pieces.items():
-            # those of one owner come together
-            own.sort(key=lambda p: (p.owner != worker, p.owner, p.chunk, p.low))
+        free = {worker: free_nbytes(context, worker) / spec.nbytes_per_key for worker in busy}
+        pieces = await asyncio.to_thread(pieces_of, spec, held, busy, free)
         sizes = {worker: sum(piece.size for piece in own) for worker, own in pieces.items()}
-        of_runs = {
-            worker: [
-                (piece.chunk, run) for piece in own for run in range(len(run_edges(piece.size)) - 1)
-            ]
-            for worker, own in pieces.items()
-        }
         there = [worker for worker in busy if worker in context.scheduler.workers]
         if len(there) < len(busy):
             raise LostWorker("a worker left before the sort began")
@@ -75,14 +64,16 @@ class Sorting(Attempt):
         )
         planned = [size for _, size in _parts(context, busy)]
         count = sample_count(spec.units, min(planned), len(busy))
+        # the same objects for all workers: they are pickled once
+        sort, of_runs = spec.to_json(), runs_of(pieces) if spec.payload is not None else {}
         orders = {
             worker: {
-                "sort": spec.to_json(),
+                "sort": sort,
                 "samples": count,
                 "parts": len(planned),
                 "turn": (turn, len(busy)),
                 "pieces": [(p.chunk, p.low, p.high, p.owner) for p in pieces[worker]],
-                "runs": of_runs if spec.payload is not None else {},
+                "runs": of_runs,
             }
             for turn, worker in enumerate(busy)
         }
@@ -106,8 +97,8 @@ class Sorting(Attempt):
         edges = splitting.edges
         if spec.payload is not None and not spec.payload.whole:
             await self._set_apart(runs, edges, spec.payload)
-        buckets = await offload(splitting.buckets)
-        wanted = await offload(exchange, buckets, runs, splitting.lengths, parts)
+        buckets = await asyncio.to_thread(splitting.buckets)
+        wanted = await asyncio.to_thread(exchange, buckets, runs, splitting.lengths, parts)
         for worker in self.workers:
             self.tell(worker, exchange=wanted[worker])
 
@@ -118,29 +109,10 @@ class Sorting(Attempt):
         value = await self._publish(parts, found)
         value["ends"] = [ends[part] for part in range(len(parts))]
         if spec.index:
-            value["plan"] = await offload(recipe, self.workers, pieces, told_sizes, wanted)
+            value["plan"] = await asyncio.to_thread(
+                recipe, self.workers, pieces, told_sizes, wanted
+            )
         return value
-
-    def _loads(
-        self, places: Sequence[Sequence[str]], shares: Mapping[str, int]
-    ) -> Mapping[str, int]:
-        """Return worker -> keys that it is to put in order before the exchange.
-
-        Its share of the result, where chunks are on workers that have none.
-        """
-        held = dict.fromkeys(shares, 0)
-        for size, holders in zip(self.spec.sizes, places, strict=True):
-            here = [worker for worker in holders if worker in shares]
-            if here:
-                held[here[0]] += size
-            elif size:
-                return shares
-        # who holds little more than it is to have keeps it
-        room = {
-            worker: (free_nbytes(self.context, worker) / self.spec.nbytes_per_key - share) / SURPLUS
-            for worker, share in shares.items()
-        }
-        return loads(held, shares, MOVING, room)
 
     async def _cut(
         self,
@@ -157,14 +129,14 @@ class Sorting(Attempt):
             for n in range(len(sizes[worker]))
         ]
         lengths = [sizes[worker][n] for worker, n in runs]
-        splitting = await offload(
+        splitting = await asyncio.to_thread(
             Splitting, samples, lengths, places, shares, noise, self.spec.bucket
         )
         while splitting.tried is not None:
             counts = await self._counted(runs, splitting.tried)
-            between = await offload(splitting.counted, *counts)
+            between = await asyncio.to_thread(splitting.counted, *counts)
             if between is not None:
-                await offload(splitting.refined, await self._between(runs, *between))
+                await asyncio.to_thread(splitting.refined, await self._between(runs, *between))
         return splitting
 
     async def _set_apart(
@@ -203,10 +175,12 @@ class Sorting(Attempt):
         for worker in self.workers:
             self.tell(worker, between=(count, ends[worker]))
         told = await self.everyone("inner", "count")
-        return [
-            [np.frombuffer(keys, self.spec.dtype) for keys in told[worker]["inner"][n]]
-            for worker, n in runs
-        ]
+        return await asyncio.to_thread(
+            lambda: [
+                [np.frombuffer(keys, self.spec.dtype) for keys in told[worker]["inner"][n]]
+                for worker, n in runs
+            ]
+        )
 
     async def _counted(
         self, runs: Sequence[tuple[str, int]], tried: np.ndarray
@@ -217,9 +191,11 @@ class Sorting(Attempt):
         for worker in self.workers:
             self.tell(worker, count=packed)
         told = await self.everyone("below", "count")
-        below, through = (
-            np.array([np.frombuffer(told[w][side][n], np.int64) for w, n in runs])
-            for side in ("below", "through")
+        below, through = await asyncio.to_thread(
+            lambda: [
+                np.array([np.frombuffer(told[w][side][n], np.int64) for w, n in runs])
+                for side in ("below", "through")
+            ]
         )
         return below, through
 
@@ -253,6 +229,72 @@ class Sorting(Attempt):
             raise LostWorker("a worker left while the result was published")
         sizes = [found[part] for part in sorted(order, key=at.__getitem__)]
         return {"name": name, "sizes": sizes}
+
+
+def pieces_of(
+    spec: SortSpec,
+    places: Sequence[Sequence[str]],
+    shares: Mapping[str, int],
+    free: Mapping[str, float],
+) -> dict[str, list[Piece]]:
+    """Return worker -> the pieces of chunks that it puts in order before the exchange.
+
+    Parameters
+    ----------
+    spec
+        The sort.
+    places
+        The workers that hold each chunk.
+    shares
+        Worker -> keys of the result that it is to have.
+    free
+        Worker -> keys that it has memory for.
+
+    Raises
+    ------
+    LostWorker
+        If rows travel with the keys, and a worker has some but no share.
+    """
+    if spec.payload is None:
+        pieces = dealt(spec.sizes, places, loads_of(spec, places, shares, free))
+    else:
+        pieces = where_they_are(spec, places, shares)
+    for worker, own in pieces.items():
+        # those of one owner come together
+        own.sort(key=lambda p: (p.owner != worker, p.owner, p.chunk, p.low))
+    return pieces
+
+
+def loads_of(
+    spec: SortSpec,
+    places: Sequence[Sequence[str]],
+    shares: Mapping[str, int],
+    free: Mapping[str, float],
+) -> Mapping[str, int]:
+    """Return worker -> keys that it is to put in order; arguments as for `pieces_of`.
+
+    Its share of the result, where chunks are on workers that have none.
+    """
+    held = dict.fromkeys(shares, 0)
+    for size, holders in zip(spec.sizes, places, strict=True):
+        here = [worker for worker in holders if worker in shares]
+        if here:
+            held[here[0]] += size
+        elif size:
+            return shares
+    # who holds little more than it is to have keeps it
+    room = {worker: (free[worker] - share) / SURPLUS for worker, share in shares.items()}
+    return loads(held, shares, MOVING, room)
+
+
+def runs_of(pieces: Mapping[str, Sequence[Piece]]) -> dict[str, list[tuple[int, int]]]:
+    """Return worker -> (chunk, number of the run of its piece) of each run that it makes."""
+    return {
+        worker: [
+            (piece.chunk, run) for piece in own for run in range(len(run_edges(piece.size)) - 1)
+        ]
+        for worker, own in pieces.items()
+    }
 
 
 def where_they_are(

@@ -657,3 +657,83 @@ def test_who_multiplies_what_its_helper_has_not_done_does_not_help(gone):
     tail.reached(other, 6, 12.0)
     _ = tail.failed(help.number, 12.0) if gone == "failed" else tail.left(help.helper, 12.0)
     assert tail.helps(12.5) == []
+
+
+def about_to_help():
+    """Return a tail in which "fast" has just ended its part, and what is to be asked at 10 s."""
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    tail.began(0, "fast", Tile(0, 0, 100, 100), [10] * 10, room=1e6)
+    tail.began(1, "slow", Tile(100, 0, 200, 100), [10] * 10)
+    for second in range(11):
+        tail.reached(0, second, second)
+        tail.reached(1, second // 2, second)
+    tail.ended(0, 10.0)
+    return tail
+
+
+def test_a_snapshot_makes_the_same_helps_and_changes_nothing():
+    tail, same = about_to_help(), about_to_help()
+    snapshot = tail.snapshot()
+    made = snapshot.helps(10.0)
+    assert made == same.helps(10.0) != []
+    assert tail.open_helps == []
+    assert not tail.beside["fast"]
+    assert tail.take(made[0], snapshot, 10.0)
+    assert (tail.open_helps, tail.beside) == (same.open_helps, same.beside)
+    assert tail.helps(10.0) == []
+
+
+def test_a_snapshot_does_not_see_what_happens_meanwhile():
+    tail, same = about_to_help(), about_to_help()
+    snapshot = tail.snapshot()
+    tail.reached(1, 9, 10.0)
+    tail.left("fast", 10.0)
+    assert snapshot.helps(10.0) == same.helps(10.0)
+
+
+MEANWHILE = {
+    "its giver has ended": lambda tail: tail.ended(1, 10.1),
+    "its giver has multiplied all": lambda tail: tail.multiplied(1, 10.1),
+    "its giver waits for chunks": lambda tail: tail.paused(1),
+    "its giver is gone": lambda tail: tail.left("slow", 10.1),
+    "its helper is gone": lambda tail: tail.left("fast", 10.1),
+    "its helper has no room": lambda tail: tail.beside.update(fast=10**6),
+    "its lines are given": lambda tail: tail.helps(10.1),
+}
+
+
+@pytest.mark.parametrize("what", MEANWHILE)
+def test_a_help_that_does_not_hold_any_more_is_not_taken(what):
+    tail = about_to_help()
+    snapshot = tail.snapshot()
+    [help] = snapshot.helps(10.0)
+    MEANWHILE[what](tail)
+    before = tail.open_helps, tail.beside.copy()
+    assert not tail.take(help, snapshot, 10.2)
+    assert (tail.open_helps, tail.beside) == before
+
+
+def test_a_help_of_a_helper_that_has_failed_is_not_taken():
+    tail = about_to_help()
+    snapshot = tail.snapshot()
+    [help] = snapshot.helps(10.0)
+    [own] = tail.helps(10.0)
+    tail.failed(own.number, 10.1)
+    assert not tail.take(help, snapshot, 10.2)
+
+
+def test_helps_with_one_part_are_taken_in_turn_or_not_at_all():
+    tail = Tail(itemsize=8, work_per_byte=0.0)
+    for part, worker in enumerate(("a", "b", "slow")):
+        tail.began(part, worker, Tile(100 * part, 0, 100 * part + 100, 100), [10] * 20)
+    for second in range(11):
+        for part in range(3):
+            tail.reached(part, second * 2 // (1, 1, 4)[part], second)
+    for part in range(2):
+        tail.ended(part, 10.0)
+    snapshot = tail.snapshot()
+    first, second = snapshot.helps(10.0)
+    assert first.part == second.part
+    assert not tail.take(second, snapshot, 10.0)
+    assert tail.take(first, snapshot, 10.0)
+    assert tail.take(second, snapshot, 10.0)

@@ -1,0 +1,92 @@
+"""With many workers the planning of all applications runs beside the scheduler's event loop."""
+
+import threading
+from contextlib import contextmanager
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import wait
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.matmul.tail import Tail
+from fpmdask.apps.sort import shares, sorting
+from fpmdask.coordinator.measuring import Measuring
+
+MANY = 36
+CONFIG = {
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.worker.profile.enabled": False,
+}
+pytestmark = pytest.mark.slow
+many = gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * MANY, config=CONFIG, timeout=100)
+
+
+@contextmanager
+def threads_of(monkeypatch, *functions):
+    """Yield function name -> the threads in which it is called."""
+    found = {}
+    with monkeypatch.context() as patch:
+        for owner, name in functions:
+            original, seen = getattr(owner, name), found.setdefault(name, set())
+
+            def spied(*args, original=original, seen=seen, **options):
+                seen.add(threading.get_ident())
+                return original(*args, **options)
+
+            patch.setattr(owner, name, spied)
+        yield found
+
+
+def beside_the_event_loop(found):
+    """Tell whether every function was called, and never in this thread."""
+    return all(seen and threading.get_ident() not in seen for seen in found.values())
+
+
+@many
+async def test_a_measurement_is_planned_in_a_thread(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    model = {"format": "fpmdask.model", "version": 1, "kind": "constant", "units_per_second": 1e6}
+    models = {str(worker.name): model for worker in workers}
+    planning = (Measuring, "start"), (Measuring, "_begin_round")
+    with threads_of(monkeypatch, *planning) as found:
+        shares = await balancer.partition(("emulated", {"models": models}), 100_000)
+    assert sum(shares.units) == 100_000
+    assert beside_the_event_loop(found)
+
+
+@many
+async def test_a_sort_is_planned_in_a_thread(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    values = np.random.default_rng(0).random(36_000)
+    x = c.persist(da.from_array(values, chunks=1000))
+    await wait(x)
+    planning = (sorting, "loads"), (sorting, "dealt"), (shares, "geometric")
+    with threads_of(monkeypatch, *planning) as found:
+        result = await balancer.sort(x)
+    np.testing.assert_array_equal(await c.compute(result), np.sort(values))
+    assert beside_the_event_loop(found)
+
+
+@many
+async def test_work_stealing_is_planned_in_a_thread(c, s, *workers, monkeypatch):
+    balancer = await fpmdask.Balancer(c)
+    values = np.random.default_rng(0).integers(-9, 9, (360, 400)).astype("f8")
+    x = c.persist(da.from_array(values, chunks=(40, 100)))
+    await wait(x)
+    even = {str(worker.name): 10 for worker in workers}
+    options = {"distribution": even, "layout": "rows", "rebalance": True}
+    asked, answer = [], Tail.helps
+
+    def helps(self, now):
+        asked.append((threading.get_ident(), len(self._rates), len(self._parts)))
+        return answer(self, now)
+
+    monkeypatch.setattr(Tail, "helps", helps)
+    result = await balancer.matmul(x, x.T, **options)
+    np.testing.assert_array_equal(await c.compute(result), values @ values.T)
+    # also at the end, when few parts are left that many could help with
+    of_many = [thread for thread, workers, parts in asked if max(workers, parts) == MANY]
+    assert of_many
+    assert threading.get_ident() not in of_many
