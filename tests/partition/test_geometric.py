@@ -158,6 +158,25 @@ def test_units_that_take_no_time():
     assert geometric(5, [TabulatedModel([0] * 4), TabulatedModel([0] * 4)]).tolist() == [3, 2]
     workers = [TabulatedModel([0, 0, 0, 5]), TabulatedModel([0, 1, 2, 3])]
     assert geometric(4, workers).tolist() == [2, 2]
+    # little time is not none: what takes 0.1 s comes before what takes 0.3 s
+    workers = [TabulatedModel(0.3 * np.arange(4)), TabulatedModel([0, *[0.1] * 9])]
+    assert geometric(2, workers).tolist() == [0, 2]
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0, 0, 1, 3]), min_size=12, max_size=12), min_size=1, max_size=4
+    ),
+    st.sampled_from([1e-6, 0.1, 1.0, 1e6]),
+    st.one_of(st.integers(1, 6), st.integers(1, 48)),
+)
+def test_the_units_that_finish_earliest_are_taken(steps, second, units):
+    """Exactly those, in tables where many units take the same time or none at all."""
+    tables = [second * np.cumsum([0, *more]) for more in steps]
+    units = min(units, 12 * len(tables))
+    earliest = sorted((t, i, k) for i, table in enumerate(tables) for k, t in enumerate(table) if k)
+    wanted = np.bincount([i for _, i, _ in earliest[:units]], minlength=len(tables))
+    assert geometric(units, [TabulatedModel(t) for t in tables]).tolist() == wanted.tolist()
 
 
 def test_tables_limit_their_workers():
