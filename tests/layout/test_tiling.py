@@ -115,6 +115,32 @@ def test_up_to_six_workers_find_a_layout_whenever_columns_or_rows_of_blocks_have
     assert 0 < refused < 60
 
 
+def groups_fit(limits, down, across):
+    """Whether columns of workers in the order of their limits, as many in each, keep them."""
+    order = sorted(limits)
+    return any(
+        sum(
+            max((w for w in range(1, across + 1) if sum(m // w for m in group) >= down), default=0)
+            for group in np.array_split(order, count)
+        )
+        >= across
+        for count in range(1, len(order) + 1)
+    )
+
+
+def test_more_workers_find_a_layout_whenever_groups_in_the_order_of_limits_have_one():
+    rng = np.random.default_rng(2)
+    found = 0
+    for _ in range(150):
+        p = int(rng.integers(7, 12))
+        down, across = rng.integers(3, 14, 2).tolist()
+        limits = rng.multinomial(down * across + rng.integers(0, 2 * p), np.ones(p) / p) + 1
+        if groups_fit(limits, down, across) or groups_fit(limits, across, down):
+            check_layout(br(rng.uniform(1, 9, p), (down, across), limits), p, limits)
+            found += 1
+    assert found > 50
+
+
 def test_limits_that_do_not_bind_change_nothing():
     speeds, shape = [5.0, 3.0, 2.0, 1.0, 1.0], (60, 48)
     free = br(speeds, shape)

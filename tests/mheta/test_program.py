@@ -68,6 +68,12 @@ def test_every_kind_of_model_is_stored():
     assert Program.from_dict(json.loads(json.dumps(program.to_dict()))) == program
 
 
+def test_messages_may_have_a_fraction_of_a_byte():
+    """On average, that is; whole numbers are kept as such."""
+    assert Communication("pipeline", 8.5).message_bytes == 8.5
+    assert repr(Communication("pipeline", 8.0).message_bytes) == "8"
+
+
 def test_capacity():
     program = Program([Section()], [Array("A", 8), Array("v", 2, resident=True)], 100)
     memory = [100, 99, 109, 110, None, 2**53 - 1]

@@ -68,6 +68,12 @@ def test_contract_of_a_callable_complexity():
         AnalyticModel(lambda x: 1.0, 2.0).time([1.0, 2.0])
 
 
+@pytest.mark.parametrize("complexity", [lambda x: np.ceil(x / 16), lambda x: np.floor(x / 4)])
+def test_contract_of_complexities_with_plateaus(complexity):
+    """The end of a plateau is the largest size, wherever the search for it starts."""
+    check_model(AnalyticModel(complexity, 1.0), stored=False)
+
+
 class TestPiecewise:
     def test_three_insertions(self):
         """Left of all, right of all, between two: the cases of the 2009 paper."""

@@ -18,7 +18,9 @@ from fpmdask.models import (
     SurfaceModel,
     TabulatedModel,
 )
+from fpmdask.models.bank import bank
 from fpmdask.partition import geometric, proportional
+from fpmdask.partition.geometric import distributed
 from tests.conformance import check_distribution, check_partitioner
 
 ORACLES = json.loads((Path(__file__).parents[1] / "oracles.json").read_text("utf-8"))
@@ -99,6 +101,38 @@ def test_exchange(shape, units):
     check_distribution(limited, units, 300)
     assert (limited <= limits).all()
     check_exchange(limited, workers, np.floor(limits))
+
+
+class CountingBank:
+    """A bank that counts how often all workers are searched."""
+
+    def __init__(self, inner, calls):
+        self.inner, self.calls = inner, calls
+
+    def units_within(self, seconds):
+        self.calls.append(seconds)
+        return self.inner.units_within(seconds)
+
+    def time(self, workers, units):
+        return self.inner.time(workers, units)
+
+    def narrowed(self, low, high):
+        return CountingBank(self.inner.narrowed(low, high), self.calls)
+
+
+@pytest.mark.slow
+def test_few_searches_are_enough():
+    """Eight on average, the first three of which only find out where to start."""
+    searches = []
+    for shape in ("wide", "noisy", "steps", "common"):
+        for seed, units in itertools.product(range(4, 8), [10**5, 3 * 10**7, 10**9]):
+            calls = []
+            counting = CountingBank(bank(random_models(seed, 1000, shape)), calls)
+            shares = distributed(units, counting, np.full(1000, np.inf))
+            check_distribution(shares, units, 1000)
+            searches.append(len(calls))
+    assert np.mean(searches) <= 8
+    assert max(searches) <= 16
 
 
 @pytest.mark.slow
