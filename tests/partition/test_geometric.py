@@ -122,17 +122,17 @@ class CountingBank:
 
 @pytest.mark.slow
 def test_few_searches_are_enough():
-    """Eight on average, the first three of which only find out where to start."""
+    """Seven on average, the first three of which only find out where to start."""
     searches = []
     for shape in ("wide", "noisy", "steps", "common"):
-        for seed, units in itertools.product(range(4, 8), [10**5, 3 * 10**7, 10**9]):
+        for seed, units in itertools.product((4, 5), [10**5, 3 * 10**7, 10**9]):
             calls = []
-            counting = CountingBank(bank(random_models(seed, 1000, shape)), calls)
-            shares = distributed(units, counting, np.full(1000, np.inf))
-            check_distribution(shares, units, 1000)
+            counting = CountingBank(bank(random_models(seed, 500, shape)), calls)
+            shares = distributed(units, counting, np.full(500, np.inf))
+            check_distribution(shares, units, 500)
             searches.append(len(calls))
-    assert np.mean(searches) <= 8
-    assert max(searches) <= 16
+    assert np.mean(searches) <= 7.6
+    assert max(searches) <= 15
 
 
 @pytest.mark.slow
