@@ -127,7 +127,9 @@ def test_it_converges_where_the_memory_suffices():
 @pytest.mark.parametrize("p", [1, 5, 12])
 def test_every_shape_is_covered(shape, p):
     surfaces = [SurfaceModel.from_points([10], [10], [1.0 + i]) for i in range(p)]
-    check_layout(fpm_kl(surfaces, shape), p)
+    layout = fpm_kl(surfaces, shape)
+    check_layout(layout, p)
+    assert [s > 0 for s in layout.speeds] == [a > 0 for a in layout.areas]
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,11 @@ def test_every_shape_is_covered(speeds, down, across, layout):
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (64, 1), (5, 7), (97, 89)])
 def test_primes_and_more_workers_than_blocks(p, shape):
     rng = np.random.default_rng(p)
-    for layout in (br, rows, kl, constant_fpm_br):
-        check_layout(layout(10 ** rng.uniform(0, 2, p), shape), p)
+    for made in (br, rows, kl, constant_fpm_br):
+        layout = made(10 ** rng.uniform(0, 2, p), shape)
+        check_layout(layout, p)
+        if made is constant_fpm_br:
+            assert [s > 0 for s in layout.speeds] == [a > 0 for a in layout.areas]
 
 
 def deviation(layout, unit, turned):
