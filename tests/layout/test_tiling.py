@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fpmdask.errors import PartitionError
 from fpmdask.layout import br, columns, fpm_br, kl, nrrp, rows
-from fpmdask.models import ConstantModel
+from fpmdask.models import ConstantModel, PiecewiseLinearModel
 from fpmdask.partition import geometric
 from tests.conformance import check_layout
 
@@ -66,6 +66,26 @@ def test_every_side_is_within_one_block_of_the_exact_one(speeds, more, wider, ma
     assert min(straight, turned) <= 1 + 1e-9
     strips = np.array([r.height for r in rows(speeds, shape).rectangles])
     assert np.abs(strips - np.array(speeds) / sum(speeds) * shape[0]).max() <= 1 + 1e-9
+
+
+@pytest.mark.slow
+def test_sides_near_the_exact_ones_come_before_times_near_the_optimum():
+    """Workers that page a little above their share get whole blocks within one of the exact."""
+    rng = np.random.default_rng(0)
+    for _ in range(120):
+        p = int(rng.integers(4, 12))
+        shape = tuple((p + rng.integers(0, 30, 2)).tolist())
+        shares = rng.uniform(0.3, 2.5, p) * shape[0] * shape[1] / p
+        models = [
+            PiecewiseLinearModel.from_points([x, 1.1 * x], [x / s, 11 * x / s])
+            for x, s in zip(shares, 10 ** rng.uniform(-1, 1, p), strict=True)
+        ]
+        areas = geometric(shape[0] * shape[1], models).astype(float)
+        if areas.min() > 0:
+            layout = fpm_br(models, shape)
+            straight = deviation(layout, columns(areas, shape[1] / shape[0]), False)
+            turned = deviation(layout, columns(areas, shape[0] / shape[1]), True)
+            assert min(straight, turned) <= 1 + 1e-9
 
 
 @pytest.mark.slow
