@@ -143,6 +143,10 @@ def check_layout(
     assert layout.half_perimeter >= layout.lower_bound * (1 - 1e-12)
     assert "<svg" in layout._repr_html_()
     assert pickle.loads(pickle.dumps(layout)) == layout
+    assert hash(pickle.loads(pickle.dumps(layout))) == hash(layout)
+    for value, name in [(layout, "zones"), *((r, "top") for zone in layout.zones for r in zone)]:
+        with pytest.raises(AttributeError):
+            setattr(value, name, None)
 
 
 class WatchedPredictor:

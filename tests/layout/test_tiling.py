@@ -129,6 +129,8 @@ def test_up_to_six_workers_find_a_layout_whenever_columns_or_rows_of_blocks_have
         exists = column_layout_exists(limits, down, across) or column_layout_exists(
             limits, across, down
         )
+        limits += [0] * int(rng.integers(0, 5))  # workers that can do nothing do not count
+        p = len(limits)
         try:
             check_layout(br(rng.uniform(1, 9, p), (down, across), limits), p, limits)
             assert exists
@@ -140,7 +142,7 @@ def test_up_to_six_workers_find_a_layout_whenever_columns_or_rows_of_blocks_have
 
 def groups_fit(limits, down, across):
     """Whether columns of workers in the order of their limits, as many in each, keep them."""
-    order = sorted(limits)
+    order = sorted(m for m in limits if m)
     return any(
         sum(
             max((w for w in range(1, across + 1) if sum(m // w for m in group) >= down), default=0)
@@ -157,7 +159,7 @@ def test_more_workers_find_a_layout_whenever_groups_in_the_order_of_limits_have_
     for _ in range(150):
         p = int(rng.integers(7, 12))
         down, across = rng.integers(3, 14, 2).tolist()
-        limits = rng.multinomial(down * across + rng.integers(0, 2 * p), np.ones(p) / p) + 1
+        limits = rng.multinomial(down * across + rng.integers(p, 4 * p), rng.dirichlet(np.ones(p)))
         if groups_fit(limits, down, across) or groups_fit(limits, across, down):
             check_layout(br(rng.uniform(1, 9, p), (down, across), limits), p, limits)
             found += 1
