@@ -59,6 +59,12 @@ def test_a_prediction_has_a_bar_per_node_as_long_as_its_parts():
         assert width / max(longest.values()) == pytest.approx(ends[node] / ends.max(), abs=1e-3)
 
 
+def test_a_prediction_in_short():
+    program, machine = made(2)
+    found = predict(program, machine, [10, 20], iterations=3)
+    assert repr(found) == f"<Prediction: [10, 20] takes {found.seconds:.6g} s, iterations: 3>"
+
+
 def test_infeasible_and_large_predictions_are_shown():
     program, machine = made(100, [5] * 100)
     found = predict(program, machine, [3] * 100)

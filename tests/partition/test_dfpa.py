@@ -357,6 +357,7 @@ def test_a_round_must_promise_more_than_it_costs():
         ({"limits": [1, 2]}, "10 units do not fit"),
         ({"limits": [100]}, "limits"),
         ({"models": [None]}, "1 models found for 2 workers"),
+        ({"models": ConstantModel(1.0)}, "give a model or None for each worker"),
         ({"models": [None, 3.0]}, r"models\[1\] is a float"),
         ({"models": [TabulatedModel([0, 1.0]), TabulatedModel([0, 1.0])]}, "do not fit"),
     ],

@@ -129,6 +129,7 @@ def test_limits_cut_the_tables():
         (0, [[0, 1]], None, "units"),
         (1.5, [[0, 1]], None, "units"),
         (1, [], None, "one table"),
+        (1, 7, None, "tables is 7; pass one table"),
         (1, [[]], None, r"tables\[0\]"),
         (1, [[[0, 1]]], None, r"tables\[0\]"),
         (1, [["a", "b"]], None, r"tables\[0\]"),
