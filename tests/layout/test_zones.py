@@ -1,5 +1,6 @@
 """Zones cover every block exactly once, or are refused; the picture names every worker."""
 
+import dataclasses
 import re
 import xml.etree.ElementTree
 
@@ -132,6 +133,16 @@ def test_each_zone_is_drawn_in_proportion_with_its_words_in_the_middle():
     assert float(below.get("y")) == 255
     colours = [r.get("fill") for r in root.iter(f"{svg}rect")]
     assert len(set(colours)) == 3
+
+
+@pytest.mark.parametrize(("side", "words"), [(8, 3), (16, 1), (34, 1), (35, 0)])
+def test_as_many_words_are_drawn_as_a_block_has_room_for(side, words):
+    """Of 60 pixels all three, of 30 pixels the number, of less than 14 pixels none."""
+    layout = Layout((side, side), zones((0, 0, 1, 1), (0, 1, 1, side - 1), (1, 0, side - 1, side)))
+    layout = dataclasses.replace(layout, speeds=(1.0, 2.0, 3.0))
+    root = xml.etree.ElementTree.fromstring(layout._repr_html_())
+    first = next(root.iter("{http://www.w3.org/2000/svg}g"))
+    assert len(first.findall("{http://www.w3.org/2000/svg}text")) == words
 
 
 def test_the_picture_of_idle_workers_and_of_extreme_shapes():
