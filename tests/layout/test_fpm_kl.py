@@ -53,6 +53,7 @@ def test_one_column_converges_at_once():
     assert [r.height for r in layout.rectangles] == [30, 60, 150]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5),
     st.integers(5, 120),

@@ -153,6 +153,7 @@ def groups_fit(limits, down, across):
     )
 
 
+@pytest.mark.slow
 def test_more_workers_find_a_layout_whenever_groups_in_the_order_of_limits_have_one():
     rng = np.random.default_rng(2)
     found = 0

@@ -22,6 +22,7 @@ shapes = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(shapes, st.integers(1, 40), st.floats(1e-3, 1e3))
 def test_one_measurement_sets_the_level_of_the_shape(shape, units, seconds):
     """Where the shape says nothing of the measured size, only the measurement counts."""

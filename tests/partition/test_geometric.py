@@ -197,6 +197,7 @@ def test_units_that_take_no_time():
     assert geometric(3, [TabulatedModel(0.3 * np.arange(4)), fast, fast]).tolist() == [0, 3, 0]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.lists(st.sampled_from([0, 0, 1, 3]), min_size=12, max_size=12), min_size=1, max_size=4
