@@ -143,6 +143,17 @@ def test_messages_that_contradict_the_pattern(case):
     refuse(MESSAGES[case])
 
 
+def test_messages_of_a_node_may_be_up_to_half_or_twice_as_large_as_the_mean():
+    program, traces, benchmarks = traced_jacobi()
+    # two of node 1, and one of 800 bytes each of nodes 0 and 2: mean 1600
+    larger = changed(is_kind("send", None), nbytes=2400)
+    found, _ = fit(program, traces | {1: larger(traces[1])}, benchmarks, None)
+    assert found.sections[0].communication.message_bytes == 1600
+    larger = changed(is_kind("send", None), nbytes=2404)
+    with pytest.raises(PartitionError, match="800 bytes, those of the section 1602 on average"):
+        fit(program, traces | {1: larger(traces[1])}, benchmarks, None)
+
+
 @pytest.mark.parametrize("case", SOURCES)
 def test_messages_whose_source_is_unclear(case):
     refuse(SOURCES[case], source="A")
