@@ -11,6 +11,7 @@ import pytest
 
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import Array, Communication, Machine, Program, Section, Stage, capacity
+from fpmdask.mheta.document import Document
 from fpmdask.mheta.machine import PER_NODE
 from fpmdask.models import AkimaModel, ConstantModel, PiecewiseLinearModel
 
@@ -55,7 +56,9 @@ def test_values_are_frozen_and_lists_are_copied():
     stage = Stage(reads=names)
     names.append("B")
     assert stage.reads == ("A",)
-    for value in (stage, Array("A", 1), Communication(), Section(), Machine(1)):
+    program = {"sections": [{"stages": [{"seconds_per_row": [0.5]}]}]}
+    document = Document.from_dict({"rows": 9, "program": program, "machine": {}})
+    for value in (stage, Array("A", 1), Communication(), Section(), Machine(1), document):
         field = dataclasses.fields(value)[0].name
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, field, None)

@@ -115,6 +115,7 @@ def test_bars_and_words_stand_in_lines():
         for bar in lines.get(node, []):
             assert float(bar.get("x")) == pytest.approx(right, abs=0.02)
             assert float(bar.get("y")) == float(label.get("y")) - 11
+            assert float(bar.get("height")) == 14
             right += float(bar.get("width"))
         assert float(end.get("x")) == pytest.approx(right + 5, abs=0.1)
     assert np.diff([float(t.get("y")) for t in texts[::2]]).tolist() == [18.0] * 3

@@ -136,6 +136,23 @@ def test_few_searches_are_enough():
 
 
 @pytest.mark.slow
+def test_few_searches_are_enough_for_times_that_jump():
+    """Few workers whose times are the same for many sizes, then up to a million times longer."""
+    rng = np.random.default_rng(0)
+    searches = []
+    for _ in range(100):
+        p, sizes = int(rng.integers(1, 8)), int(rng.integers(50, 2000))
+        jumps = 10 ** rng.uniform(-3, 3, (p, sizes)) * (rng.random((p, sizes)) < 0.1)
+        calls = []
+        counting = CountingBank(bank([TabulatedModel(t) for t in jumps.cumsum(axis=1)]), calls)
+        units = int(rng.integers(1, p * (sizes - 1) + 1))
+        check_distribution(distributed(units, counting, np.full(p, np.inf)), units, p)
+        searches.append(len(calls))
+    assert np.mean(searches) <= 13
+    assert max(searches) <= 25
+
+
+@pytest.mark.slow
 def test_exchange_with_many_workers():
     workers = random_models(3, 4000, "steps")
     shares = geometric(10**9, workers)
