@@ -143,6 +143,10 @@ def check_layout(
     assert layout.half_perimeter >= layout.lower_bound * (1 - 1e-12)
     assert "<svg" in layout._repr_html_()
     assert pickle.loads(pickle.dumps(layout)) == layout
+    assert hash(pickle.loads(pickle.dumps(layout))) == hash(layout)
+    for value, name in [(layout, "zones"), *((r, "top") for zone in layout.zones for r in zone)]:
+        with pytest.raises(AttributeError):
+            setattr(value, name, None)
 
 
 class WatchedPredictor:
@@ -235,6 +239,7 @@ def _check_search_arguments(search: Callable[..., SearchResult]) -> None:
         ({"start": [[2, 1], [-1, 4]]}, "node 0 has -1 rows"),
         ({"start": [[2, 1], [1.5, 1.5]]}, r"node 0 has 1\.5 rows"),
         ({"start": [["a", "b"]]}, "whole numbers of rows"),
+        ({"start": np.full((1, 300), 2.0**52)}, r"start has \d+ rows in sum; at most 2\*\*60"),
         ({"start": [[2, 1], [2, 2]]}, r"start\[1\] has 4 rows in sum, start\[0\] has 3"),
         ({"budget": 0}, "budget"),
         ({"budget": 2.5}, "budget"),
@@ -252,6 +257,7 @@ def _check_search_arguments(search: Callable[..., SearchResult]) -> None:
         (lambda rows: rows, r"predict returned int64 values of shape \(2, 2\)"),
         (lambda rows: np.zeros(7), r"shape \(7,\) for 2 distributions"),
         (lambda rows: ["x"] * len(rows), "predict returned"),
+        (lambda rows: [[1.0], 2.0], "predict returned no array of seconds"),
         (lambda rows: np.full(len(rows), np.nan), r"predict returned nan s for \[2, 1\]"),
         (lambda rows: -np.ones(len(rows)), r"predict returned -1\.0 s"),
     ]:

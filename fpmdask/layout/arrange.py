@@ -113,7 +113,8 @@ def _others(areas: FloatArray, most: FloatArray) -> Iterator[UnitLayout]:
     if order.size <= _FEW:
         yield from (stacked(weights, groups) for groups in _groups(order.tolist()))
         return
-    for count in range(1, min(order.size, math.isqrt(4 * order.size) + 8) + 1):
+    # as many columns as workers are one column of the transpose, which is tried, too
+    for count in range(1, min(order.size, math.isqrt(4 * order.size) + 9)):
         yield stacked(weights, [part.tolist() for part in np.array_split(order, count)])
 
 

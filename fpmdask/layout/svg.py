@@ -68,7 +68,7 @@ def _box(
         f'<g><title>{tip}</title><rect x="{x:.2f}" y="{y:.2f}" width="{wide:.2f}" '
         f'height="{high:.2f}" fill="hsl({hue:.0f},60%,80%)" stroke="#333"/>'
     ]
-    lines = words[: int(high // 14)] if wide >= 60 else words[0].split()[1:][: int(high // 14)]
+    lines = (words if wide >= 60 else words[0].split()[1:])[: int(high // 14)]
     middle = y + high / 2 - 7 * (len(lines) - 1) + 4
     parts += [
         f'<text x="{x + wide / 2:.2f}" y="{middle + 14 * i:.2f}" text-anchor="middle" '

@@ -135,7 +135,7 @@ def _rooms(unit: UnitLayout, shape: Shape, most: FloatArray, tallest: FloatArray
 def _room(shape: Shape, most: FloatArray, tallest: FloatArray) -> int:
     """Return the most block columns that workers stacked over all rows can take."""
     rows, across = shape
-    low, high = 0, across + 1
+    low, high = 0, across
     if np.minimum(np.floor(most / across), tallest).sum() >= rows:
         return across
     while high - low > 1:

@@ -90,4 +90,6 @@ class TabulatedModel(Model):
         second = self.seconds[np.minimum(low + 1, last)]
         with np.errstate(divide="ignore", invalid="ignore"):
             part = np.where(np.isinf(second), 0.0, (finite - first) / (second - first))
-        return np.where(low < 0, 0.0, np.where(low >= last, float(last), low + part))
+        # rounding must not reach the next whole number, which takes longer than `seconds`
+        units = np.minimum(low + part, np.nextafter(low + 1.0, 0.0))
+        return np.where(low < 0, 0.0, np.where(low >= last, float(last), units))

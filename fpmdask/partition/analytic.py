@@ -250,8 +250,7 @@ def integral(shares: ArrayLike, units: float, models: Sequence[Model]) -> IntArr
         raise PartitionError(f"{len(models)} models found for {wanted.size} shares; give one each")
     whole = np.floor(wanted).astype(np.int64)
     left = total - int(whole.sum())
-    for at in np.argsort(-wanted)[:-left] if left < 0 else ():  # the arithmetic of float64
-        whole[at] -= 1
+    whole[int(wanted.argmax())] += min(left, 0)  # the arithmetic of float64
     ends = [
         (float(model.time(n + 1)), at)
         for at, (model, n) in enumerate(zip(models, whole, strict=True))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -216,7 +216,8 @@ def _start(total: int, gathered: Bank, most: FloatArray) -> tuple[_Cut, _Cut]:
         seconds = min(high.seconds * factor, _LONGEST)
         high, factor = _cut(seconds, gathered, most), factor * factor
     if low.count > total and (free := _cut(0.0, gathered, most)).count > total:
-        return _Cut(0.0, 0.0, np.zeros(most.size), 0.0), free  # units that take no time
+        # units that take no time
+        return replace(free, whole=np.zeros(most.size), count=0.0), free
     factor = 4.0
     while low.count > total:
         low, factor = _cut(low.seconds / factor, gathered, most), factor * factor

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fpmdask.errors import PartitionError
 from fpmdask.layout import fpm_br, fpm_kl, kl
 from fpmdask.models import ConstantModel, PiecewiseLinearModel, SurfaceModel
+from fpmdask.partition import geometric
 from tests.conformance import check_layout
 
 SIDE = 240
@@ -48,6 +51,25 @@ def test_one_column_converges_at_once():
     assert layout.converged
     assert layout.iterations == 1
     assert [r.height for r in layout.rectangles] == [30, 60, 150]
+
+
+@pytest.mark.slow
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5),
+    st.integers(5, 120),
+)
+def test_the_heights_of_a_column_have_the_smallest_makespan(steps, rows):
+    """Up to the rounding to whole blocks, also where times are the same for many heights."""
+    heights = np.geomspace(4, 128, 6)
+    surfaces = [
+        SurfaceModel.from_points(heights, np.full(6, 10.0), 1.0 + np.cumsum(more)) for more in steps
+    ]
+    columns = [s.slice(10) for s in surfaces]
+    optimum = geometric(rows, columns)
+    makespan = max(m.time(int(x)) for m, x in zip(columns, optimum, strict=True))
+    layout = fpm_kl(surfaces, (rows, 10), grid=(len(surfaces), 1))
+    for model, zone in zip(columns, layout.rectangles, strict=True):
+        assert model.time(max(zone.height - 1, 0)) <= makespan * (1 + 1e-9)
 
 
 def test_surfaces_that_vary_mildly_are_balanced():
@@ -106,7 +128,9 @@ def test_it_converges_where_the_memory_suffices():
 @pytest.mark.parametrize("p", [1, 5, 12])
 def test_every_shape_is_covered(shape, p):
     surfaces = [SurfaceModel.from_points([10], [10], [1.0 + i]) for i in range(p)]
-    check_layout(fpm_kl(surfaces, shape), p)
+    layout = fpm_kl(surfaces, shape)
+    check_layout(layout, p)
+    assert [s > 0 for s in layout.speeds] == [a > 0 for a in layout.areas]
 
 
 @pytest.mark.parametrize(

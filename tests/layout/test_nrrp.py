@@ -48,6 +48,12 @@ def test_every_side_is_within_one_block_of_the_exact_one(speeds, more):
             )
 
 
+@pytest.mark.parametrize("rows", [3, 5, 31])
+def test_half_a_block_goes_to_the_first_of_two_equal_workers(rows):
+    """Whatever the rounding errors of the edge between them."""
+    assert [z[0].height for z in nrrp([1.0, 1.0], (rows, 2)).zones] == [rows // 2 + 1, rows // 2]
+
+
 def near(rectangle, other):
     within = 1 + 1e-6
     return (

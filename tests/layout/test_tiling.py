@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from fpmdask.errors import PartitionError
 from fpmdask.layout import br, columns, fpm_br, kl, nrrp, rows
-from fpmdask.models import ConstantModel
+from fpmdask.layout.arrange import optimal
+from fpmdask.models import ConstantModel, PiecewiseLinearModel
+from fpmdask.models.bank import bank
 from fpmdask.partition import geometric
 from tests.conformance import check_layout
 
@@ -32,8 +34,11 @@ def test_every_shape_is_covered(speeds, down, across, layout):
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (64, 1), (5, 7), (97, 89)])
 def test_primes_and_more_workers_than_blocks(p, shape):
     rng = np.random.default_rng(p)
-    for layout in (br, rows, kl, constant_fpm_br):
-        check_layout(layout(10 ** rng.uniform(0, 2, p), shape), p)
+    for made in (br, rows, kl, constant_fpm_br):
+        layout = made(10 ** rng.uniform(0, 2, p), shape)
+        check_layout(layout, p)
+        if made is constant_fpm_br:
+            assert [s > 0 for s in layout.speeds] == [a > 0 for a in layout.areas]
 
 
 def deviation(layout, unit, turned):
@@ -63,6 +68,38 @@ def test_every_side_is_within_one_block_of_the_exact_one(speeds, more, wider, ma
     assert min(straight, turned) <= 1 + 1e-9
     strips = np.array([r.height for r in rows(speeds, shape).rectangles])
     assert np.abs(strips - np.array(speeds) / sum(speeds) * shape[0]).max() <= 1 + 1e-9
+
+
+def check_slack(models, areas, shape, layout):
+    """Check that the makespan is within the first slack that leaves room for columns or rows."""
+    gathered, workers = bank(models), np.arange(areas.size)
+    best = gathered.time(workers, areas).max()
+    for slack in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5):
+        within = np.floor(gathered.units_within(best * (1 + slack)))
+        if optimal(areas, shape, within, exact=True) is not None:
+            assert gathered.time(workers, np.array(layout.areas)).max() <= best * (1 + slack)
+            return
+
+
+@pytest.mark.slow
+def test_sides_near_the_exact_ones_come_before_times_near_the_optimum():
+    """Workers that page a little above their share get whole blocks within one of the exact."""
+    rng = np.random.default_rng(0)
+    for _ in range(120):
+        p = int(rng.integers(4, 12))
+        shape = tuple((p + rng.integers(0, 30, 2)).tolist())
+        shares = rng.uniform(0.3, 2.5, p) * shape[0] * shape[1] / p
+        models = [
+            PiecewiseLinearModel.from_points([x, 1.1 * x], [x / s, 11 * x / s])
+            for x, s in zip(shares, 10 ** rng.uniform(-1, 1, p), strict=True)
+        ]
+        areas = geometric(shape[0] * shape[1], models).astype(float)
+        if areas.min() > 0:
+            layout = fpm_br(models, shape)
+            check_slack(models, areas, shape, layout)
+            straight = deviation(layout, columns(areas, shape[1] / shape[0]), False)
+            turned = deviation(layout, columns(areas, shape[0] / shape[1]), True)
+            assert min(straight, turned) <= 1 + 1e-9
 
 
 @pytest.mark.slow
@@ -96,23 +133,54 @@ def column_layout_exists(limits, down, across):
     )
 
 
+@pytest.mark.slow
 def test_up_to_six_workers_find_a_layout_whenever_columns_or_rows_of_blocks_have_one():
     rng = np.random.default_rng(3)
     refused = 0
-    for _ in range(60):
+    for _ in range(120):
         p = int(rng.integers(2, 5))
         down, across = rng.integers(1, 9, 2).tolist()
-        limits = rng.multinomial(down * across + rng.integers(0, 6), np.ones(p) / p).tolist()
+        limits = rng.multinomial(down * across + rng.integers(0, 12), np.ones(p) / p).tolist()
         exists = column_layout_exists(limits, down, across) or column_layout_exists(
             limits, across, down
         )
+        limits += [0] * int(rng.integers(0, 5))  # workers that can do nothing do not count
+        p = len(limits)
         try:
-            check_layout(br(rng.uniform(1, 9, p), (down, across), limits), p, limits)
+            speeds = 10 ** rng.uniform(-4, 1, p)  # some are too slow for a block of their own
+            check_layout(br(speeds, (down, across), limits), p, limits)
             assert exists
         except PartitionError:
             refused += 1
             assert not exists
-    assert 0 < refused < 60
+    assert 0 < refused < 120
+
+
+def groups_fit(limits, down, across):
+    """Whether columns of workers in the order of their limits, as many in each, keep them."""
+    order = sorted(m for m in limits if m)
+    return any(
+        sum(
+            max((w for w in range(1, across + 1) if sum(m // w for m in group) >= down), default=0)
+            for group in np.array_split(order, count)
+        )
+        >= across
+        for count in range(1, len(order) + 1)
+    )
+
+
+@pytest.mark.slow
+def test_more_workers_find_a_layout_whenever_groups_in_the_order_of_limits_have_one():
+    rng = np.random.default_rng(2)
+    found = 0
+    for _ in range(150):
+        p = int(rng.integers(7, 12))
+        down, across = rng.integers(3, 14, 2).tolist()
+        limits = rng.multinomial(down * across + rng.integers(p, 4 * p), rng.dirichlet(np.ones(p)))
+        if groups_fit(limits, down, across) or groups_fit(limits, across, down):
+            check_layout(br(rng.uniform(1, 9, p), (down, across), limits), p, limits)
+            found += 1
+    assert found > 50
 
 
 def test_limits_that_do_not_bind_change_nothing():

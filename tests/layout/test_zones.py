@@ -1,5 +1,6 @@
 """Zones cover every block exactly once, or are refused; the picture names every worker."""
 
+import dataclasses
 import re
 import xml.etree.ElementTree
 
@@ -103,6 +104,45 @@ def test_the_picture_is_xml_with_worker_share_and_speed_of_each():
     area = sum(float(b["width"]) * float(b["height"]) for b in boxes)
     assert area == pytest.approx(480 * 360, rel=1e-3)
     assert not re.search("href|script|url", layout._repr_html_())
+
+
+def test_each_zone_is_drawn_in_proportion_with_its_words_in_the_middle():
+    # 480 pixels for 16 blocks; a zone of one column has no room for more than the number
+    layout = Layout(
+        (8, 16),
+        zones((0, 0, 7, 15), (7, 0, 1, 15), (0, 15, 8, 1)),
+        (7.0, 1.0, 0.5),
+    )
+    root = xml.etree.ElementTree.fromstring(layout._repr_html_())
+    svg = "{http://www.w3.org/2000/svg}"
+    assert root.attrib["viewBox"] == "-1 -1 482.00 262.00"
+    shown = [["worker 0", "82.0 %", "speed 7"], ["worker 1", "11.7 %"], ["2"]]
+    for group, (zone,), words in zip(root.findall(f"{svg}g"), layout.zones, shown, strict=True):
+        box = {
+            key: float(group.find(f"{svg}rect").get(key)) for key in ("x", "y", "width", "height")
+        }
+        assert (box["x"], box["y"]) == (30 * zone.left, 30 * zone.top)
+        assert (box["width"], box["height"]) == (30 * zone.width, 30 * zone.height)
+        texts = group.findall(f"{svg}text")
+        assert [t.text for t in texts] == words
+        assert {float(t.get("x")) for t in texts} == {box["x"] + box["width"] / 2}
+        lines = [float(t.get("y")) for t in texts]
+        assert np.diff(lines).tolist() == [14.0] * (len(words) - 1)
+        assert np.mean(lines) == box["y"] + box["height"] / 2 + 4  # a letter is 8 pixels high
+    (below,) = root.findall(f"{svg}text")
+    assert float(below.get("y")) == 255
+    colours = [r.get("fill") for r in root.iter(f"{svg}rect")]
+    assert len(set(colours)) == 3
+
+
+@pytest.mark.parametrize(("side", "words"), [(8, 3), (16, 1), (34, 1), (35, 0)])
+def test_as_many_words_are_drawn_as_a_block_has_room_for(side, words):
+    """Of 60 pixels all three, of 30 pixels the number, of less than 14 pixels none."""
+    layout = Layout((side, side), zones((0, 0, 1, 1), (0, 1, 1, side - 1), (1, 0, side - 1, side)))
+    layout = dataclasses.replace(layout, speeds=(1.0, 2.0, 3.0))
+    root = xml.etree.ElementTree.fromstring(layout._repr_html_())
+    first = next(root.iter("{http://www.w3.org/2000/svg}g"))
+    assert len(first.findall("{http://www.w3.org/2000/svg}text")) == words
 
 
 def test_the_picture_of_idle_workers_and_of_extreme_shapes():

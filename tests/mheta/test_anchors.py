@@ -21,6 +21,7 @@ from fpmdask.mheta import (
     predict_many,
     spectrum,
 )
+from fpmdask.mheta.spectrum import corner_names
 from fpmdask.models import ConstantModel, PiecewiseLinearModel, TabulatedModel
 from tests.conformance import check_distribution
 
@@ -140,6 +141,12 @@ def test_the_path_leaves_out_legs_without_length():
     assert points.shape == (1 + 8 * 3, 2)
     assert points.dtype == np.int64
     assert (points.sum(axis=1) == 100).all()
+
+
+def test_corners_that_are_one_have_all_names():
+    assert corner_names(anchors(computing(1.0, 1.0), Machine(2), 10)) == [
+        "Blk = I-C = I-C/Bal = Bal"
+    ]
 
 
 def test_points_are_rounded_by_largest_remainder():

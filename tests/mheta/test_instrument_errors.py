@@ -143,6 +143,17 @@ def test_messages_that_contradict_the_pattern(case):
     refuse(MESSAGES[case])
 
 
+def test_messages_of_a_node_may_be_up_to_half_or_twice_as_large_as_the_mean():
+    program, traces, benchmarks = traced_jacobi()
+    # two of node 1, and one of 800 bytes each of nodes 0 and 2: mean 1600
+    larger = changed(is_kind("send", None), nbytes=2400)
+    found, _ = fit(program, traces | {1: larger(traces[1])}, benchmarks, None)
+    assert found.sections[0].communication.message_bytes == 1600
+    larger = changed(is_kind("send", None), nbytes=2404)
+    with pytest.raises(PartitionError, match="800 bytes, those of the section 1602 on average"):
+        fit(program, traces | {1: larger(traces[1])}, benchmarks, None)
+
+
 @pytest.mark.parametrize("case", SOURCES)
 def test_messages_whose_source_is_unclear(case):
     refuse(SOURCES[case], source="A")
@@ -156,10 +167,14 @@ def test_prefetches_that_are_none(case):
 # prefetching: what T_A must be
 
 
-def prefetching_trace(*order, waits=0.0):
-    """Return a stage of two blocks of 4 rows: its parts in this order, a second each."""
+def prefetching_trace(*order, waits=0.0, idle=0.0):
+    """Return a stage of two blocks of 4 rows: its parts in this order, a second each.
+
+    Before a wait nothing happens for `idle` seconds; the wait takes `waits`.
+    """
     events, now = [], 0.0
     for kind in order:
+        now += idle if kind == "wait" else 0.0
         seconds = waits if kind == "wait" else 1.0
         array = None if kind == "compute" else "A"
         nbytes = None if kind == "compute" else 32
@@ -190,7 +205,14 @@ def test_the_time_from_issue_to_wait_is_that_of_the_computing(prepare):
             fit(PREFETCHER, prepare(prefetching_trace(*order)), OVERHEADS, None)
 
 
+def test_a_fifth_of_the_computing_may_pass_before_the_wait():
+    fit(PREFETCHER, prefetching_trace(*GOOD, idle=0.19), OVERHEADS, None)
+    with pytest.raises(PartitionError, match=r"1\.21 s from .* but 1 s of .* may differ by 20%"):
+        fit(PREFETCHER, prefetching_trace(*GOOD, idle=0.21), OVERHEADS, None)
+
+
 def test_a_wait_that_waits():
+    fit(PREFETCHER, prefetching_trace(*GOOD, waits=0.06), OVERHEADS, None)  # 1 % of 6.06 s
     with pytest.raises(PartitionError, match="stage 0: the waits for prefetches take 1 of 7 s"):
         fit(PREFETCHER, prefetching_trace(*GOOD, waits=1.0), OVERHEADS, None)
 

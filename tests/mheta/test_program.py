@@ -11,6 +11,7 @@ import pytest
 
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import Array, Communication, Machine, Program, Section, Stage, capacity
+from fpmdask.mheta.document import Document
 from fpmdask.mheta.machine import PER_NODE
 from fpmdask.models import AkimaModel, ConstantModel, PiecewiseLinearModel
 
@@ -55,7 +56,9 @@ def test_values_are_frozen_and_lists_are_copied():
     stage = Stage(reads=names)
     names.append("B")
     assert stage.reads == ("A",)
-    for value in (stage, Array("A", 1), Communication(), Section(), Machine(1)):
+    program = {"sections": [{"stages": [{"seconds_per_row": [0.5]}]}]}
+    document = Document.from_dict({"rows": 9, "program": program, "machine": {}})
+    for value in (stage, Array("A", 1), Communication(), Section(), Machine(1), document):
         field = dataclasses.fields(value)[0].name
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, field, None)
@@ -66,6 +69,12 @@ def test_every_kind_of_model_is_stored():
     models = [ConstantModel(2.0), AkimaModel.from_points([1, 2], [1, 3]), measured]
     program = Program([Section([Stage(models=models)])])
     assert Program.from_dict(json.loads(json.dumps(program.to_dict()))) == program
+
+
+def test_messages_may_have_a_fraction_of_a_byte():
+    """On average, that is; whole numbers are kept as such."""
+    assert Communication("pipeline", 8.5).message_bytes == 8.5
+    assert repr(Communication("pipeline", 8.0).message_bytes) == "8"
 
 
 def test_capacity():

@@ -22,6 +22,9 @@ from fpmdask.mheta.search import (
     random_search,
 )
 from fpmdask.mheta.search.compositions import Compositions, count, random_compositions
+from fpmdask.mheta.search.descent import _grouped
+from fpmdask.mheta.search.evaluations import begin
+from fpmdask.mheta.search.gbs import _descend_from
 from fpmdask.mheta.search.moves import along, gives_evenly, rounded, takes_evenly, transfers
 from tests.conformance import WatchedPredictor, check_search
 from tests.mheta.random_programs import random_case
@@ -288,3 +291,29 @@ def test_moves_keep_the_rows(seed, nodes, rows, size):
     for batch in batches[:3]:
         moved = abs(batch - x[:, np.newaxis]).sum(axis=2)
         assert (moved <= 2 * step[:, np.newaxis]).all()
+
+
+def test_groups_of_the_first_two_four_eight_nodes_grow_or_shrink_together():
+    x = np.full((1, 24), 10)
+    order = np.random.default_rng(2).permutation(24)[np.newaxis]
+    more = _grouped(x, np.array([6]), order, 240)
+    assert more.shape == (1, 3, 24)
+    assert (more.sum(axis=2) == 240).all()
+    for rows, size in zip(more[0], (2, 4, 8), strict=True):
+        members = rows[order[0, :size]]
+        assert members.min() > rows[order[0, size:]].max()
+        # 16 of 240 + 6 size, up to the rounding
+        assert np.abs(members - 16 * 240 / (240 + 6 * size)).max() <= 1
+    less = _grouped(x, np.array([-20]), order, 240)  # they give all that they have
+    assert [(rows > 0).sum() for rows in less[0]] == [22, 20, 16]
+
+
+@pytest.mark.parametrize("starts", [[[40, 0, 0]], [[0, 0, 40], [0, 40, 0]]])
+def test_descents_from_any_start_end_in_the_optimum_where_there_is_one_only(starts):
+    def predict(rows):
+        return (rows * np.array([1.0, 2.0, 5.0])).max(axis=1)
+
+    seen = begin(predict, starts, np.random.default_rng(1), 10_000)
+    _descend_from(seen, np.array(starts), np.array(starts), np.random.default_rng(2))
+    every = [(a, b, 40 - a - b) for a in range(41) for b in range(41 - a)]
+    assert seen.seconds == predict(np.array(every)).min()

@@ -1,5 +1,6 @@
 """What people see: HTML for notebooks, and predictions in words."""
 
+import dataclasses
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,6 +21,7 @@ from fpmdask.mheta import (
 from fpmdask.mheta.checks import named
 from fpmdask.mheta.explain import explain
 from fpmdask.mheta.html import COLOURS
+from fpmdask.mheta.search import SearchResult
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -57,6 +59,12 @@ def test_a_prediction_has_a_bar_per_node_as_long_as_its_parts():
         assert width / max(longest.values()) == pytest.approx(ends[node] / ends.max(), abs=1e-3)
 
 
+def test_a_prediction_in_short():
+    program, machine = made(2)
+    found = predict(program, machine, [10, 20], iterations=3)
+    assert repr(found) == f"<Prediction: [10, 20] takes {found.seconds:.6g} s, iterations: 3>"
+
+
 def test_infeasible_and_large_predictions_are_shown():
     program, machine = made(100, [5] * 100)
     found = predict(program, machine, [3] * 100)
@@ -87,6 +95,59 @@ def test_a_search_shows_its_history_and_bars():
         lambda d: np.full(len(d), np.inf), start, rng=np.random.default_rng(1), budget=50
     )
     assert "no feasible distribution was found" in never._repr_html_()
+
+
+def test_bars_and_words_stand_in_lines():
+    program, machine = made(4, [None, 500, 500, 500])
+    (picture,) = parsed(predict(program, machine, [100, 80, 60, 0])._repr_html_())
+    lines = {}  # of each node: its bars from left to right
+    for bar in picture.findall(f"{SVG}rect"):
+        if (title := bar.find(f"{SVG}title")) is not None:
+            node = int(title.text.split(":")[0].removeprefix("node "))
+            lines.setdefault(node, []).append(bar)
+    texts = [t for t in picture.findall(f"{SVG}text") if t.text not in COLOURS]
+    for node, rows in enumerate([100, 80, 60, 0]):
+        label, end = texts[2 * node : 2 * node + 2]
+        assert label.text == f"node {node}: {rows} rows"
+        assert float(label.get("x")) == 150 - 6
+        assert label.get("y") == end.get("y")
+        right = 150.0
+        for bar in lines.get(node, []):
+            assert float(bar.get("x")) == pytest.approx(right, abs=0.02)
+            assert float(bar.get("y")) == float(label.get("y")) - 11
+            assert float(bar.get("height")) == 14
+            right += float(bar.get("width"))
+        assert float(end.get("x")) == pytest.approx(right + 5, abs=0.1)
+    assert np.diff([float(t.get("y")) for t in texts[::2]]).tolist() == [18.0] * 3
+    legend = [t for t in picture.findall(f"{SVG}text") if t.text in COLOURS]
+    squares = [r for r in picture.findall(f"{SVG}rect") if r.find(f"{SVG}title") is None]
+    for name, text, square in zip(COLOURS, legend, squares, strict=True):
+        assert (text.text, square.get("fill")) == (name, COLOURS[name])
+        assert float(text.get("x")) == float(square.get("x")) + 14
+    assert float(picture.get("height")) > float(texts[-1].get("y"))
+
+
+def test_a_history_falls_from_the_first_to_the_best():
+    """Its axis has the seconds of both; it goes from the first evaluation to the last one."""
+    found = SearchResult(
+        distribution=np.array([3, 4]), seconds=1.0, evaluations=40, reason="budget",
+        history=((1, np.inf), (2, 5.0), (10, 4.0), (30, 1.0)), prediction=None,
+    )  # fmt: skip
+    picture, _ = parsed(found._repr_html_())
+    line = picture.find(f"{SVG}polyline").get("points").split()
+    x, y = np.array([point.split(",") for point in line], dtype=float).T
+    axis = {t.text: float(t.get("y")) - 4 for t in picture.findall(f"{SVG}text")[:2]}
+    assert axis == {"5 s": 10.0, "1 s": 120.0}
+    assert ((x - 150) * 40 / 420).tolist() == pytest.approx(
+        [2, 2, 10, 10, 30, 30, 40, 40], abs=0.01
+    )
+    seconds = np.interp(y, [10.0, 120.0], [5.0, 1.0])
+    assert seconds.tolist() == pytest.approx([5, 5, 5, 4, 4, 1, 1, 1], abs=0.01)
+    constant = dataclasses.replace(found, history=((1, 1.0),))
+    picture, _ = parsed(constant._repr_html_())
+    assert {
+        point.split(",")[1] for point in picture.find(f"{SVG}polyline").get("points").split()
+    } == {"120.0"}
 
 
 def test_predictions_in_words():

@@ -68,6 +68,38 @@ def test_contract_of_a_callable_complexity():
         AnalyticModel(lambda x: 1.0, 2.0).time([1.0, 2.0])
 
 
+@pytest.mark.parametrize("complexity", [lambda x: np.ceil(x / 16), lambda x: np.floor(x / 4)])
+def test_contract_of_complexities_with_plateaus(complexity):
+    """The end of a plateau is the largest size, wherever the search for it starts."""
+    check_model(AnalyticModel(complexity, 1.0), stored=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: PiecewiseLinearModel([1, 2], [1.0], [1, 1]), "2 units, 1 seconds and 2 counts"),
+        (lambda: PiecewiseLinearModel([1, 2], [1.0, 2.0], [1]), "2 seconds and 1 counts"),
+        (lambda: PiecewiseLinearModel([2, 2], [1.0, 2.0], [1, 1]), "units must increase"),
+        (lambda: AkimaModel([1, 2], [1.0, 2.0], [1, 99]), r"counts\[1\] is above"),
+        (lambda: TabulatedModel([1.0]), "a table of 1 entries"),
+        (lambda: TabulatedModel([0.0, 1.0, -1.0]), r"seconds\[2\] is -1.0; 0 to inf"),
+    ],
+)
+def test_bad_points(make, words):
+    with pytest.raises(PartitionError, match=words):
+        make()
+
+
+def test_models_in_short():
+    assert repr(PiecewiseLinearModel.from_points([9, 4], [2, 1])) == (
+        "<PiecewiseLinearModel: 2 points, 4 to 9 units>"
+    )
+    assert repr(TabulatedModel([0, 1, 2])) == "<TabulatedModel: 0 to 2 units>"
+    assert repr(SurfaceModel.from_points([1, 2], [3, 3], [1, 2])) == (
+        "<SurfaceModel: 2 points at 1 widths>"
+    )
+
+
 class TestPiecewise:
     def test_three_insertions(self):
         """Left of all, right of all, between two: the cases of the 2009 paper."""
@@ -245,6 +277,12 @@ class TestSurface:
         assert self.surface.time(10, 2) == pytest.approx(0.5)
         assert self.surface.time(20, 160) == pytest.approx(200.0)
         assert self.surface.time(0, 5) == 0.0
+        with pytest.raises(PartitionError, match="do not broadcast"):
+            self.surface.time([1, 2], [1, 2, 3])
+
+    def test_points_are_sorted_by_width_then_height(self):
+        mixed = SurfaceModel.from_points([20, 10, 10], [4, 8, 4], [2, 4, 1])
+        assert [p.tolist() for p in mixed.points] == [[10, 20, 10], [4, 4, 8], [1, 2, 4]]
 
     def test_slices_are_the_surface(self):
         heights = np.geomspace(1, 100, 40)

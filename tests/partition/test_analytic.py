@@ -283,3 +283,16 @@ def test_formulas_say_where_they_end():
 def test_bad_shares_are_refused(shares, units, says):
     with pytest.raises(PartitionError, match=says):
         integral(shares, units, [ConstantModel(1.0)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ([5e9 + 2, 5e9 + 1], [5 * 10**9 - 1, 5 * 10**9 + 1]),
+        ([0.0, 1e10 + 3], [0, 10**10]),
+        ([0.9, 1e10 - 3], [3, 10**10 - 3]),
+    ],
+)
+def test_shares_that_sum_to_the_units_as_far_as_floats_go(shares, expected):
+    found = integral(shares, 10**10, [ConstantModel(1.0)] * 2)
+    assert found.tolist() == expected

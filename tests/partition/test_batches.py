@@ -6,6 +6,7 @@ import pytest
 from fpmdask.errors import PartitionError
 from fpmdask.models import AnalyticModel
 from fpmdask.partition import Batches, by_complexity, integral
+from fpmdask.partition.batches import _apart
 
 
 def cliff(at):
@@ -230,3 +231,14 @@ def _told(seconds):
     learning = Batches(2)
     learning.ask(10)
     learning.tell(seconds)
+
+
+def test_a_measurement_on_a_cliff_is_compared_with_the_nearer_end():
+    """Costs from 0 to 10 between two sizes that are next to each other, all as logarithms."""
+    units, costs = np.array([1.0, 1.001, 3.0]), np.array([-2.0, 8.0, 9.0])
+    on_it = np.full(4, 1.0005)
+    measured = np.array([-3.0, -1.0, 6.0, 9.0])
+    assert _apart(on_it, measured, units, costs).tolist() == [1.0, -1.0, 2.0, -1.0]
+    # the ends themselves and flat pieces are compared with what is there
+    x, y = np.array([1.0, 1.001, 2.0005]), np.array([5.0, 5.0, 8.0])
+    assert _apart(x, y, units, costs) == pytest.approx([-7.0, 3.0, 0.5])

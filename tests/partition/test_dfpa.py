@@ -143,6 +143,16 @@ def test_too_large_is_approached_in_few_rounds():
     assert np.isfinite(outcome.seconds).all()
 
 
+def test_nothing_is_proposed_beyond_a_limit_that_was_found_after_the_best_round():
+    dfpa = Dfpa(12, 2)
+    assert dfpa.ask().tolist() == [6, 6]
+    dfpa.tell([2.0, 1.0])
+    assert dfpa.ask().tolist() == [4, 8]
+    dfpa.tell([math.inf, 1.3])
+    assert dfpa.outcome.distribution.tolist() == [6, 6]
+    assert dfpa.outcome.proposal[0] <= dfpa.limits[0] == 3
+
+
 def test_limits_that_become_infeasible_are_refused():
     dfpa = Dfpa(100, 2, limits=[60, 45])
     first = dfpa.ask()
@@ -347,6 +357,7 @@ def test_a_round_must_promise_more_than_it_costs():
         ({"limits": [1, 2]}, "10 units do not fit"),
         ({"limits": [100]}, "limits"),
         ({"models": [None]}, "1 models found for 2 workers"),
+        ({"models": ConstantModel(1.0)}, "give a model or None for each worker"),
         ({"models": [None, 3.0]}, r"models\[1\] is a float"),
         ({"models": [TabulatedModel([0, 1.0]), TabulatedModel([0, 1.0])]}, "do not fit"),
     ],

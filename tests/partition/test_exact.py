@@ -85,6 +85,14 @@ def test_ties_go_to_fewest_workers_then_least_on_the_last(tables, data):
         assert tuple(exact(units, tables)) == first_of_ties(units, tables)
 
 
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
+def test_fewest_workers_come_before_least_on_the_last(rooms, data):
+    """A unit takes as long as any number of units: all distributions are ties."""
+    tables = [[0.0] + [1.0] * room for room in sorted(rooms)]
+    units = data.draw(st.integers(1, sum(rooms)))
+    assert tuple(exact(units, tables)) == first_of_ties(units, tables)
+
+
 @pytest.mark.parametrize("units", [4, 6, 8, 10, 12])
 def test_oracle(units):
     oracle = ORACLES["non_monotone_exact"]
@@ -129,6 +137,7 @@ def test_limits_cut_the_tables():
         (0, [[0, 1]], None, "units"),
         (1.5, [[0, 1]], None, "units"),
         (1, [], None, "one table"),
+        (1, 7, None, "tables is 7; pass one table"),
         (1, [[]], None, r"tables\[0\]"),
         (1, [[[0, 1]]], None, r"tables\[0\]"),
         (1, [["a", "b"]], None, r"tables\[0\]"),

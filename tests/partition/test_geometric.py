@@ -18,7 +18,9 @@ from fpmdask.models import (
     SurfaceModel,
     TabulatedModel,
 )
+from fpmdask.models.bank import bank
 from fpmdask.partition import geometric, proportional
+from fpmdask.partition.geometric import distributed
 from tests.conformance import check_distribution, check_partitioner
 
 ORACLES = json.loads((Path(__file__).parents[1] / "oracles.json").read_text("utf-8"))
@@ -101,6 +103,55 @@ def test_exchange(shape, units):
     check_exchange(limited, workers, np.floor(limits))
 
 
+class CountingBank:
+    """A bank that counts how often all workers are searched."""
+
+    def __init__(self, inner, calls):
+        self.inner, self.calls = inner, calls
+
+    def units_within(self, seconds):
+        self.calls.append(seconds)
+        return self.inner.units_within(seconds)
+
+    def time(self, workers, units):
+        return self.inner.time(workers, units)
+
+    def narrowed(self, low, high):
+        return CountingBank(self.inner.narrowed(low, high), self.calls)
+
+
+@pytest.mark.slow
+def test_few_searches_are_enough():
+    """Seven on average, the first three of which only find out where to start."""
+    searches = []
+    for shape in ("wide", "noisy", "steps", "common"):
+        for seed, units in itertools.product((4, 5), [10**5, 3 * 10**7, 10**9]):
+            calls = []
+            counting = CountingBank(bank(random_models(seed, 500, shape)), calls)
+            shares = distributed(units, counting, np.full(500, np.inf))
+            check_distribution(shares, units, 500)
+            searches.append(len(calls))
+    assert np.mean(searches) <= 7.6
+    assert max(searches) <= 15
+
+
+@pytest.mark.slow
+def test_few_searches_are_enough_for_times_that_jump():
+    """Few workers whose times are the same for many sizes, then up to a million times longer."""
+    rng = np.random.default_rng(0)
+    searches = []
+    for _ in range(100):
+        p, sizes = int(rng.integers(1, 8)), int(rng.integers(50, 2000))
+        jumps = 10 ** rng.uniform(-3, 3, (p, sizes)) * (rng.random((p, sizes)) < 0.1)
+        calls = []
+        counting = CountingBank(bank([TabulatedModel(t) for t in jumps.cumsum(axis=1)]), calls)
+        units = int(rng.integers(1, p * (sizes - 1) + 1))
+        check_distribution(distributed(units, counting, np.full(p, np.inf)), units, p)
+        searches.append(len(calls))
+    assert np.mean(searches) <= 13
+    assert max(searches) <= 25
+
+
 @pytest.mark.slow
 def test_exchange_with_many_workers():
     workers = random_models(3, 4000, "steps")
@@ -158,6 +209,26 @@ def test_units_that_take_no_time():
     assert geometric(5, [TabulatedModel([0] * 4), TabulatedModel([0] * 4)]).tolist() == [3, 2]
     workers = [TabulatedModel([0, 0, 0, 5]), TabulatedModel([0, 1, 2, 3])]
     assert geometric(4, workers).tolist() == [2, 2]
+    # little time is not none: what takes 0.1 s comes before what takes 0.3 s
+    fast = TabulatedModel([0, 0.1, 0.1, 0.1])
+    assert geometric(3, [TabulatedModel(0.3 * np.arange(4)), fast, fast]).tolist() == [0, 3, 0]
+
+
+@pytest.mark.slow
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0, 0, 1, 3]), min_size=12, max_size=12), min_size=1, max_size=4
+    ),
+    st.sampled_from([1e-6, 0.1, 1.0, 1e6]),
+    st.one_of(st.integers(1, 6), st.integers(1, 48)),
+)
+def test_the_units_that_finish_earliest_are_taken(steps, second, units):
+    """Exactly those, in tables where many units take the same time or none at all."""
+    tables = [second * np.cumsum([0, *more]) for more in steps]
+    units = min(units, 12 * len(tables))
+    earliest = sorted((t, i, k) for i, table in enumerate(tables) for k, t in enumerate(table) if k)
+    wanted = np.bincount([i for _, i, _ in earliest[:units]], minlength=len(tables))
+    assert geometric(units, [TabulatedModel(t) for t in tables]).tolist() == wanted.tolist()
 
 
 def test_tables_limit_their_workers():
