@@ -7,8 +7,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import TYPE_CHECKING
 
-from fpmdask.coordinator.context import RunContext
+if TYPE_CHECKING:
+    from fpmdask.coordinator.context import RunContext
 
 # Every worker receives a probe from so many others, one after the other: where no more than two
 # links are slow, one of them was not on a way between two fast ones.

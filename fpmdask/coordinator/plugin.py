@@ -15,9 +15,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 import fpmdask
 from fpmdask.coordinator.context import CHECK, KernelFailed, RunContext
-from fpmdask.coordinator.identity import ModelLibrary, WorkerIdentity
+from fpmdask.coordinator.identity import WorkerIdentity
 from fpmdask.coordinator.installation import PLUGIN, check_version, worker_shim
 from fpmdask.coordinator.leases import Leases
+from fpmdask.coordinator.library import ModelLibrary
 from fpmdask.coordinator.lineage import Recompute
 from fpmdask.coordinator.liveness import Liveness
 from fpmdask.coordinator.remote_errors import describe_error

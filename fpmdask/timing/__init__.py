@@ -1,13 +1,13 @@
 """Measuring: kernels, repetition until the confidence interval is met, full-model builders."""
 
+from typing import TYPE_CHECKING, Any
+
 from fpmdask.timing.conformance import check_kernel as check_kernel
 from fpmdask.timing.deadline import Clock as Clock
 from fpmdask.timing.deadline import Deadline as Deadline
 from fpmdask.timing.deadline import DeadlinePassed as DeadlinePassed
 from fpmdask.timing.deadline import Interruptible as Interruptible
 from fpmdask.timing.emulated import EmulatedKernel as EmulatedKernel
-from fpmdask.timing.gbbp import BuilderReason as BuilderReason
-from fpmdask.timing.gbbp import FullModelBuilder as FullModelBuilder
 from fpmdask.timing.kernel import FunctionKernel as FunctionKernel
 from fpmdask.timing.kernel import Kernel as Kernel
 from fpmdask.timing.kernel import KernelFactory as KernelFactory
@@ -25,4 +25,23 @@ from fpmdask.timing.registry import registered_kernels as registered_kernels
 from fpmdask.timing.repetitions import Repetitions as Repetitions
 from fpmdask.timing.repetitions import student_t as student_t
 from fpmdask.timing.scratch import Scratch as Scratch
-from fpmdask.timing.surface import SurfaceModelBuilder as SurfaceModelBuilder
+
+if TYPE_CHECKING:
+    from fpmdask.timing.gbbp import BuilderReason as BuilderReason
+    from fpmdask.timing.gbbp import FullModelBuilder as FullModelBuilder
+    from fpmdask.timing.surface import SurfaceModelBuilder as SurfaceModelBuilder
+
+# Workers time kernels and build no models: what builders need would take a slow one half a second.
+_BUILDERS = {
+    "BuilderReason": "fpmdask.timing.gbbp",
+    "FullModelBuilder": "fpmdask.timing.gbbp",
+    "SurfaceModelBuilder": "fpmdask.timing.surface",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _BUILDERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_BUILDERS[name]), name)

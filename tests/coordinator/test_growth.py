@@ -16,7 +16,8 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.coordinator.context import RunContext
-from fpmdask.coordinator.identity import Fingerprint, KernelId, ModelLibrary, WorkerIdentity
+from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
+from fpmdask.coordinator.library import ModelLibrary
 from fpmdask.coordinator.recent import Recent
 from fpmdask.models import PiecewiseLinearModel
 from tests.eventually import nothing_left, until

@@ -12,7 +12,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import fpmdask
-from fpmdask.coordinator.identity import ModelLibrary
+from fpmdask.coordinator.library import ModelLibrary
 from fpmdask.errors import ChunksLostError
 
 pytestmark = [

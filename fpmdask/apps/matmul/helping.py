@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
-from fpmdask.apps.matmul.plan import Assignment, MatmulSpec, bounds_in_c, needed
+from fpmdask.apps.matmul.parts import Assignment
+from fpmdask.apps.matmul.plan import MatmulSpec, bounds_in_c, needed
 from fpmdask.apps.matmul.share import help_share
 from fpmdask.apps.matmul.tail import Help, Tail
 from fpmdask.apps.matmul.whereabouts import Whereabouts

@@ -6,11 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from fpmdask.apps.matmul.parts import Assignment as Assignment
-from fpmdask.apps.matmul.parts import PartsPlan as PartsPlan
-from fpmdask.apps.matmul.parts import Tile as Tile
 from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.apps.matmul.spec import MatmulSpec as MatmulSpec
+from fpmdask.apps.matmul.tile import Tile as Tile
 from fpmdask.errors import PartitionError
 
 # A panel of B: deep enough for BLAS (512 at a width of 8192), a message that streams well.

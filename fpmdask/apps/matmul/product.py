@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from fpmdask.apps.matmul.helping import Helping
+from fpmdask.apps.matmul.parts import Assignment, PartsPlan
 from fpmdask.apps.matmul.place import (
     ByElements,
     Placement,
@@ -21,9 +22,7 @@ from fpmdask.apps.matmul.place import (
     work_per_byte,
 )
 from fpmdask.apps.matmul.plan import (
-    Assignment,
     MatmulSpec,
-    PartsPlan,
     Tile,
     bounds_in_c,
     needed,

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpmdask.apps.matmul import distribute
+from fpmdask.apps.matmul.parts import PartsPlan
 from fpmdask.apps.matmul.place import placed
 from fpmdask.apps.matmul.plan import (
     PANEL_NBYTES,
     MatmulSpec,
-    PartsPlan,
     Tile,
     limits,
     panels,
