@@ -49,12 +49,11 @@ KERNELS = {
     "records.local": "fpmdask.apps.records.kernel:RecordSort",
     "emulated": "fpmdask.timing.emulated:EmulatedKernel",
 }
-# What workers import when they join, for products and sorts, which may take less than a second.
-TASKS = (
-    "fpmdask.apps.matmul.share",
-    "fpmdask.apps.matmul.sum_tasks",
-    "fpmdask.apps.sort.share",
-)
+# What workers import once they have joined: products and sorts may take less than a second.
+TASKS = {
+    "matmul": ("fpmdask.apps.matmul.share", "fpmdask.apps.matmul.sum_tasks"),
+    "sort": ("fpmdask.apps.sort.share",),
+}
 # Names of workers of which a client has been warned, the last of them.
 _WARNED: WeakKeyDictionary[Client, Recent] = WeakKeyDictionary()
 MOST_WARNED = 1 << 12

@@ -86,6 +86,8 @@ class RunContext:
         self._kernel: dict[str, Any] | None = None
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self.errors: dict[str, Mapping[str, Any]] = {}
+        # modules of the tasks that workers get
+        self.tasks = coordinator.tasks.get(run.rpartition("-")[0], ())
         self.published: list[Any] = []  # keys of the result
         self.expected: float | None = None  # seconds that the steps under way should take
         self._steps: list[StepTimes] = []
@@ -139,6 +141,8 @@ class RunContext:
         for address, answer in zip(present, answers, strict=True):
             if isinstance(answer, str):
                 self.leave_out(address, answer)
+                if answer == STARTING:
+                    self.background(self.worker_joined(address))
             elif address not in self.scheduler.workers:
                 self.leave_out(address, self._why_not(address))
             else:
@@ -229,7 +233,7 @@ class RunContext:
         """Have a worker open the kernel; return its answer, or why there is none."""
         try:
             answer: dict[str, Any] | None = await self.scheduler.rpc(address).fpmdask_prepare(
-                run=self.run, kernel=self._kernel
+                run=self.run, kernel=self._kernel, tasks=self.tasks
             )
         except OSError as error:
             return f"did not answer: {error!r}"
@@ -323,7 +327,8 @@ class RunContext:
             answer = await self._introduce(address)
         if isinstance(answer, str) or self._closed or address not in self.scheduler.workers:
             return
-        while not self.coordinator.leases.extend(self.run, address):
+        leases = self.coordinator.leases
+        while address not in leases.held_by(self.run) and not leases.extend(self.run, address):
             await asyncio.sleep(JOIN_SECONDS)  # another run uses it, or waits for it
             if self._closed or address not in self.scheduler.workers:
                 return

@@ -33,7 +33,10 @@ def without_fpmdask(reason: str) -> bool:
 
 
 def worker_shim(slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) -> bytes:
-    """Return the pickled worker plugin, for `Scheduler.register_worker_plugin`."""
+    """Return the pickled worker plugin, for `Scheduler.register_worker_plugin`.
+
+    Its setup returns at once; what it starts is waited for by the first run that wants the worker.
+    """
     version, plugin = fpmdask.__version__, PLUGIN
     settings = slots, dict(kernels), tuple(tasks)
 
@@ -41,7 +44,34 @@ def worker_shim(slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) ->
         name = plugin
 
         async def setup(self, worker: Any) -> None:
-            self.side = None
+            import asyncio
+
+            self.side: Any = None
+            self.starting = asyncio.ensure_future(self.start(worker))
+
+            async def prepare(**request: Any) -> Any:
+                refusal = await asyncio.shield(self.starting)
+                return {"unusable": refusal} if refusal else await self.side.prepare(**request)
+
+            worker.handlers["fpmdask_prepare"] = prepare  # until the side's own is there
+
+        async def start(self, worker: Any) -> str:
+            import asyncio
+            import logging
+
+            try:
+                # in a thread: on a slow worker this takes a second, in which the worker does all
+                # else, and whoever installs does not wait
+                side, refusal = await asyncio.to_thread(self.load)
+                if side is not None:
+                    await side.setup(worker)
+                    self.side = side
+            except Exception as error:
+                logging.getLogger("fpmdask").exception("fpmdask cannot start on this worker")
+                return f"cannot start fpmdask: {error!r}"
+            return refusal
+
+        def load(self) -> tuple[Any, str]:
             cure = (
                 f"install fpmdask {version} in its environment, from the wheel or checkout that "
                 "the client has, and restart it"
@@ -50,21 +80,13 @@ def worker_shim(slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) ->
                 import fpmdask
                 from fpmdask.coordinator.worker import WorkerSide
             except ImportError as error:
-                self.refuse(worker, f"has no fpmdask ({error}); {cure}")
-                return
+                return None, f"has no fpmdask ({error}); {cure}"
             if fpmdask.__version__ != version:
-                self.refuse(worker, f"runs fpmdask {fpmdask.__version__}; {cure}")
-                return
-            self.side = WorkerSide(*settings)
-            await self.side.setup(worker)
-
-        def refuse(self, worker: Any, reason: str) -> None:
-            async def prepare(run: str, kernel: Any = None) -> dict[str, str]:
-                return {"unusable": reason}
-
-            worker.handlers["fpmdask_prepare"] = prepare
+                return None, f"runs fpmdask {fpmdask.__version__}; {cure}"
+            return WorkerSide(*settings), ""
 
         async def teardown(self, worker: Any) -> None:
+            self.starting.cancel()
             if self.side is not None:
                 await self.side.teardown(worker)
 

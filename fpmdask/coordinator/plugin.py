@@ -39,6 +39,8 @@ App = Callable[[RunContext], Awaitable[dict[str, Any]]]
 POLL_SECONDS = 10.0
 # So long is waited for workers to give free memory back before a run is refused for want of it.
 TRIM_SECONDS = 5.0
+# Workers have taken in their plugin by then, but for those that have stopped.
+INSTALL_SECONDS = 1.0
 # What was recomputed for a client that drives its own tasks is kept for so long.
 RECOMPUTED_SECONDS = 60.0
 
@@ -59,7 +61,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     kernels
         Kernel name → ``"module:attribute"`` of its factory.
     tasks
-        Modules of the tasks that workers get.
+        Application name → modules of the tasks that workers get.
     slots
         The resource ``fpm`` of every worker.
     spill_target
@@ -73,13 +75,13 @@ class CoordinatorPlugin(SchedulerPlugin):
         self,
         apps: Mapping[str, str],
         kernels: Mapping[str, str],
-        tasks: Sequence[str],
+        tasks: Mapping[str, Sequence[str]],
         slots: int,
         spill_target: float,
     ) -> None:
         self.apps = dict(apps)
         self.kernels = dict(kernels)
-        self.tasks = tuple(tasks)
+        self.tasks = {app: tuple(modules) for app, modules in tasks.items()}
         self.slots = slots
         self.spill_target = spill_target
 
@@ -136,7 +138,8 @@ class CoordinatorPlugin(SchedulerPlugin):
         return {"version": fpmdask.__version__, "workers": len(self.scheduler.workers)}
 
     async def _make_ready(self) -> None:
-        await asyncio.to_thread(self._import)  # what runs import, or their graphs, takes 0.1 s
+        # what runs import, or their graphs, takes 0.1 s
+        importing = asyncio.create_task(asyncio.to_thread(self._import))
         self._client = await Client(
             self.scheduler.address,
             asynchronous=True,
@@ -145,13 +148,20 @@ class CoordinatorPlugin(SchedulerPlugin):
             name="fpmdask-coordinator",
         )
         self.tickets = Tickets(self.scheduler, self._client, self._task_ended)
-        shim = worker_shim(self.slots, self.kernels, self.tasks)
-        await self.scheduler.register_worker_plugin(
+        shim = worker_shim(self.slots, self.kernels, self._modules())
+        registering = self.scheduler.register_worker_plugin(
             comm=None, plugin=shim, name=PLUGIN, idempotent=True
         )
+        # workers that come later get the plugin from now on; one that has stopped does not answer
+        await asyncio.wait([self.beside(registering)], timeout=INSTALL_SECONDS)
+        await importing
+
+    def _modules(self) -> list[str]:
+        return list(dict.fromkeys(module for own in self.tasks.values() for module in own))
 
     def _import(self) -> None:
-        for module in {*(app.partition(":")[0] for app in self.apps.values()), *self.tasks}:
+        apps = {app.partition(":")[0] for app in self.apps.values()}
+        for module in apps | {*self._modules()}:
             with contextlib.suppress(Exception):  # a run of it will say so
                 importlib.import_module(module)
 

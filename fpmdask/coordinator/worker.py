@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -46,6 +47,9 @@ from fpmdask.timing import (
 # first time can cost more than the measurement that needs it.
 SCRATCH_SECONDS = 10.0
 
+# How often it is looked whether a run goes on, while modules are to be imported for later ones.
+IMPORT_SECONDS = 0.1
+
 # Enough for a link's rate to show; 0.1 s at 100 Mbit/s.
 PROBE_NBYTES = 1 << 20
 PROBE = "fpmdask-probe"
@@ -66,8 +70,8 @@ class WorkerSide(WorkerPlugin):
         Kernel name → ``"module:attribute"`` of its factory; what is registered on the worker
         already (by a preload) stays.
     tasks
-        Modules of the tasks that runs send. They are imported at once: in the first run all would
-        wait for the slowest worker's import.
+        Modules of the tasks that runs send. They are imported one after the other while no run goes
+        on, so that the first run need not wait for the slowest worker's imports.
     """
 
     name = PLUGIN
@@ -106,7 +110,13 @@ class WorkerSide(WorkerPlugin):
         worker.stream_handlers["fpmdask-back"] = self.back
         worker.stream_handlers["fpmdask-tell"] = self.tell
         await worker.set_resources(fpm=self.slots)
-        await offload(lambda: [*map(import_module, self.tasks)])
+        self._importing = asyncio.ensure_future(self._import_tasks())
+
+    async def _import_tasks(self) -> None:
+        for module in self.tasks:
+            while self.spaces:  # what a run needs is imported by `prepare`
+                await asyncio.sleep(IMPORT_SECONDS)
+            await asyncio.to_thread(import_module, module)
 
     async def teardown(self, worker: Worker) -> None:
         """Take the handlers back and drop what runs left."""
@@ -117,13 +127,16 @@ class WorkerSide(WorkerPlugin):
         for run in list(self.spaces):
             self.forget(run)
         self._keep_scratch()  # no timer is left
+        self._importing.cancel()
         if self.channels is not None:
             await self.channels.close()
 
     # ---- handlers, called by the coordinator and by other workers
 
-    async def prepare(self, run: str, kernel: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Say who this worker is and open ``kernel`` for ``run``."""
+    async def prepare(
+        self, run: str, kernel: dict[str, Any] | None = None, tasks: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Say who this worker is, open ``kernel`` for ``run`` and import its tasks' modules."""
         limit = memory_limit(self.worker)
         answer: dict[str, Any] = {
             "name": str(self.worker.name),
@@ -135,13 +148,15 @@ class WorkerSide(WorkerPlugin):
         self._keep_scratch()
         space = self.spaces.setdefault(run, RunSpace(run, self.scratch))
         space.offered[PROBE] = np.zeros((1, PROBE_NBYTES), np.uint8)
-        if kernel is not None:
-            try:
+        try:
+            # not by the task when it comes: unpickling it would import on the event loop
+            if missing := [module for module in tasks if module not in sys.modules]:
+                await asyncio.to_thread(lambda: [*map(import_module, missing)])
+            if kernel is not None:
                 space.kernel = await offload(self._open, space, kernel)
-            except Exception as error:
-                answer["error"] = describe_error(error)
-            else:
                 answer["kernel"] = _identity(space.kernel, kernel.get("digest"))
+        except Exception as error:
+            answer["error"] = describe_error(error)
         return answer
 
     async def trim(self) -> None:

@@ -170,7 +170,9 @@ def len_of(units):
 @cluster()
 async def test_nothing_is_kept_of_peers_that_are_not_asked_any_more(c, s, a, b):
     await fpmdask.Balancer(c)
-    side, other = a.plugins["fpmdask"].side, b.plugins["fpmdask"].side
+    plugins = [worker.plugins["fpmdask"] for worker in (a, b)]
+    await asyncio.gather(*(plugin.starting for plugin in plugins))
+    side, other = (plugin.side for plugin in plugins)
     await side.prepare("a run")
     await other.prepare("a run")
     assert await side.probe("a run", b.address, other.channels.address) is not None
