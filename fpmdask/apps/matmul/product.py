@@ -31,7 +31,7 @@ from fpmdask.apps.matmul.plan import (
 )
 from fpmdask.apps.matmul.relay import chunk_nbytes, in_order_of_arrival, relays
 from fpmdask.apps.matmul.share import multiply_share
-from fpmdask.apps.matmul.tiling import cuts
+from fpmdask.apps.matmul.tiling import chunks_of, cuts
 from fpmdask.apps.matmul.whereabouts import Whereabouts
 from fpmdask.coordinator.chunks import (
     free_nbytes,
@@ -479,16 +479,7 @@ class Product:
         name = f"fpmdask-matmul-{uuid4().hex}"
         parts = self.plan.parts
         rows, columns = cuts(part.tile for part in parts)
-        keys: dict[str, list[tuple[Any, int, Any]]] = {}
-        for part in parts:
-            tile = part.tile
-            for i in range(rows.index(tile.row0), rows.index(tile.row1)):
-                for j in range(columns.index(tile.column0), columns.index(tile.column1)):
-                    bounds = (rows[i], rows[i + 1], columns[j], columns[j + 1])
-                    if not tile.holds(Tile.of(bounds)):
-                        continue
-                    key = self.spec.key(name, (i, j))
-                    keys.setdefault(part.worker, []).append((key, part.part, bounds))
+        keys = await asyncio.to_thread(chunks_of, self.spec, name, parts, rows, columns)
         failed = await unpublished(self.context, keys)
         if failed:
             self._ask_again(failed)

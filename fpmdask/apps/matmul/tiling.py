@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
+from fpmdask.apps.matmul.parts import Assignment
 from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.errors import PartitionError
@@ -134,3 +136,37 @@ def cuts(tiles: Iterable[Tile]) -> tuple[list[int], list[int]]:
         rows.update(tile.edges[0])
         columns.update(tile.edges[1])
     return sorted(rows), sorted(columns)
+
+
+def chunks_of(
+    spec: MatmulSpec,
+    name: str,
+    parts: Sequence[Assignment],
+    rows: Sequence[int],
+    columns: Sequence[int],
+) -> dict[str, list[tuple[Any, int, tuple[int, int, int, int]]]]:
+    """Return worker -> (key, part, bounds) of the chunks of C that lie in its parts.
+
+    Parameters
+    ----------
+    spec
+        The product.
+    name
+        Of C's keys.
+    parts
+        They cover C.
+    rows, columns
+        The `cuts` of their tiles. O(chunks + parts).
+    """
+    at_row = {row: i for i, row in enumerate(rows)}
+    at_column = {column: j for j, column in enumerate(columns)}
+    keys: dict[str, list[tuple[Any, int, tuple[int, int, int, int]]]] = {}
+    for part in parts:
+        tile = part.tile
+        for i in range(at_row[tile.row0], at_row[tile.row1]):
+            for j in range(at_column[tile.column0], at_column[tile.column1]):
+                bounds = (rows[i], rows[i + 1], columns[j], columns[j + 1])
+                if tile.holds(Tile.of(bounds)):
+                    key = spec.key(name, (i, j))
+                    keys.setdefault(part.worker, []).append((key, part.part, bounds))
+    return keys

@@ -147,11 +147,9 @@ class Sorting(Attempt):
         Which of them comes first is to be seen in one part.
         """
         inner = edges[:, 1:-1]
-        places: dict[str, list[Any]] = {worker: [] for worker in self.workers}
-        for (worker, _), own in zip(runs, inner.tolist(), strict=True):
-            places[worker].append(own)
+        places = await asyncio.to_thread(by_worker, runs, inner)
         for worker in self.workers:
-            self.tell(worker, beside=places[worker])
+            self.tell(worker, beside=places.get(worker, []))
         told = await self.everyone("beside", "count")
         before, after = (
             np.array([np.frombuffer(told[w]["beside"][n][side], np.uint64) for w, n in runs])
@@ -169,11 +167,9 @@ class Sorting(Attempt):
         self, runs: Sequence[tuple[str, int]], count: int, low: np.ndarray, high: np.ndarray
     ) -> list[list[np.ndarray]]:
         """Return keys of each run from between its places `low` and `high`, for each open end."""
-        ends: dict[str, list[Any]] = {worker: [] for worker in self.workers}
-        for (worker, _), pair in zip(runs, np.stack([low, high], axis=-1).tolist(), strict=True):
-            ends[worker].append(pair)
+        ends = await asyncio.to_thread(by_worker, runs, np.stack([low, high], axis=-1))
         for worker in self.workers:
-            self.tell(worker, between=(count, ends[worker]))
+            self.tell(worker, between=(count, ends.get(worker, [])))
         told = await self.everyone("inner", "count")
         return await asyncio.to_thread(
             lambda: [
@@ -229,6 +225,14 @@ class Sorting(Attempt):
             raise LostWorker("a worker left while the result was published")
         sizes = [found[part] for part in sorted(order, key=at.__getitem__)]
         return {"name": name, "sizes": sizes}
+
+
+def by_worker(runs: Sequence[tuple[str, int]], of_runs: np.ndarray) -> dict[str, list[Any]]:
+    """Return worker -> what `of_runs` has of each of its runs, as lists. O(elements)."""
+    found: dict[str, list[Any]] = {}
+    for (worker, _), own in zip(runs, of_runs.tolist(), strict=True):
+        found.setdefault(worker, []).append(own)
+    return found
 
 
 def pieces_of(
