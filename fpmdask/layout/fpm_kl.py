@@ -158,12 +158,8 @@ def _balanced(models: Bank, workers: int, rows: int) -> tuple[float, FloatArray]
             low = middle
         else:
             high = middle
-    less = np.minimum(models.units_within(low), rows)
-    more = np.minimum(models.units_within(high), rows)
-    gap = float(more.sum() - less.sum())
-    part = min(max((rows - float(less.sum())) / gap, 0.0), 1.0) if gap > 0 else 0.0
-    heights = less + part * (more - less)
-    return high, heights * (rows / heights.sum())
+    heights = np.minimum(models.units_within(high), rows)
+    return high, heights * (rows / heights.sum())  # on a plateau there is room for more rows
 
 
 def _whole(

@@ -21,8 +21,9 @@ from fpmdask.mheta.search import (
     genetic,
     random_search,
 )
+from fpmdask.mheta.search.annealing import _falling
 from fpmdask.mheta.search.compositions import Compositions, count, random_compositions
-from fpmdask.mheta.search.descent import _grouped
+from fpmdask.mheta.search.descent import _grouped, descend
 from fpmdask.mheta.search.evaluations import begin
 from fpmdask.mheta.search.gbs import _descend_from
 from fpmdask.mheta.search.moves import along, gives_evenly, rounded, takes_evenly, transfers
@@ -317,3 +318,21 @@ def test_descents_from_any_start_end_in_the_optimum_where_there_is_one_only(star
     _descend_from(seen, np.array(starts), np.array(starts), np.random.default_rng(2))
     every = [(a, b, 40 - a - b) for a in range(41) for b in range(41 - a)]
     assert seen.seconds == predict(np.array(every)).min()
+
+
+def test_a_descent_leaves_no_better_transfer_of_a_row_whatever_its_first_step():
+    def predict(rows):
+        return ((rows * np.array([1.0, 2.0, 5.0])) ** 2).sum(axis=1)
+
+    every = [(a, b, 40 - a - b) for a in range(41) for b in range(41 - a)]
+    for step in (0, 1, 7):
+        for start in ([[0, 0, 40]], [[30, 8, 2]], [[31, 8, 1]]):
+            x, guides = np.array(start), np.zeros((0, 3), dtype=np.int64)
+            seen = begin(predict, x, np.random.default_rng(1), 10_000)
+            descend(seen, x, np.array([step]), guides, np.random.default_rng(2))
+            assert seen.seconds == predict(np.array(every)).min()
+
+
+def test_what_falls_during_annealing_falls_evenly_in_logarithms():
+    found = [_falling((8.0, 2.0), spent) for spent in (0.0, 0.5, 1.0)]
+    assert found == pytest.approx([8.0, 4.0, 2.0])

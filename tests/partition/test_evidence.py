@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpmdask.models import AnalyticModel, ConstantModel, TabulatedModel
+from fpmdask.models import AnalyticModel, ConstantModel, PiecewiseLinearModel, TabulatedModel
 from fpmdask.partition.evidence import Evidence
 
 SIZES = np.arange(1.0, 41.0)
@@ -35,3 +35,45 @@ def test_one_measurement_sets_the_level_of_the_shape(shape, units, seconds):
         expected = np.asarray(shape.time(SIZES)) * (seconds / shape.time(units))
     known = np.isfinite(expected) & (expected > 0)
     np.testing.assert_allclose(found[known], expected[known], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("larger", "seconds", "doubted"),
+    [(105, 2.2, True), (105, 2.0, False), (110, 2.3, True), (111, 9.0, False), (99, 9.0, False)],
+)
+def test_half_the_speed_at_a_size_up_to_a_tenth_larger_is_doubted_once(larger, seconds, doubted):
+    """100 units take 1 s."""
+    evidence = Evidence([None], 200)
+    for units, t in ((larger, seconds), (100, 1.0)):
+        evidence = evidence.with_round(np.array([units]), np.array([t]), 1.0)
+    share, limits = np.array([100]), np.array([math.inf])
+    assert evidence.doubtful(share, limits) == ({0: larger} if doubted else {})
+    assert evidence.doubtful(share, limits) == {}
+
+
+@pytest.mark.parametrize(
+    ("noise", "factor"), [(0.0, 2.0), (0.01, 1.5), (0.1, math.exp(0.6)), (1.0, 3.0)]
+)
+def test_a_worker_that_contradicts_itself_by_a_factor_has_changed(noise, factor):
+    """Twice unknown noise, six times the known one, from 1.5 to 3."""
+    for more_units, fewer, ratio in ((100, 100, factor), (110, 100, factor), (100, 90, factor)):
+        for beyond in (False, True):
+            times = [1.0, ratio * (1.01 if beyond else 0.99)]
+            for units, seconds in (
+                ((more_units, fewer), times),
+                ((fewer, more_units), times[::-1]),
+            ):
+                evidence = Evidence([None], 200)
+                for x, t in zip(units, seconds, strict=True):
+                    evidence = evidence.with_round(np.array([x]), np.array([t]), noise)
+                assert evidence.changed_in == (2 if beyond else 0)
+
+
+@pytest.mark.parametrize(("noise", "factor"), [(0.001, 1.25), (0.05, math.exp(0.3)), (0.2, 1.5)])
+def test_what_was_known_before_is_doubted_sooner(noise, factor):
+    known = PiecewiseLinearModel.from_points([100], [1.0])
+    for ratio, sizes in ((0.99 * factor, [90, 100]), (1.01 * factor, [90])):
+        evidence = Evidence([known], 200)
+        after = evidence.with_round(np.array([90]), np.array([ratio]), noise)
+        assert after.models[0].units.tolist() == sizes
+        assert after.changed_in == 0  # not in this run
