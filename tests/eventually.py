@@ -20,6 +20,13 @@ async def until(true, collecting=False):
         await asyncio.sleep(0.02)
 
 
+async def side_of(worker):
+    """Return fpmdask's side of a worker once it has started there."""
+    plugin = worker.plugins["fpmdask"]
+    assert not await plugin.starting
+    return plugin.side
+
+
 def in_memory(scheduler):
     """Return the keys of what workers hold."""
     return {key for key, task in scheduler.tasks.items() if task.state == "memory"}

@@ -175,8 +175,8 @@ def test_workers_import_what_products_need_and_no_more():
     """On a tenth of a core every 10 ms of CPU are 0.1 s before the first product."""
     code = (
         "import sys, fpmdask.coordinator.worker, fpmdask.apps.matmul.share; "
-        "print([name for name in ('scipy.linalg', 'fpmdask.partition', 'fpmdask.coordinator.context',"
-        " 'fpmdask.timing.gbbp', 'dask.array', 'pandas') if name in sys.modules])"
+        "print([name for name in ('scipy.linalg', 'fpmdask.partition', 'dask.array', 'pandas',"
+        " 'fpmdask.coordinator.context', 'fpmdask.timing.gbbp') if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert answer.stdout == "[]\n", answer.stderr

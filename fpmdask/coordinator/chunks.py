@@ -14,6 +14,7 @@ from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 from fpmdask.runtime.dask_private import (
     adopt_data,
     drop_unadopted,
+    release_for,
     run_anywhere,
     start_anywhere,
     takes_in_graphs,
@@ -313,7 +314,7 @@ def _check_client(context: RunContext) -> None:
 def _withdraw(context: RunContext, keys: Mapping[str, Published]) -> None:
     """Have nothing of these keys published, neither at the scheduler nor on the workers."""
     if context.client in context.scheduler.clients:
-        context.scheduler.client_releases_keys(context.published, context.client, context.run)
+        release_for(context.scheduler, context.client, context.published, context.run)
     context.published.clear()
     _free(context, keys)
 

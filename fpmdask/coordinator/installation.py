@@ -53,7 +53,12 @@ def worker_shim(slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) ->
                 refusal = await asyncio.shield(self.starting)
                 return {"unusable": refusal} if refusal else await self.side.prepare(**request)
 
-            worker.handlers["fpmdask_prepare"] = prepare  # until the side's own is there
+            async def trim() -> None:
+                if not await asyncio.shield(self.starting):
+                    await self.side.trim()
+
+            # until the side's own are there
+            worker.handlers.update(fpmdask_prepare=prepare, fpmdask_trim=trim)
 
         async def start(self, worker: Any) -> str:
             import asyncio

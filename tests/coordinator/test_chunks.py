@@ -98,6 +98,7 @@ class Counted(dict):
 @pytest.mark.parametrize("waits", ["for chunks", "for loading"])
 @gen_cluster(client=True)
 async def test_only_chunks_that_are_missing_are_looked_up_again(c, s, a, b, waits):
+    context = await context_of(c, s)
     x = c.persist(da.ones(400, chunks=1))
     await wait(x)
     late = Event("late")
@@ -106,7 +107,7 @@ async def test_only_chunks_that_are_missing_are_looked_up_again(c, s, a, b, wait
     s.tasks = Counted(s.tasks)
     keys = [*keys_of(x), "k"]
     if waits == "for chunks":
-        waiting = asyncio.ensure_future(wait_for_chunks(s, keys, patience=60))
+        waiting = asyncio.ensure_future(wait_for_chunks(context, keys))
     else:
         waiting = asyncio.ensure_future(chunks.until_loaded(s, keys, "run"))
     await asyncio.sleep(8 * chunks.LOOK_SECONDS)

@@ -17,7 +17,7 @@ from fpmdask.coordinator.replay import verify
 from fpmdask.coordinator.report import Report
 from fpmdask.errors import CoordinatorError, KernelError, PartitionError, VersionMismatchError
 from fpmdask.timing import TimingPolicy
-from tests.eventually import until
+from tests.eventually import side_of, until
 
 # kernels here wait or do nothing
 pytestmark = pytest.mark.filterwarnings("ignore:the kernel takes less:UserWarning")
@@ -389,8 +389,7 @@ async def test_a_cluster_without_workers_says_so(c, s):
 @cluster()
 async def test_scratch_memory_outlives_runs_that_follow_each_other(c, s, a, b, d, monkeypatch):
     await fpmdask.Balancer(c)
-    plugin = a.plugins["fpmdask"]
-    side = getattr(plugin, "side", plugin)
+    side = await side_of(a)
     scratch = side.scratch
     for _ in range(4):
         await side.prepare("run")

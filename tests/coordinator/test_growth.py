@@ -20,7 +20,7 @@ from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.coordinator.library import ModelLibrary
 from fpmdask.coordinator.recent import Recent
 from fpmdask.models import PiecewiseLinearModel
-from tests.eventually import nothing_left, until
+from tests.eventually import nothing_left, side_of, until
 
 # kernels here do nothing
 pytestmark = pytest.mark.filterwarnings("ignore:the kernel takes less:UserWarning")
@@ -170,9 +170,7 @@ def len_of(units):
 @cluster()
 async def test_nothing_is_kept_of_peers_that_are_not_asked_any_more(c, s, a, b):
     await fpmdask.Balancer(c)
-    plugins = [worker.plugins["fpmdask"] for worker in (a, b)]
-    await asyncio.gather(*(plugin.starting for plugin in plugins))
-    side, other = (plugin.side for plugin in plugins)
+    side, other = await side_of(a), await side_of(b)
     await side.prepare("a run")
     await other.prepare("a run")
     assert await side.probe("a run", b.address, other.channels.address) is not None

@@ -14,7 +14,7 @@ from fpmdask.coordinator import worker as worker_module
 from fpmdask.coordinator.channel import Channel
 from fpmdask.coordinator.links import CONFIRMATIONS, TURNS, measured_links, slow_links
 from fpmdask.errors import CoordinatorError
-from tests.eventually import until
+from tests.eventually import side_of, until
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 
@@ -55,7 +55,7 @@ async def test_a_worker_alone_has_no_link(c, s, worker, monkeypatch):
 @cluster(3)
 async def test_a_worker_that_serves_nobody_is_left_out(c, s, *workers, monkeypatch):
     await fpmdask.Balancer(c)
-    silent = workers[1].plugins["fpmdask"].side
+    silent = await side_of(workers[1])
 
     def refuses(name, wanted):
         raise ConnectionError("no")
@@ -109,8 +109,8 @@ async def test_a_worker_that_was_busy_while_it_was_probed_has_no_slow_link(
 @cluster(2)
 async def test_a_peer_that_leaves_while_a_channel_opens_is_not_asked(c, s, *workers, monkeypatch):
     await fpmdask.Balancer(c)
-    side = workers[0].plugins["fpmdask"].side
-    peer, address = workers[1].address, workers[1].plugins["fpmdask"].side.channels.address
+    side = await side_of(workers[0])
+    peer, address = workers[1].address, (await side_of(workers[1])).channels.address
     opened = []
 
     class Slow(Channel):
@@ -153,7 +153,7 @@ async def probe(c, s, monkeypatch):
 async def test_where_there_are_no_channels_nothing_is_measured(c, s, *workers, monkeypatch):
     await fpmdask.Balancer(c)
     for worker in workers:
-        side = worker.plugins["fpmdask"].side
+        side = await side_of(worker)
         await side.channels.close()
         side.channels = None
     assert await product(c, monkeypatch) == {}

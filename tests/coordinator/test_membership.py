@@ -16,7 +16,7 @@ from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, KernelError, NoWorkersError, PartitionError
 from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import CONFIG, cluster, idle, named
-from tests.eventually import until
+from tests.eventually import side_of, until
 
 # kernels here wait or do nothing
 pytestmark = pytest.mark.filterwarnings("ignore:the kernel takes less:UserWarning")
@@ -117,7 +117,7 @@ async def test_a_worker_that_joins_as_the_run_ends_keeps_no_lease_and_no_kernel(
         await asyncio.wait_for(run, 30)
         assert OPENING.is_set()  # the late worker is still opening the kernel
         GATE.set()
-        side = late.plugins["fpmdask"].side
+        side = await side_of(late)
         await until(
             lambda: not side.spaces and not s.plugins["fpmdask"].leases.busy([late.address])
         )

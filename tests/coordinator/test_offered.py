@@ -5,6 +5,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.coordinator.space import relayed_key
+from tests.eventually import side_of
 
 
 class Growing(dict):
@@ -19,7 +20,7 @@ class Growing(dict):
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_offers_may_come_while_pieces_are_cut(c, s, worker):
     await fpmdask.Balancer(c)
-    side = worker.plugins["fpmdask"].side
+    side = await side_of(worker)
     await side.prepare("run")
     values = np.arange(6.0).reshape(2, 3)
     side.spaces["run"].offered = Growing({("fpmdask-help", 0): values, "gone": None})
@@ -35,7 +36,7 @@ async def test_offers_may_come_while_pieces_are_cut(c, s, worker):
 async def test_what_of_a_relayed_chunk_has_not_arrived_is_missing(c, s, worker):
     """Its memory is there with the first slice; Dask's messages do not wait for the others."""
     await fpmdask.Balancer(c)
-    side = worker.plugins["fpmdask"].side
+    side = await side_of(worker)
     await side.prepare("run")
     key = relayed_key(("a", 0, 0))
     values = np.arange(8.0).reshape(2, 4)
@@ -54,7 +55,7 @@ async def test_what_of_a_relayed_chunk_has_not_arrived_is_missing(c, s, worker):
 async def test_nobody_is_asked_for_a_run_that_is_over(c, s, worker, other):
     """Who that is may be gone, and a new connection is tried for half a minute."""
     await fpmdask.Balancer(c)
-    side = worker.plugins["fpmdask"].side
+    side = await side_of(worker)
     await side.prepare("run")
     wanted = [(("x", 0), (0, 1, 0, 1), (1, 1))]
     assert await side.ask(other.address, 5.0, "run", wanted) == {"missing": (("x", 0),)}

@@ -7,6 +7,7 @@ import fpmdask
 from fpmdask.coordinator.space import RunSpace
 from fpmdask.coordinator.steps import step
 from fpmdask.timing import Scratch
+from tests.eventually import side_of
 
 
 def works(side, space):
@@ -25,7 +26,7 @@ def fails_when_the_run_is_over(side, space):
 async def answer(client, worker, work):
     """Run one step on a real worker; return what it sends."""
     await fpmdask.Balancer(client)
-    side = worker.plugins["fpmdask"].side
+    side = await side_of(worker)
     side.spaces["run"] = RunSpace("run", Scratch())
     sent, send = [], worker.batched_send
 

@@ -15,6 +15,7 @@ import fpmdask
 from fpmdask.apps.matmul import distribute, fetch, kernel, place, plan, share, tail
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.coordinator.rounds import REPEATS
+from tests.eventually import side_of
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -88,7 +89,7 @@ async def test_the_last_worker_is_helped_and_c_lies_as_laid_out(c, s, *workers, 
 async def test_sums_travel_in_dask_messages_where_there_are_no_channels(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     for worker in workers:
-        side = worker.plugins["fpmdask"].side
+        side = await side_of(worker)
         await side.channels.close()
         side.channels = None
     x, expected = await inputs(c)

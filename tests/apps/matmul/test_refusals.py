@@ -21,7 +21,7 @@ from fpmdask.apps.matmul.plan import deepest_panel, rows_within
 from fpmdask.apps.matmul.spec import MatmulSpec
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.apps.matmul.test_product import cluster
-from tests.eventually import nothing_left, until
+from tests.eventually import nothing_left, side_of, until
 
 COMPUTED: list[int] = []
 
@@ -228,7 +228,7 @@ async def test_a_worker_that_joins_after_the_last_one_left_takes_over(c, s, a):
 async def test_a_holder_of_inputs_that_closes_costs_no_worker_its_share(c, s, *workers, channels):
     """Its peers ask it for pieces and hear nothing, by a channel or by Dask's messages."""
     balancer = await fpmdask.Balancer(c)
-    side = workers[2].plugins["fpmdask"].side
+    side = await side_of(workers[2])
     asked = threading.Event()
 
     def silent_channel(run, wanted):

@@ -24,6 +24,7 @@ from fpmdask.errors import CoordinatorError, RecordsError
 from fpmdask.records import KINDS, verify, write_records
 from fpmdask.records.files import Folder
 from fpmdask.records.format import RECORD_NBYTES, keys, order
+from tests.eventually import side_of
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 SIZES = [4000, 0, 2500, 1]
@@ -126,7 +127,7 @@ async def test_what_memory_has_no_room_for_is_spilled(
     balancer = await fpmdask.Balancer(c)
     if not channels:
         for worker in workers:
-            side = worker.plugins["fpmdask"].side
+            side = await side_of(worker)
             await side.channels.close()
             side.channels = None
     await balancer.sort_records(written.paths, tmp_path / "out", checksum=False)

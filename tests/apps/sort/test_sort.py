@@ -32,7 +32,7 @@ from fpmdask.apps.sort.attempt import Attempt
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.coordinator import chunks
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
-from tests.eventually import nothing_left, until
+from tests.eventually import nothing_left, side_of, until
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 RANDOM = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def cluster(workers=3, nthreads=1, **options):
 
 async def without_channels(workers):
     for worker in workers:
-        side = worker.plugins["fpmdask"].side
+        side = await side_of(worker)
         await side.channels.close()
         side.channels = None
 
