@@ -37,6 +37,7 @@ import numpy as np
 from distributed import Client, Scheduler, Worker, wait
 
 import fpmdask
+import fpmdask.coordinator.config  # its defaults must be there before `QUIET` is set for a while
 
 WANTED = 0.010
 SAMPLE_SECONDS = 0.001
@@ -245,8 +246,8 @@ def sort(client: Client, balancer: Any, workers: int) -> None:
     """Sort once, and learn from that.
 
     Keys are nearly in order, so that a worker receives from its neighbours only: 256 times 255
-    channels are more than one machine has threads for. What workers that share two cores teach is
-    noise, by which another sort would move keys between all of them.
+    connections are too many for one machine. What workers that share two cores teach is noise, by
+    which another sort would move keys between all of them.
     """
     info = client.scheduler_info(n_workers=-1)["workers"]
     addresses = {worker["name"]: address for address, worker in info.items()}

@@ -28,6 +28,8 @@ ON_THEIR_WAY = 1.0
 # Chunks are looked up, and results made Dask data, so many in one step of the event loop.
 AT_ONCE = 1000
 PUBLISHED_AT_ONCE = 128
+# The free memory of so many workers is looked up in one step.
+ASKED_AT_ONCE = 64
 # A worker that has just joined is prepared within so long.
 JOIN_SECONDS = 5.0
 
@@ -212,6 +214,17 @@ def free_nbytes(context: RunContext, address: str) -> float:
     waits = context.run == CHECK and context.coordinator.runs
     used = state.memory.managed if waits else state.memory.optimistic
     return max(0.0, target - used)
+
+
+async def free_nbytes_of(context: RunContext, addresses: Sequence[str]) -> dict[str, float]:
+    """Return `free_nbytes` of each worker, `ASKED_AT_ONCE` in a step; 0 for one that has left."""
+    found: dict[str, float] = {}
+    for turn, address in enumerate(addresses):
+        if turn and turn % ASKED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        here = address in context.scheduler.workers
+        found[address] = free_nbytes(context, address) if here else 0.0
+    return found
 
 
 Published = Sequence[tuple[Any, int, Any]]

@@ -20,8 +20,8 @@ from fpmdask.coordinator.tickets import Answer, Order
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
 
-# Planning the next round for more workers takes over 10 ms and is done in a thread.
-PLANNED_IN_LOOP = 32
+# Planning the next round for more workers may take 10 ms and is done in a thread.
+PLANNED_IN_LOOP = 8
 # So many workers' limits and models are looked up in one step of the event loop.
 AT_ONCE = 64
 

@@ -227,7 +227,7 @@ class Speeds:
         if max((seconds for *_, seconds in told), default=0.0) < LEAST_SECONDS:
             return
         for turn, (address, units, seconds) in enumerate(told):
-            if turn and turn % AT_ONCE == 0:
+            if turn % AT_ONCE == 0:
                 await asyncio.sleep(0)
             if address not in self.context.workers:
                 continue  # it has left meanwhile

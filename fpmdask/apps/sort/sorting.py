@@ -17,7 +17,7 @@ from fpmdask.apps.sort.plan import SortSpec, check_fits, exchange, recipe
 from fpmdask.apps.sort.share import sort_share
 from fpmdask.apps.sort.shares import Speeds
 from fpmdask.apps.sort.splitters import Splitting, place_of, sample_count
-from fpmdask.coordinator.chunks import check_reachable, free_nbytes, publish, wait_for_chunks
+from fpmdask.coordinator.chunks import check_reachable, free_nbytes_of, publish, wait_for_chunks
 from fpmdask.coordinator.context import RunContext
 
 # What it costs to send or to receive a key, relative to copying it and sorting it in its block:
@@ -44,14 +44,14 @@ class Sorting(Attempt):
             raise LostWorker("a worker left before the sort began")
         busy = {worker: share for worker, share in shares.items() if share}
         held = [places[key] for key in spec.keys]
-        free = {worker: free_nbytes(context, worker) / spec.nbytes_per_key for worker in busy}
-        pieces = await asyncio.to_thread(pieces_of, spec, held, busy, free)
+        # without `extra`: what a part needs of it bounds the share, a run needs none
+        free = await free_nbytes_of(context, list(busy))
+        room = {worker: nbytes / spec.nbytes_per_key for worker, nbytes in free.items()}
+        pieces = await asyncio.to_thread(pieces_of, spec, held, busy, room)
         sizes = {worker: sum(piece.size for piece in own) for worker, own in pieces.items()}
         there = [worker for worker in busy if worker in context.scheduler.workers]
         if len(there) < len(busy):
             raise LostWorker("a worker left before the sort began")
-        # without `extra`: what a part needs of it bounds the share, a run needs none
-        room = {w: free_nbytes(context, w) / spec.nbytes_per_key for w in busy}
         along = in_part = 1.0
         if spec.payload is not None:
             # what goes with a run's keys takes as much room as so many other keys; what goes with
