@@ -174,6 +174,7 @@ SEARCH_CASES = {
     "five nodes": [[1, 2, 1, 1, 1]],
     "one node": [[7]],
     "no rows": [[0, 0, 0]],
+    "many starts": [[k, 150 - k] for k in range(151)],
 }
 
 
