@@ -24,6 +24,7 @@ def check_model(model: Model, *, nondecreasing: bool = True, stored: bool = True
     """
     _check_shapes(model)
     _check_inverse(model, nondecreasing)
+    _check_speed_at_zero(model)
     _check_value(model, stored)
     for method in (model.time, model.speed, model.units_within):
         for bad in (-1.0, float("nan"), "x", [1.0, -1.0]):
@@ -62,6 +63,17 @@ def _check_inverse(model: Model, nondecreasing: bool) -> None:
     assert (np.diff(model.units_within(np.geomspace(1e-9, 1e9, 300))) >= 0).all()
     if nondecreasing:
         assert (np.diff(seconds) >= -1e-12 * seconds[1:]).all()
+
+
+def _check_speed_at_zero(model: Model) -> None:
+    """Check that the speed of no units is the limit from above."""
+    at_zero, near = model.speed(0.0), model.speed(1e-12)
+    if at_zero == 0:
+        assert near <= 1e-3 * model.speed(1.0)
+    elif at_zero == np.inf:
+        assert near > 1e3 * model.speed(1.0) or near == np.inf
+    else:
+        assert at_zero == pytest.approx(near, rel=1e-6)
 
 
 def _check_value(model: Any, stored: bool) -> None:
@@ -174,6 +186,7 @@ SEARCH_CASES = {
     "five nodes": [[1, 2, 1, 1, 1]],
     "one node": [[7]],
     "no rows": [[0, 0, 0]],
+    "many starts": [[k, 150 - k] for k in range(151)],
 }
 
 

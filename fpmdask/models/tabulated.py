@@ -86,7 +86,7 @@ class TabulatedModel(Model):
         last = self.seconds.size - 1
         finite = np.minimum(seconds, np.finfo(float).max)
         low = np.searchsorted(self.lowest, finite, side="right") - 1
-        first = self.seconds[np.maximum(low, 0)]
+        first = self.seconds[low]  # any where low is -1, nothing being fast enough
         second = self.seconds[np.minimum(low + 1, last)]
         with np.errstate(divide="ignore", invalid="ignore"):
             part = np.where(np.isinf(second), 0.0, (finite - first) / (second - first))

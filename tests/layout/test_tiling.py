@@ -187,6 +187,11 @@ def test_limits_that_do_not_bind_change_nothing():
     speeds, shape = [5.0, 3.0, 2.0, 1.0, 1.0], (60, 48)
     free = br(speeds, shape)
     assert br(speeds, shape, [2 * a for a in free.areas]) == free
+    rng = np.random.default_rng(1)
+    for _ in range(30):  # also where no share is a whole number of blocks
+        speeds, shape = rng.uniform(1, 9, 5), tuple(rng.integers(5, 30, 2).tolist())
+        free = br(speeds, shape)
+        assert br(speeds, shape, [2 * a + 9 for a in free.areas]) == free
 
 
 def test_what_a_full_worker_cannot_take_goes_to_the_others():

@@ -23,7 +23,7 @@ from fpmdask.mheta.search import (
 )
 from fpmdask.mheta.search.annealing import _falling
 from fpmdask.mheta.search.compositions import Compositions, count, random_compositions
-from fpmdask.mheta.search.descent import _grouped, descend
+from fpmdask.mheta.search.descent import _grouped, _neighbours, cost, descend
 from fpmdask.mheta.search.evaluations import begin
 from fpmdask.mheta.search.gbs import _descend_from
 from fpmdask.mheta.search.moves import along, gives_evenly, rounded, takes_evenly, transfers
@@ -336,3 +336,14 @@ def test_a_descent_leaves_no_better_transfer_of_a_row_whatever_its_first_step():
 def test_what_falls_during_annealing_falls_evenly_in_logarithms():
     found = [_falling((8.0, 2.0), spent) for spent in (0.0, 0.5, 1.0)]
     assert found == pytest.approx([8.0, 4.0, 2.0])
+
+
+def test_the_cost_of_a_descent_counts_its_neighbours():
+    for nodes, guides in ((3, 1), (11, 4), (12, 2), (70, 3)):
+        x = np.full((1, nodes), 100)
+        seen = begin(lambda rows: rows.max(axis=1) * 1.0, x, np.random.default_rng(0), 10_000)
+        near, _ = _neighbours(
+            seen, x, np.array([8]), np.repeat(x, guides, axis=0), np.random.default_rng(0)
+        )
+        expected = near.shape[1] * (np.log2(100 * nodes + 2) + 4)
+        assert cost(seen, np.repeat(x, guides, axis=0)) == pytest.approx(expected, rel=0.1)

@@ -127,6 +127,17 @@ def test_bars_and_words_stand_in_lines():
     assert float(picture.get("height")) > float(texts[-1].get("y"))
 
 
+def test_the_shortest_part_has_a_bar_and_none_has_no_bar():
+    program, machine = made(2)
+    found = predict(program, dataclasses.replace(machine, latency_s=1e-3), [900, 900])
+    (picture,) = parsed(found._repr_html_())
+    titles = [t.text for t in picture.iter(f"{SVG}title")]
+    shown = {tuple(words.removeprefix("node ").split()[:2]) for words in titles}
+    assert shown == {
+        (f"{node}:", part) for node in (0, 1) for part in COLOURS if found.parts[part][node] > 0
+    }
+
+
 def test_a_history_falls_from_the_first_to_the_best():
     """Its axis has the seconds of both; it goes from the first evaluation to the last one."""
     found = SearchResult(
