@@ -141,7 +141,9 @@ class CoordinatorPlugin(SchedulerPlugin):
         )
 
     def _import(self) -> None:
-        for module in {*(app.partition(":")[0] for app in self.apps.values()), *self.tasks}:
+        apps = (app.partition(":")[0] for app in self.apps.values())
+        # SciPy's is loaded when it is first used, to repair the points of a model
+        for module in ("scipy.optimize", *apps, *self.tasks):
             with contextlib.suppress(Exception):  # a run of it will say so
                 importlib.import_module(module)
 
