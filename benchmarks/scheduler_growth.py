@@ -3,7 +3,10 @@
     python benchmarks/scheduler_growth.py [--workers 16 64 256] [--only dfpa matmul sort]
 
 A scheduler in a process of its own, workers of one thread each, up to 64 of them in a process, four
-chunks of each input per worker. Every step of the event loop (a callback, or a coroutine up to its
+chunks of each input per worker. Without channels (`fpmdask.channels`): those of 256 workers would
+take more threads than one machine has, so that pieces travel in Dask's messages.
+
+Every step of the event loop (a callback, or a coroutine up to its
 next `await`) is timed by the thread's CPU clock, garbage collections subtracted. A timer looks each
 millisecond at what the loop's thread runs: the part of a step's samples that have a function of
 fpmdask on the stack is ours, by the outermost of these functions. Wanted: no step of ours longer

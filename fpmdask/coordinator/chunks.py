@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.05
 ON_THEIR_WAY = 1.0
 # Chunks are looked up, and results made Dask data, so many in one step of the event loop.
 AT_ONCE = 1000
-PUBLISHED_AT_ONCE = 128
+PUBLISHED_AT_ONCE = 64
 # The free memory of so many workers is looked up in one step.
 ASKED_AT_ONCE = 64
 # A worker that has just joined is prepared within so long.

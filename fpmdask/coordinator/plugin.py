@@ -155,6 +155,8 @@ class CoordinatorPlugin(SchedulerPlugin):
         # workers that come later get the plugin from now on; one that has stopped does not answer
         await asyncio.wait([self.beside(registering)], timeout=INSTALL_SECONDS)
         await importing
+        # loaded when it is first used, to repair the points of a model: 0.1 s of the event loop
+        self.beside(asyncio.to_thread(importlib.import_module, "scipy.optimize"))
 
     def _modules(self) -> list[str]:
         return list(dict.fromkeys(module for own in self.tasks.values() for module in own))

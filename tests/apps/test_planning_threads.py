@@ -13,6 +13,7 @@ import fpmdask
 from fpmdask.apps.matmul.tail import Tail
 from fpmdask.apps.sort import shares, sorting
 from fpmdask.coordinator.measuring import Measuring
+from fpmdask.coordinator.plugin import CoordinatorPlugin
 
 MANY = 36
 CONFIG = {
@@ -42,6 +43,13 @@ def threads_of(monkeypatch, *functions):
 def beside_the_event_loop(found):
     """Tell whether every function was called, and never in this thread."""
     return all(seen and threading.get_ident() not in seen for seen in found.values())
+
+
+@gen_cluster(client=True)
+async def test_what_applications_import_is_imported_in_a_thread(c, s, a, b, monkeypatch):
+    with threads_of(monkeypatch, (CoordinatorPlugin, "_import")) as found:
+        await fpmdask.Balancer(c)
+    assert beside_the_event_loop(found)
 
 
 @many
