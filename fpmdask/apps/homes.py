@@ -73,6 +73,10 @@ class Waiting:
             if looks * LOOK_SECONDS >= SILENT_SECONDS and sign[0] != PAUSED
         }
 
+    def fresh(self) -> set[str]:
+        """Return those that have given a sign of life since the look before."""
+        return {address for address, (_, looks) in self._seen.items() if not looks}
+
     def look(self, workers: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:
         """Take in what the scheduler knows of the workers, every `LOOK_SECONDS`.
 
@@ -286,7 +290,7 @@ class Homes:
         self._check_there(addresses, there)
         looks = [*waiting.look({home: there[home] for home in addresses})]
         silent, now = waiting.silent(), time.monotonic()
-        for home in addresses - silent:
+        for home in addresses & waiting.fresh():
             if there[home]["metrics"]["task_counts"].get("executing"):
                 others = now
         patience = min(self.patience, max(SILENT_SECONDS, LATE * (others - began)))

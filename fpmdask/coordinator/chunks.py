@@ -43,12 +43,12 @@ def holders(context: RunContext, keys: Iterable[Any]) -> dict[Any, list[str]]:
         If a chunk's task has failed.
     """
     places: dict[Any, list[str]] = {}
-    living = context.coordinator.liveness.without_stopped
     for key in keys:
         state = context.scheduler.tasks.get(key)
         if state is not None and state.state == "erred":
             raise CoordinatorError(f"chunk {key} cannot be computed: {state.exception_text}")
-        places[key] = living(holder.address for holder in (state and state.who_has) or ())
+        held = (holder.address for holder in (state and state.who_has) or ())
+        places[key] = [address for address in held if not context.is_lost(address)]
     return places
 
 

@@ -92,6 +92,7 @@ class RunContext:
         self.expected: float | None = None  # seconds that the steps under way should take
         self._steps: list[StepTimes] = []
         self._recompute: Recompute | None = None
+        self._shunned: set[str] = set()
         self._started = time.monotonic()
 
     # ---- progress
@@ -294,11 +295,21 @@ class RunContext:
         return f"{name} {self.left_out.get(name, GONE)}"
 
     def shun(self, address: str) -> None:
-        """Have the run's workers ask one that hangs no more, and end what they wait for."""
+        """Have the run's workers ask one that hangs no more, and end what they wait for.
+
+        Also if it goes on: what it holds is recomputed elsewhere, and only a worker that starts at
+        its address is asked again.
+        """
+        self._shunned.add(address)
         self._tell_prepared({"op": "fpmdask-gone", "worker": address})
+
+    def is_lost(self, address: str) -> bool:
+        """Tell whether what a worker holds cannot be used by the run."""
+        return address in self._shunned or self.coordinator.liveness.has_stopped(address)
 
     def worker_back(self, address: str) -> None:
         """Hook: a worker has come; it may be asked again if one of this address had left."""
+        self._shunned.discard(address)
         self._tell_prepared({"op": "fpmdask-back", "worker": address})
 
     def worker_left(self, address: str) -> None:
@@ -399,10 +410,10 @@ class RunContext:
 
     def recompute(self, keys: Iterable[Any]) -> None:
         """Have chunks that only stopped workers hold recomputed on others, beside the run."""
-        if not self.coordinator.liveness.any_stopped:
+        if not (self._shunned or self.coordinator.liveness.any_stopped):
             return
         if self._recompute is None:
-            self._recompute = self.coordinator.recompute(self.run)
+            self._recompute = self.coordinator.recompute(self.run, self.is_lost)
         if needed := self._recompute.needed(keys):
             self.background(self._recomputed(self._recompute, needed))
 

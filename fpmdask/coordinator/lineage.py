@@ -9,7 +9,7 @@ replica of the original key. Nobody else's tasks change.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -76,14 +76,24 @@ class Recompute:
     scheduler, client
         The client is the coordinator's.
     liveness
-        Knows who has stopped.
+        Knows whether a worker that is asked stops.
+    lost
+        Tells whether what a worker (its address) holds cannot be used.
     run
         Its id.
     """
 
-    def __init__(self, scheduler: Scheduler, client: Client, liveness: Liveness, run: str) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        client: Client,
+        liveness: Liveness,
+        lost: Callable[[str], bool],
+        run: str,
+    ) -> None:
         self._scheduler, self._client, self._liveness = scheduler, client, liveness
-        self._run = run
+        self._lost, self._run = lost, run
+        self._released = False
         # They keep what was recomputed although Dask drops surplus replicas of the originals.
         self._kept: dict[Any, Future[Any]] = {}
         self._going: set[Any] = set()
@@ -100,7 +110,7 @@ class Recompute:
                 continue
             state = self._scheduler.tasks.get(key)
             held = [holder.address for holder in (state and state.who_has) or ()]
-            if held and not self._liveness.without_stopped(held):
+            if held and all(map(self._lost, held)):
                 found.append(key)
         return found
 
@@ -111,21 +121,23 @@ class Recompute:
         """
         self._going.update(keys)
         try:
-            lost = {a for a in self._scheduler.workers if self._liveness.has_stopped(a)}
-            possible = []
+            lost = set(filter(self._lost, self._scheduler.workers))
+            possible: list[Any] = []
+            without_task: list[Any] = []
             tasks: dict[Any, GraphNode] = {}
             given: set[Any] = set()
             for key in keys:
                 if key in self._kept:
                     continue
                 own, own_given, impossible = lineage(self._scheduler.tasks, [key], lost)
-                if not impossible:
+                if impossible:
+                    without_task.append(key)
+                else:
                     possible.append(key)
                     tasks |= own
                     given |= own_given
-            if possible:
-                await self._compute(tasks, given, possible, lost)
-            failed = [key for key in keys if key not in self._kept]
+            raised = await self._compute(tasks, given, possible, lost) if possible else []
+            failed = without_task + raised
             self._impossible.update(failed)
             await self._as_replicas([key for key in keys if key in self._kept])
             return failed
@@ -133,7 +145,8 @@ class Recompute:
             self._going.difference_update(keys)
 
     def release(self) -> None:
-        """Let go of all that was recomputed."""
+        """Let go of all that was recomputed, and of what is being recomputed once it is there."""
+        self._released = True
         for future in self._kept.values():
             future.release()
         self._kept.clear()
@@ -144,7 +157,8 @@ class Recompute:
         given: Collection[Any],
         wanted: Collection[Any],
         lost: Collection[str],
-    ) -> None:
+    ) -> list[Any]:
+        """Compute tasks on workers that are not lost; return the wanted keys whose tasks raise."""
         batch = uuid4().hex
         names = {key: f"{PREFIX}-{batch}-{n}" for n, key in enumerate(tasks)}
         living = [address for address in self._scheduler.workers if address not in lost]
@@ -169,11 +183,15 @@ class Recompute:
         )
         with self._client.as_current():
             await wait(made)
+        raised = []
         for key, future in zip(wanted, made, strict=True):
-            if future.status == "finished":
+            if future.status == "finished" and not self._released:
                 self._kept[key] = future
-            else:
-                future.release()
+                continue
+            if future.status == "error":
+                raised.append(key)
+            future.release()
+        return raised
 
     async def _as_replicas(self, keys: Iterable[Any]) -> None:
         """Have workers list what was recomputed under its original keys, too."""
@@ -181,7 +199,7 @@ class Recompute:
         for key in keys:
             state = self._scheduler.tasks.get(self._kept[key].key)
             held = [holder.address for holder in (state and state.who_has) or ()]
-            living = self._liveness.without_stopped(held)
+            living = [address for address in held if not self._lost(address)]
             if living:
                 of.setdefault(min(living), []).append((key, self._kept[key].key))
             else:

@@ -271,7 +271,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         What only stopped workers hold is recomputed before. Beyond recovery is what has no task.
         """
         impossible: list[Any] = []
-        recompute = self.recompute(f"client {client}")
+        recompute = self.recompute(f"client {client}", self.liveness.has_stopped)
         if needed := recompute.needed(keys):
             try:
                 impossible = await recompute.again(needed)
@@ -371,10 +371,10 @@ class CoordinatorPlugin(SchedulerPlugin):
             context.worker_back(worker)
             context.background(context.worker_joined(worker))
 
-    def recompute(self, run: str) -> Recompute:
-        """Return what recomputes for a run the chunks of stopped workers."""
+    def recompute(self, run: str, lost: Callable[[str], bool]) -> Recompute:
+        """Return what recomputes for a run the chunks of workers that are lost to it."""
         assert self._client is not None  # clients are greeted before they start runs
-        return Recompute(self.scheduler, self._client, self.liveness, run)
+        return Recompute(self.scheduler, self._client, self.liveness, lost, run)
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run ``work`` as a task that ends with the scheduler at the latest."""

@@ -195,7 +195,8 @@ def _median(gathered: Bank, low: _Cut, high: _Cut) -> float:
 
     At least a quarter of the units between lie on either side of it, or take exactly this time.
     """
-    extra = high.whole - low.whole
+    # where times of one worker span hundreds of decades, its units of the later time may be fewer
+    extra = np.maximum(high.whole - low.whole, 0)
     workers = np.flatnonzero(extra)
     times = gathered.time(workers, low.whole[workers] + np.ceil(extra[workers] / 2))
     order = np.argsort(times)
@@ -242,7 +243,8 @@ def _secant(total: int, workers: int, low: _Cut, high: _Cut, spare: _Cut) -> flo
 def _select(total: int, gathered: Bank, low: _Cut, high: _Cut) -> IntArray:
     """Return the whole units below `low` and those that finish earliest between the cuts."""
     shares: IntArray = low.whole.astype(np.int64)
-    extra = high.whole - low.whole
+    # where times of one worker span hundreds of decades, its units of the later time may be fewer
+    extra = np.maximum(high.whole - low.whole, 0)
     missing = total - int(shares.sum())
     before = np.cumsum(extra) - extra
     if high.count - low.count > 2 * extra.size:

@@ -34,6 +34,11 @@ class Stopping:
             self.at = None
             os.kill(self.pid, signal.SIGSTOP)
 
+    def resume(self, event):
+        if event["event"] == "left out":
+            os.kill(self.pid, signal.SIGCONT)
+        self(event)
+
     def reasons(self):
         return [event["reason"] for event in self.events if event["event"] == "left out"]
 
@@ -106,6 +111,24 @@ def test_a_stopped_worker_is_not_waited_for(work, at):
         with open(f"/proc/{pid}/stat") as file:
             assert file.read().rsplit(")", 1)[1].split()[0] == "T"  # stopped all the time
         os.kill(pid, signal.SIGCONT)
+        check(result.compute())
+        check(call().compute())
+
+
+@pytest.mark.parametrize("work", [matmul, sort])
+def test_a_worker_that_goes_on_once_it_was_given_up_does_no_harm(work):
+    """The others ask it no more in this run, although the scheduler hears of it again."""
+    with cluster() as (client, pids):
+        address, pid = sorted(pids.items())[0]
+        heard = Stopping(pid, None)
+        balancer = fpmdask.Balancer(client, progress=heard.resume)
+        call, check = work(balancer, client)
+        check(call().compute())
+        assert holds_inputs(client, address)
+        heard.at = "step" if work is not matmul else "round"
+        client.run_on_scheduler(forget_models)
+        result = call()
+        assert any("no sign of life" in reason for reason in heard.reasons())
         check(result.compute())
         check(call().compute())
 

@@ -21,7 +21,7 @@ from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.tiling import LAYOUTS
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.layout import Rectangle, br, kl, nrrp
-from tests.eventually import no_data, nothing_left, until
+from tests.eventually import no_data, nothing_left, side_of, until
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -281,7 +281,7 @@ async def test_bad_layouts_are_refused(c, s, *workers, layout, says):
 @cluster(config={**CONFIG, "fpmdask.channels": False})
 async def test_pieces_travel_in_dask_messages_where_there_are_no_channels(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    assert all(worker.plugins["fpmdask"].side.channels is None for worker in workers)
+    assert [(await side_of(worker)).channels for worker in workers] == [None] * len(workers)
     a, b = random((90, 50), "f8", 1), random((50, 70), "f4", 2)
     result = await balancer.matmul(da.from_array(a, chunks=20), da.from_array(b, chunks=30))
     np.testing.assert_allclose(await c.compute(result), a @ b)
@@ -291,7 +291,7 @@ async def test_pieces_travel_in_dask_messages_where_there_are_no_channels(c, s, 
 async def test_pieces_travel_in_dask_messages_where_a_channel_cannot_be_reached(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     for worker in workers:
-        worker.plugins["fpmdask"].side.channels.address = ("127.0.0.1", 1)
+        (await side_of(worker)).channels.address = ("127.0.0.1", 1)
     a, b = random((90, 50), "f8", 1), random((50, 70), "f8", 2)
     result = await balancer.matmul(da.from_array(a, chunks=20), da.from_array(b, chunks=30))
     np.testing.assert_allclose(await c.compute(result), a @ b)

@@ -88,9 +88,9 @@ async def test_waiting_for_a_lost_chunk_is_no_silence(c, s, *workers, monkeypatc
     monkeypatch.setattr(product, "OVERDUE", 0.1)
     asked, original = [], product.wait_for_chunks
 
-    async def waiting(scheduler, keys, patience):
+    async def waiting(context, keys):
         asked.append(len(keys))
-        return await original(scheduler, keys, patience)
+        return await original(context, keys)
 
     monkeypatch.setattr(product, "wait_for_chunks", waiting)
 

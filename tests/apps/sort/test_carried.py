@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 import fpmdask
 from fpmdask.apps import homes
 from fpmdask.apps.dealing import Piece
-from fpmdask.apps.sort import carried, frames, handing, payload, rows, run, sorting
+from fpmdask.apps.sort import carried, frames, handing, payload, rows, run
 from fpmdask.apps.sort.handing import cut_up
 from fpmdask.apps.sort.payload import Part, Payload, gathered, run_edges, sections
 from fpmdask.apps.sort.words import packed
+from fpmdask.coordinator import chunks
 from tests.apps.sort.test_sort_values import (
     FRAME,
     ROWS,
@@ -180,7 +181,7 @@ async def test_the_report_says_that_keys_do_not_hold_all(c, s, *workers, monkeyp
 @cluster(workers=2)
 async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatch):
     # enough for keys, twice; not for rows beside them
-    monkeypatch.setattr(sorting, "free_nbytes", lambda context, address: 20 * ROWS / 2)
+    monkeypatch.setattr(chunks, "free_nbytes", lambda context, address: 20 * ROWS / 2)
     balancer = await fpmdask.Balancer(c)
     pdf = PLAIN[["whole"]]
     found = await balancer.sort_values(frame_of(pdf), "whole")
@@ -191,7 +192,7 @@ async def test_where_memory_is_short_rows_are_fetched(c, s, *workers, monkeypatc
 @cluster(workers=2)
 async def test_runs_and_parts_of_rows_have_to_fit_together(c, s, *workers, monkeypatch):
     """Where one worker holds all rows: neither what these need nor its share is too much alone."""
-    for module in (run, sorting):
+    for module in (run, chunks):
         monkeypatch.setattr(module, "free_nbytes", lambda context, address: 40 * ROWS)
     balancer = await fpmdask.Balancer(c)
     pdf = PLAIN[["whole"]]
@@ -214,7 +215,7 @@ async def test_shares_are_revised_within_the_room_for_runs_and_parts(
 
     seen = []
     monkeypatch.setattr(run.Speeds, "revised", revised)
-    for module in (run, sorting):
+    for module in (run, chunks):
         monkeypatch.setattr(module, "free_nbytes", lambda context, address: 100 * ROWS)
     balancer = await fpmdask.Balancer(c)
     pdf = pd.DataFrame({"flag": PLAIN.flag.to_numpy()})
