@@ -259,6 +259,7 @@ def _check_search_arguments(search: Callable[..., SearchResult]) -> None:
         ({"start": [[2, 1], [-1, 4]]}, "node 0 has -1 rows"),
         ({"start": [[2, 1], [1.5, 1.5]]}, r"node 0 has 1\.5 rows"),
         ({"start": [["a", "b"]]}, "whole numbers of rows"),
+        ({"start": [[0, 2**52 + 1]]}, r"node 1 has 4503599627370497 rows; 0 to 2\*\*52"),
         ({"start": np.full((1, 300), 2.0**52)}, r"start has \d+ rows in sum; at most 2\*\*60"),
         ({"start": [[2, 1], [2, 2]]}, r"start\[1\] has 4 rows in sum, start\[0\] has 3"),
         ({"budget": 0}, "budget"),
