@@ -24,7 +24,7 @@ def check_model(model: Model, *, nondecreasing: bool = True, stored: bool = True
     """
     _check_shapes(model)
     _check_inverse(model, nondecreasing)
-    _check_speed_at_zero(model)
+    _check_speed_at_the_ends(model)
     _check_value(model, stored)
     for method in (model.time, model.speed, model.units_within):
         for bad in (-1.0, float("nan"), "x", [1.0, -1.0]):
@@ -65,8 +65,8 @@ def _check_inverse(model: Model, nondecreasing: bool) -> None:
         assert (np.diff(seconds) >= -1e-12 * seconds[1:]).all()
 
 
-def _check_speed_at_zero(model: Model) -> None:
-    """Check that the speed of no units is the limit from above."""
+def _check_speed_at_the_ends(model: Model) -> None:
+    """Check that the speeds of no units and of infinitely many are the limits."""
     at_zero, near = model.speed(0.0), model.speed(1e-12)
     if at_zero == 0:
         assert near <= 1e-3 * model.speed(1.0)
@@ -74,6 +74,13 @@ def _check_speed_at_zero(model: Model) -> None:
         assert near > 1e3 * model.speed(1.0) or near == np.inf
     else:
         assert at_zero == pytest.approx(near, rel=1e-6)
+    at_infinity, far = model.speed(np.inf), model.speed(1e15)
+    if at_infinity == 0:
+        assert far <= 0.1 * model.speed(1.0)
+    elif at_infinity == np.inf:
+        assert far > 1e3 * model.speed(1.0)
+    else:
+        assert at_infinity == pytest.approx(far, rel=1e-6)
 
 
 def _check_value(model: Any, stored: bool) -> None:
@@ -252,6 +259,7 @@ def _check_search_arguments(search: Callable[..., SearchResult]) -> None:
         ({"start": [[2, 1], [-1, 4]]}, "node 0 has -1 rows"),
         ({"start": [[2, 1], [1.5, 1.5]]}, r"node 0 has 1\.5 rows"),
         ({"start": [["a", "b"]]}, "whole numbers of rows"),
+        ({"start": [[0, 2**52 + 1]]}, r"node 1 has 4503599627370497 rows; 0 to 2\*\*52"),
         ({"start": np.full((1, 300), 2.0**52)}, r"start has \d+ rows in sum; at most 2\*\*60"),
         ({"start": [[2, 1], [2, 2]]}, r"start\[1\] has 4 rows in sum, start\[0\] has 3"),
         ({"budget": 0}, "budget"),

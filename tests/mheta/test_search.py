@@ -27,6 +27,7 @@ from fpmdask.mheta.search.descent import _grouped, _neighbours, cost, descend
 from fpmdask.mheta.search.evaluations import begin
 from fpmdask.mheta.search.gbs import _descend_from
 from fpmdask.mheta.search.moves import along, gives_evenly, rounded, takes_evenly, transfers
+from fpmdask.mheta.search.participants import try_participants
 from tests.conformance import WatchedPredictor, check_search
 from tests.mheta.random_programs import random_case
 
@@ -347,3 +348,11 @@ def test_the_cost_of_a_descent_counts_its_neighbours():
         )
         expected = near.shape[1] * (np.log2(100 * nodes + 2) + 4)
         assert cost(seen, np.repeat(x, guides, axis=0)) == pytest.approx(expected, rel=0.1)
+
+
+def test_leaving_nodes_out_takes_a_quarter_of_the_budget_at_most():
+    x = np.full((1, 60), 10)
+    seen = begin(lambda rows: rows.max(axis=1) * 1.0, x, np.random.default_rng(0), 1000)
+    try_participants(seen, x, np.random.default_rng(1))
+    # the start, each node alone, a quarter and the rest of its last batch, random distributions
+    assert 1 + 60 + 250 + 64 <= seen.evaluations <= 1 + 60 + 250 + 60 + 64

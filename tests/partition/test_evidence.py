@@ -77,3 +77,8 @@ def test_what_was_known_before_is_doubted_sooner(noise, factor):
         after = evidence.with_round(np.array([90]), np.array([ratio]), noise)
         assert after.models[0].units.tolist() == sizes
         assert after.changed_in == 0  # not in this run
+
+
+def test_who_can_do_nothing_says_nothing_of_an_unknown_worker():
+    nothing = TabulatedModel([0.5, math.inf])
+    assert Evidence([nothing, ConstantModel(2.0), None], 9).fit().models[2] == ConstantModel(2.0)
