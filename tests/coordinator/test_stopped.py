@@ -18,6 +18,10 @@ from fpmdask.errors import ChunksLostError
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="stops processes by signals"),
+    # that of a connection which a ping, or Dask, has given up
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
+    ),
 ]
 WORKERS = 3
 
