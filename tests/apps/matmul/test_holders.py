@@ -25,6 +25,7 @@ async def test_inputs_on_a_worker_without_fpmdask_come_as_dask_sends_them(
     with monkeypatch.context() as patch:
         patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
         bare = await Worker(s.address, name="bare", nthreads=1)
+        assert "runs fpmdask 0.0.1" in await bare.plugins["fpmdask"].starting
     async with bare:
         assert "fpmdask_pieces" not in bare.handlers
         values = np.random.default_rng(0).integers(-9, 9, (90, 60)).astype("f4")

@@ -437,6 +437,7 @@ async def test_a_worker_without_fpmdask_only_gives_its_chunks(c, s, *workers, mo
     with monkeypatch.context() as patch:
         patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
         bare = await Worker(s.address, name="bare", nthreads=1)
+        assert "runs fpmdask 0.0.1" in await bare.plugins["fpmdask"].starting
     async with bare:
         values = RANDOM.random((6, 900))
         x = chunked(values, 6, 100)
