@@ -386,6 +386,7 @@ async def test_chunks_that_only_a_worker_without_fpmdask_holds_are_refused(
     with monkeypatch.context() as patch:
         patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
         bare = await Worker(s.address, name="bare", nthreads=1)
+        assert "runs fpmdask 0.0.1" in await bare.plugins["fpmdask"].starting
     async with bare:
         x = c.persist(da.ones(1000, chunks=100), workers=[bare.address])
         await wait(x)
