@@ -32,6 +32,9 @@ BELOW, ABOVE = 0.5, 2.0
 GUESSED = 0.1
 # Of the seconds of multiplying: moving that takes less is hidden behind it.
 HIDDEN = 1e-3
+# Cores that multiplying uses at least where the CPU is what it takes: less than a third of the
+# smallest share of a core that workers are seen with.
+LEAST_RATE = 0.03
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,9 @@ def spent(share: Mapping[str, Any], threads: int) -> Spent:
     the time in which it was busy. What is beyond that is waiting for others, and says nothing of
     this worker.
 
+    Where multiplying takes next to no CPU, it waits for something else (an accelerator, for one):
+    all its seconds count as multiplication.
+
     With several threads it is not known which of them multiply: all counts as multiplication while
     panels are multiplied.
 
@@ -84,7 +90,7 @@ def spent(share: Mapping[str, Any], threads: int) -> Spent:
     seconds = share["compute_seconds"] - share["gave_way_seconds"]
     computing = cpu["computing"]
     own = min(cpu["multiply"], computing) if threads == 1 else computing
-    if own <= 0:
+    if own <= LEAST_RATE * seconds:
         return Spent(float(seconds), 0.0)
     multiplying = seconds * own / computing
     if threads == 1:
