@@ -22,6 +22,8 @@ async def test_inputs_on_a_worker_without_fpmdask_come_as_dask_sends_them(
 ):
     with dask.config.set({"fpmdask.channels": channels}):
         balancer = await fpmdask.Balancer(c)
+    for worker in workers:
+        assert not await worker.plugins["fpmdask"].starting  # with the version that is there
     with monkeypatch.context() as patch:
         patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
         bare = await Worker(s.address, name="bare", nthreads=1)

@@ -434,6 +434,8 @@ async def test_what_others_hold_has_to_fit(c, s, *workers, monkeypatch):
 @cluster()
 async def test_a_worker_without_fpmdask_only_gives_its_chunks(c, s, *workers, monkeypatch):
     balancer = await fpmdask.Balancer(c)
+    for worker in workers:
+        assert not await worker.plugins["fpmdask"].starting  # with the version that is there
     with monkeypatch.context() as patch:
         patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
         bare = await Worker(s.address, name="bare", nthreads=1)

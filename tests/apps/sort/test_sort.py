@@ -383,6 +383,8 @@ async def test_chunks_that_only_a_worker_without_fpmdask_holds_are_refused(
 ):
     monkeypatch.setattr(chunks, "JOIN_SECONDS", 0.2)
     balancer = await fpmdask.Balancer(c)
+    for worker in workers:
+        assert not await worker.plugins["fpmdask"].starting  # with the version that is there
     with monkeypatch.context() as patch:
         patch.setattr(fpmdask, "__version__", "0.0.1")  # as its plugin finds it
         bare = await Worker(s.address, name="bare", nthreads=1)
