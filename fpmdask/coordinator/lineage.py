@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, wait
+from distributed.client import FuturesCancelledError
 
 from fpmdask.runtime.dask_private import GraphNode, list_replicas
 
@@ -69,7 +71,7 @@ def lineage(
 
 
 class Recompute:
-    """Recomputes chunks for one run, and keeps them until the run ends.
+    """Recomputes chunks, for one run or one call, and keeps them until `release`.
 
     Parameters
     ----------
@@ -181,8 +183,8 @@ class Recompute:
             sync=False,
             fifo_timeout="0 ms",
         )
-        with self._client.as_current():
-            await wait(made)
+        with self._client.as_current(), suppress(FuturesCancelledError):
+            await wait(made)  # cancelled is what was lost again: whoever needs it asks again
         raised = []
         for key, future in zip(wanted, made, strict=True):
             if future.status == "finished" and not self._released:
