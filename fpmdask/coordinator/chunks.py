@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from fpmdask.coordinator.context import CHECK, CLOSING, GONE, RunContext
+from fpmdask.coordinator.windows import windows
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 from fpmdask.runtime.dask_private import (
     adopt_data,
@@ -55,10 +56,8 @@ def holders(context: RunContext, keys: Iterable[Any]) -> dict[Any, list[str]]:
 async def _looked_up(context: RunContext, keys: Sequence[Any]) -> dict[Any, list[str]]:
     """Return the `holders`, `AT_ONCE` in a step of the event loop."""
     places: dict[Any, list[str]] = {}
-    for first in range(0, len(keys), AT_ONCE):
-        if first:
-            await asyncio.sleep(0)
-        places |= holders(context, keys[first : first + AT_ONCE])
+    async for window in windows(keys, AT_ONCE):
+        places |= holders(context, window)
     return places
 
 
@@ -173,20 +172,15 @@ async def until_loaded(scheduler: Any, keys: Sequence[Any], run: str) -> None:
             states = filter(None, map(scheduler.tasks.get, waiting))
             start_anywhere(scheduler, stuck.intersection(_made_from(states)), run)
         await asyncio.sleep(LOOK_SECONDS)
-    for first in range(0, len(every), AT_ONCE):
-        if first:
-            await asyncio.sleep(0)
-        here = filter(None, map(scheduler.tasks.get, every[first : first + AT_ONCE]))
-        run_anywhere(_made_from(here))
+    async for window in windows(every, AT_ONCE):
+        run_anywhere(_made_from(filter(None, map(scheduler.tasks.get, window))))
 
 
 async def _not_in_memory(scheduler: Any, keys: Sequence[Any]) -> list[Any]:
     """Return those of the keys that nobody holds, `AT_ONCE` in a step of the event loop."""
     found = []
-    for first in range(0, len(keys), AT_ONCE):
-        if first:
-            await asyncio.sleep(0)
-        for key in keys[first : first + AT_ONCE]:
+    async for window in windows(keys, AT_ONCE):
+        for key in window:
             state = scheduler.tasks.get(key)
             if state is None or not state.who_has:
                 found.append(key)
@@ -219,11 +213,10 @@ def free_nbytes(context: RunContext, address: str) -> float:
 async def free_nbytes_of(context: RunContext, addresses: Sequence[str]) -> dict[str, float]:
     """Return `free_nbytes` of each worker, `ASKED_AT_ONCE` in a step; 0 for one that has left."""
     found: dict[str, float] = {}
-    for turn, address in enumerate(addresses):
-        if turn and turn % ASKED_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        here = address in context.scheduler.workers
-        found[address] = free_nbytes(context, address) if here else 0.0
+    async for window in windows(addresses, ASKED_AT_ONCE):
+        for address in window:
+            here = address in context.scheduler.workers
+            found[address] = free_nbytes(context, address) if here else 0.0
     return found
 
 

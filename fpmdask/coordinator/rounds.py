@@ -17,6 +17,7 @@ from fpmdask.coordinator.instructions import Instruction, Measure, Member
 from fpmdask.coordinator.measuring import Measuring
 from fpmdask.coordinator.steps import timed
 from fpmdask.coordinator.tickets import Answer, Order
+from fpmdask.coordinator.windows import windows
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
 
@@ -143,11 +144,8 @@ class Rounds:
     async def members(self) -> dict[str, Member]:
         """Return all workers of the run as members, found `AT_ONCE` in a step of the event loop."""
         found: dict[str, Member] = {}
-        for turn, address in enumerate(list(self.context.workers)):
-            if turn and turn % AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if address in self.context.workers:
-                found[address] = self.member(address)
+        async for window in windows(list(self.context.workers), AT_ONCE):
+            found |= {a: self.member(a) for a in window if a in self.context.workers}
         # some may have come or left meanwhile
         return {a: found.get(a) or self.member(a) for a in self.context.workers}
 

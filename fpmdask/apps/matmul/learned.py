@@ -16,6 +16,7 @@ from typing import Any
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.identity import KernelId, canonical
+from fpmdask.coordinator.windows import windows
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import geometric
 
@@ -35,6 +36,8 @@ HIDDEN = 1e-3
 # Cores that multiplying uses at least where the CPU is what it takes: less than a third of the
 # smallest share of a core that workers are seen with.
 LEAST_RATE = 0.03
+# So many workers' models are made in one step of the scheduler's event loop.
+LEARNED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ class Known:
         return Known(multiplying, _with(self.moving, moved, seconds))
 
 
-def learn(
+async def learn(
     context: RunContext,
     spec: MatmulSpec,
     shares: Iterable[Mapping[str, Any]],
@@ -160,17 +163,18 @@ def learn(
     """
     library = context.coordinator.library
     addresses = {context.name(address): address for address in context.workers}
-    for name, share in _by_worker(shares).items():
-        address = addresses.get(name)
-        if address is None:
-            continue
-        identity = context.workers[address]
-        known = _known(context, spec, address)
-        threads = identity.fingerprint.nthreads
-        taught = known.after(share, spec.shape[1], moved.get(address, 0.0), threads)
-        for kernel, model in ((NAME, taught.multiplying), (MOVING, taught.moving)):
-            if model is not None:
-                library.store(_kernel(context, spec, address, kernel), identity, model)
+    async for window in windows([*_by_worker(shares).items()], LEARNED_AT_ONCE):
+        for name, share in window:
+            address = addresses.get(name, "")
+            identity = context.workers.get(address)
+            if identity is None:
+                continue
+            known = _known(context, spec, address)
+            threads = identity.fingerprint.nthreads
+            taught = known.after(share, spec.shape[1], moved.get(address, 0.0), threads)
+            for kernel, model in ((NAME, taught.multiplying), (MOVING, taught.moving)):
+                if model is not None:
+                    library.store(_kernel(context, spec, address, kernel), identity, model)
 
 
 async def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:

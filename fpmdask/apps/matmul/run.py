@@ -28,8 +28,6 @@ from fpmdask.coordinator.links import Link, measured_links
 
 # Links are measured for inputs of at least so much.
 PROBED_NBYTES = 16 << 20
-# So many shares become models in one step of the scheduler's event loop.
-LEARNED_AT_ONCE = 16
 
 
 async def run(context: RunContext) -> dict[str, Any]:
@@ -77,10 +75,7 @@ async def run(context: RunContext) -> dict[str, Any]:
     loaded = time.perf_counter()
     product = Product(context, spec, placement, bounds, links)
     value = await product.multiply()
-    shares = list(product.shares.values())
-    for first in range(0, len(shares), LEARNED_AT_ONCE):
-        learn(context, spec, shares[first : first + LEARNED_AT_ONCE], placement.moving)
-        await asyncio.sleep(0)
+    await learn(context, spec, product.shares.values(), placement.moving)
     context.report["phases"] = {
         "prepare": prepared - began,
         "measure": measured - prepared,

@@ -11,6 +11,7 @@ from typing import Any
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.identity import KernelId, canonical
 from fpmdask.coordinator.rounds import REPEATS, measure
+from fpmdask.coordinator.windows import windows
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
 from fpmdask.partition import geometric
@@ -226,13 +227,11 @@ class Speeds:
         told = [one for one in taken if one[0] in self.context.workers and one[1] and one[2] > 0]
         if max((seconds for *_, seconds in told), default=0.0) < LEAST_SECONDS:
             return
-        for turn, (address, units, seconds) in enumerate(told):
-            if turn % AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if address not in self.context.workers:
-                continue  # it has left meanwhile
-            model = taught(self._learned(address), units, seconds)
-            library.store(self._kernel(address), self.context.workers[address], model)
+        async for window in windows(told, AT_ONCE):
+            for address, units, seconds in window:
+                if (identity := self.context.workers.get(address)) is not None:
+                    model = taught(self._learned(address), units, seconds)
+                    library.store(self._kernel(address), identity, model)
 
     def _models(self) -> list[Model] | None:
         """Return the workers' models, by earlier runs or else by their timed kernel, or None."""

@@ -7,11 +7,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed.utils_test import gen_cluster
 
-from fpmdask.apps.matmul.learned import Known, Spent, rows_by, spent
+import fpmdask
+from fpmdask.apps.matmul.learned import (
+    LEARNED_AT_ONCE,
+    MOVING,
+    NAME,
+    Known,
+    Spent,
+    learn,
+    rows_by,
+    spent,
+)
 from fpmdask.apps.matmul.moving import held_bytes, moved_bytes
 from fpmdask.apps.matmul.place import RECEIVING, SENDING, Placement, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.coordinator.context import RunContext
+from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity, canonical
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import proportional
 
@@ -229,3 +242,30 @@ def test_a_worker_for_which_moving_takes_longer_gets_less_of_c():
     one, other = ({w: own[0].height for w, own in p.tiles.items()} for p in (guessed, told))
     assert other["1"] < 0.9 * one["1"]
     assert sum(other.values()) == SIDE
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_all_parts_of_a_worker_teach_one_point_however_many_there_are(c, s):
+    """A model of a part of the work, beside all seconds of moving, would be wrong twice."""
+    await fpmdask.Balancer(c)
+    coordinator = s.plugins["fpmdask"]
+    context = RunContext(coordinator, "matmul-test", c.id, {})
+    workers = [f"tcp://10.0.0.{n}:1" for n in range(3)]
+    fingerprint = Fingerprint("cpu", "blas", "core", 1, 1, None, 0)
+    context.workers = {w: WorkerIdentity(w, fingerprint, "start") for w in workers}
+    context.kernel_ids = {w: KernelId("matmul.panel", "blas", "{}") for w in workers}
+    spec = MatmulSpec((64, 32, 64), np.dtype(float), ((64,), (32,)), ((32,), (64,)), "a", "b")
+    parts = 4 * LEARNED_AT_ONCE
+    cpu = {"multiply": 0.5, "computing": 1.0, "process": 1.5}
+    facts = {"work": 3200, "compute_seconds": 1.0, "gave_way_seconds": 0.0, "cpu_seconds": cpu}
+    shares = [{"worker": worker, **facts} for _ in range(parts) for worker in workers]
+    await learn(context, spec, shares, dict.fromkeys(workers, 1e6))
+    for identity in context.workers.values():
+        own = []
+        for name in (NAME, MOVING):
+            kernel = KernelId(name, "blas", canonical({"dtype": "float64"}))
+            model, is_own = coordinator.library.find(kernel, identity)
+            assert is_own
+            own.append([axis.tolist() for axis in model.points])
+        # elements of C and seconds per column of A; what is moved, and its seconds
+        assert own == [[[parts * 100.0], [parts * 0.5 / 32]], [[1e6], [parts * 1.0]]]
