@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
@@ -149,7 +150,8 @@ def test_a_stopped_worker_is_given_up_and_its_rows_move(lab):
             wait([x, y])
             c = balancer.matmul(x, y, distribution={"fast": 100, "middle": 100, "slow": 700})
             assert stopped
-            assert "not finished" in balancer.report.left_out["slow"]
+            reason = balancer.report.left_out["slow"]  # whichever of the two is noticed first
+            assert "not finished" in reason or "no sign of life" in reason
             np.testing.assert_allclose(c.compute(), a @ b)
     finally:
         if stopped:
@@ -232,11 +234,13 @@ def test_sorts_find_out_that_slow_workers_get_less(lab, tmp_path):
             "sort_records": lambda: balancer.sort_records(written.paths, tmp_path / "out"),
         }
         for what, sort in sorts.items():
-            for _ in range(2):
+            units = Counter()  # of all but the first: what disturbs one of them decides nothing
+            for turn in range(4):
                 found = sort()
                 del found
                 shutil.rmtree(tmp_path / "out", ignore_errors=True)
-            units = {share["worker"]: share["units"] for share in balancer.report.shares}
+                if turn:
+                    units.update({s["worker"]: s["units"] for s in balancer.report.shares})
             assert units["fast"] > units["slow"] > 0, what
             assert units["middle"] > units["slow"], what
 

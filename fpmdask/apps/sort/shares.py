@@ -62,7 +62,7 @@ def busy_seconds(share: Mapping[str, Any], quota: float | None = None) -> float:
     if not (share["working_seconds"] > 0 and cpu["working"] > 0):
         return float(taken)
     rate = cpu["working"] / share["working_seconds"]
-    return float(min(taken, cpu["exchange"] / min(rate, quota or math.inf)))
+    return float(max(min(taken, cpu["exchange"] / rate), cpu["exchange"] / (quota or math.inf)))
 
 
 def taught(
