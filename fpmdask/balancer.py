@@ -411,7 +411,7 @@ class Balancer:
             reports[:] = [report]
             return value, report
 
-        c, sums = await multiply(self.client, *given, follow)
+        c, sums = await multiply(self.client, *given, follow, self._tell)
         if sums is not None:  # other runs may have ended meanwhile
             self.report = reports[0].with_sums(sums)
         return c
@@ -578,7 +578,9 @@ class Balancer:
         order: Any,
     ) -> dd.DataFrame:
         request = self._sort_request()
-        made, moved = await sort_values(self.client, frame, order, request, self._follow)
+        made, moved = await sort_values(
+            self.client, frame, order, request, self._follow, self._tell
+        )
         if moved is not None:
             assert self.report is not None
             self.report = self.report.with_rows(moved)
@@ -742,14 +744,19 @@ class Balancer:
         """Run an app; `heard` is called with its events, as the user's `progress` is."""
 
         def tell(event: Mapping[str, Any]) -> None:
-            for listener in (heard, self.progress):
-                if listener is not None:
-                    listener(event)
+            if heard is not None:
+                heard(event)
+            self._tell(event)
 
         value, raw = await proxy.follow(self.client, app, spec, tell)
         self.report = build(raw, app)
         self._warn_of_workers(self.report.left_out)
         return value, self.report
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        """Tell the user's `progress` of an event."""
+        if self.progress is not None:
+            self.progress(event)
 
     def _warn_of_workers(self, left_out: Mapping[str, str]) -> None:
         """Warn of workers that never take part, once per client: a report is easily overlooked."""

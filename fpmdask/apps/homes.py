@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
 from fpmdask.apps.inputs import finished
+from fpmdask.coordinator.busy import TOLD_SECONDS
 from fpmdask.coordinator.chunks import named
 from fpmdask.coordinator.liveness import LATE, SILENT_SECONDS
 from fpmdask.errors import ChunksLostError, CoordinatorError
@@ -33,15 +35,17 @@ SILENT = (
     "nothing was heard of it; restart it, or raise fpmdask.hang if its tasks keep it busy for so "
     "long"
 )
+BUSY = "busy with tasks of others"
 # What is disturbed so often is given up.
 MOST_ATTEMPTS = 20
 AGAIN_SECONDS = 0.2
 
 Value = TypeVar("Value")
+Tell = Callable[[Mapping[str, Any]], None]
 
 
 class HomeLeft(Exception):
-    """A worker left to which tasks were pinned."""
+    """A worker left to which tasks were pinned, or is waited for no longer."""
 
 
 class Waiting:
@@ -112,12 +116,22 @@ class Homes:
     client
     hang
         Seconds after which a worker that does nothing, or is silent, is waited for no longer.
+    tell
+        Is called with an event when a worker is waited for, or is waited for no longer.
+
+    Notes
+    -----
+    A worker that tasks of others keep busy is avoided once the patience for it has passed: what it
+    holds is sent to others, as its threads are not needed for that.
     """
 
-    def __init__(self, client: Client, hang: float) -> None:
+    def __init__(self, client: Client, hang: float, tell: Tell) -> None:
         self.client = client
         self.patience = max(hang, LEAST_PATIENCE)
         self.scheduler: Any = client.scheduler
+        self._tell, self._began = tell, time.monotonic()
+        self._avoided: set[str] = set()
+        self._told = False
 
     async def again(self, stage: Callable[[], Awaitable[Value]]) -> Value:
         """Return what a stage returns; it starts over where a worker that it needs leaves.
@@ -136,7 +150,9 @@ class Homes:
         raise CoordinatorError(f"given up after {MOST_ATTEMPTS} attempts; the last one: {reason}")
 
     async def places(self, futures: Sequence[Future[Any]]) -> list[str]:
-        """Return a worker that holds each of some results and has not stopped.
+        """Return a worker for each of some results: one that holds it, unless all these are busy.
+
+        None that has stopped; the least loaded of the others where all its holders are busy.
 
         Raises
         ------
@@ -153,13 +169,39 @@ class Homes:
                 f"no task to make them again: {named(impossible)}; restart these workers, or "
                 "replicate scattered data"
             )
+        if not all(map(holders.get, keys)):
+            raise HomeLeft("a worker left with the only copy of a result, which is made again")
+        every = {worker for there in holders.values() for worker in there}
+        if late := [worker for worker, (_, _, late) in (await self._busy(every)).items() if late]:
+            self._leave_out(late, (await self.scheduler.identity(n_workers=-1))["workers"])
+        free = every - self._avoided or {*await self.scheduler.ncores()} - self._avoided or every
+        taken: Counter[str] = Counter()
         found = []
-        for future in futures:
-            there = holders.get(future.key)
-            if not there:
-                raise HomeLeft("a worker left with the only copy of a result, which is made again")
-            found.append(min(there))
+        for key in keys:
+            there = free.intersection(holders[key])
+            found.append(min(there or free, key=lambda worker: (taken[worker], worker)))
+            taken[found[-1]] += not there
         return found
+
+    async def _busy(
+        self, workers: Iterable[str], waited: float = 0.0
+    ) -> dict[str, tuple[str, float, bool]]:
+        """Return what keeps some workers busy, but for those that are avoided."""
+        asked = sorted({*workers} - self._avoided)
+        found: dict[str, tuple[str, float, bool]]
+        found = await self.scheduler.fpmdask_busy(workers=asked, waited=waited)
+        return found
+
+    def _leave_out(
+        self, workers: Iterable[str], there: Mapping[str, Any], reason: str = BUSY
+    ) -> None:
+        self._avoided.update(workers)
+        for worker in workers:
+            name = str(there[worker]["name"]) if worker in there else worker
+            self._emit("left out", worker=name, reason=reason)
+
+    def _emit(self, event: str, **facts: Any) -> None:
+        self._tell({"event": event, "seconds": round(time.monotonic() - self._began, 4), **facts})
 
     async def bundles(self, futures: Sequence[Future[Any]]) -> list[tuple[str, list[int]]]:
         """Return (worker, numbers of some results that it holds), one for each of its threads."""
@@ -290,14 +332,18 @@ class Homes:
         self._check_there(addresses, there)
         looks = [*waiting.look({home: there[home] for home in addresses})]
         silent, now = waiting.silent(), time.monotonic()
-        for home in addresses & waiting.fresh():
+        busy = await self._busy(addresses, now - others)
+        for home in (addresses & waiting.fresh()) - busy.keys():
             if there[home]["metrics"]["task_counts"].get("executing"):
                 others = now
         patience = min(self.patience, max(SILENT_SECONDS, LATE * (others - began)))
         if silent and now - began >= patience:
             stopped = await self.scheduler.fpmdask_stopped(workers=sorted(silent))
             if stopped:
+                self._leave_out(stopped, there, "gave no sign of life")
                 raise HomeLeft(f"{', '.join(stopped)} gave no sign of life")
+        if now - others >= LOOK_SECONDS:
+            self._leave_busy(busy, there, now - others)
         for address, paused in looks:
             if not paused or await self._has_to_begin(homes, address):
                 raise CoordinatorError(
@@ -305,6 +351,23 @@ class Homes:
                     f"{self.patience:g} s {STOPPED if paused else SILENT}"
                 )
         return others
+
+    def _leave_busy(
+        self,
+        busy: Mapping[str, tuple[str, float, bool]],
+        there: Mapping[str, Any],
+        waited: float,
+    ) -> None:
+        """Tell of homes that others keep busy; leave them if the rest has waited for long."""
+        if busy and not self._told and waited >= TOLD_SECONDS:
+            self._told = True
+            tasks = {str(there[home]["name"]): task for home, (task, _, _) in busy.items()}
+            spent = {str(there[home]["name"]): seconds for home, (_, seconds, _) in busy.items()}
+            self._emit("waiting", workers=[*tasks], tasks=tasks, busy_seconds=spent)
+        late = [home for home, (_, _, late) in busy.items() if late]
+        if late and len(there) > len(self._avoided) + len(late):
+            self._leave_out(late, there)
+            raise HomeLeft(f"{', '.join(late)} are busy")
 
     async def _has_to_begin(self, homes: Mapping[Any, str], address: str) -> bool:
         """Tell whether a worker has tasks of ours that could run."""

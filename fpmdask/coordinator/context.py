@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import Status
 
 from fpmdask.coordinator import config
-from fpmdask.coordinator.busy import occupied
+from fpmdask.coordinator.busy import LOOK_SECONDS, TOLD_SECONDS, occupied
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.coordinator.liveness import StepTimes
 from fpmdask.coordinator.tickets import Answer, Order
@@ -33,9 +33,6 @@ CHECK = "check"
 FAILED = object()
 # A worker that joins is asked again after so long whether it is ready and free.
 JOIN_SECONDS = 0.1
-# How often it is looked whether busy workers are free, and after how long they are told of.
-BUSY_LOOK_SECONDS = 0.05
-BUSY_TOLD_SECONDS = 1.0
 # How often it is looked whether workers that compute have stopped.
 STOPPED_LOOK_SECONDS = 0.25
 
@@ -159,23 +156,26 @@ class RunContext:
     async def _with_free_threads(self, present: Sequence[str]) -> list[str]:
         """Return the workers that are not busy with tasks of others, for which a while is waited.
 
-        The others are left out and take part once they are free; where all are busy, the run waits.
+        Not for those that were seen busy with the same task for so long already. The others are
+        left out and take part once they are free; where all are busy, the run waits.
         """
         states, began, told = self.scheduler.workers, time.monotonic(), False
         patience = config.seconds("busy-patience")
         while True:
             here = {address: states[address] for address in present if address in states}
-            busy = {a: found for a, state in here.items() if (found := occupied(state))}
-            waited = time.monotonic() - began
-            if not busy or (waited >= patience and len(busy) < len(here)):
+            now = time.monotonic()
+            busy = self.coordinator.busy.seen(here.values(), now)
+            waited = now - began
+            least = min((max(waited, seen) for _, seen in busy.values()), default=0.0)
+            if not busy or (least >= patience and len(busy) < len(here)):
                 break
-            if waited >= BUSY_TOLD_SECONDS and not told:
+            if waited >= TOLD_SECONDS and not told:
                 told = True
-                tasks = {self.name(address): found.task for address, found in busy.items()}
-                since = {self.name(address): found.seconds for address, found in busy.items()}
+                tasks = {self.name(address): found.task for address, (found, _) in busy.items()}
+                since = {self.name(address): found.seconds for address, (found, _) in busy.items()}
                 self.emit("waiting", workers=[*tasks], tasks=tasks, busy_seconds=since)
-            await asyncio.sleep(BUSY_LOOK_SECONDS)
-        for address, found in busy.items():
+            await asyncio.sleep(LOOK_SECONDS)
+        for address, (found, _) in busy.items():
             reason = f"busy with {found.task}, for {found.seconds:g} s when last heard of"
             self.leave_out(address, reason)
             self.background(self._take_in_when_free(address))
@@ -184,7 +184,7 @@ class RunContext:
     async def _take_in_when_free(self, address: str) -> None:
         """Have a worker that was busy take part once a thread of it is free; its lease is held."""
         while (state := self.scheduler.workers.get(address)) is not None and occupied(state):
-            await asyncio.sleep(BUSY_LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
             if self._closed:
                 return
         await self._acquired.wait()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,6 +15,8 @@ from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 import fpmdask
+from fpmdask.coordinator import config
+from fpmdask.coordinator.busy import Busy
 from fpmdask.coordinator.context import CHECK, KernelFailed, RunContext
 from fpmdask.coordinator.identity import WorkerIdentity
 from fpmdask.coordinator.installation import PLUGIN, check_version, worker_shim
@@ -104,6 +107,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.scheduler = scheduler
         self.leases = Leases()
         self.liveness = Liveness(scheduler)
+        self.busy = Busy()
         self.library = ModelLibrary()
         self.identities: dict[str, WorkerIdentity] = {}
         self.links: dict[WorkerIdentity, Link] = {}
@@ -125,6 +129,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             fpmdask_cancel=self.cancel,
             fpmdask_stopped=self.stopped,
             fpmdask_holders=self.holders,
+            fpmdask_busy=self.seen_busy,
         )
         scheduler.stream_handlers["fpmdask-answer"] = self._answer
         scheduler.stream_handlers["fpmdask-news"] = self._news
@@ -263,6 +268,20 @@ class CoordinatorPlugin(SchedulerPlugin):
         """Return those of some workers, which a client has found silent, that have stopped."""
         return await self.liveness.stopped(workers)
 
+    async def seen_busy(
+        self, workers: Sequence[str], waited: float
+    ) -> dict[str, tuple[str, float, bool]]:
+        """Return those of some workers that tasks of others keep busy, for a client that waits.
+
+        Address → (prefix of the task, its seconds, whether it is to be waited for no longer).
+        """
+        states = [state for a in workers if (state := self.scheduler.workers.get(a)) is not None]
+        patience = config.seconds("busy-patience")
+        return {
+            address: (found.task, found.seconds, max(waited, seen) >= patience)
+            for address, (found, seen) in self.busy.seen(states, time.monotonic()).items()
+        }
+
     async def holders(
         self, client: str, keys: Sequence[Any]
     ) -> tuple[dict[Any, list[str]], list[Any]]:
@@ -391,6 +410,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             self.tickets.left(worker)
         self._stop_waiting(worker)
         self.liveness.left(worker)
+        self.busy.left(worker)
         self._grant(self.leases.left(worker))
         for context in list(self.runs.values()):
             context.worker_left(worker)

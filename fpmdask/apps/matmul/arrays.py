@@ -15,6 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, Future
 
 from fpmdask.apps.conversions import advice
+from fpmdask.apps.homes import Tell
 from fpmdask.apps.inputs import finished
 from fpmdask.apps.matmul.blas import gemm_accumulate
 from fpmdask.apps.matmul.inputs import in_memory, read, to_be_loaded, to_be_read
@@ -175,12 +176,13 @@ async def multiply(
     index: tuple[Any, ...],
     request: dict[str, Any],
     follow: Follow,
+    tell: Tell,
 ) -> tuple[da.Array, Summed | None]:
     """Return C[index] of C = A·B, and what sums over K took, if they were taken.
 
-    ``follow`` runs ``request`` as the app "matmul".
+    ``follow`` runs ``request`` as the app "matmul", ``tell`` gets events of sums over K.
     """
-    _, _, c, sums = await product(client, a, b, request, follow)
+    _, _, c, sums = await product(client, a, b, request, follow, tell)
     if 0 not in index:
         return c, sums
     vector: da.Array = client.persist(c[index])
@@ -189,7 +191,7 @@ async def multiply(
 
 
 async def product(
-    client: Client, a: Any, b: Any, request: dict[str, Any], follow: Follow
+    client: Client, a: Any, b: Any, request: dict[str, Any], follow: Follow, tell: Tell
 ) -> tuple[da.Array, da.Array, da.Array, Summed | None]:
     """Return A and B, which are in the workers' memory then, C = A·B, and what sums over K took.
 
@@ -248,6 +250,7 @@ async def product(
         request["workers"],
         request["measuring"]["hang"],
         request["recovery"],
+        tell,
     )
     return a, b, c, sums
 

@@ -14,6 +14,7 @@ import dask
 import dask.array as da
 from distributed import Client
 
+from fpmdask.apps.homes import Tell
 from fpmdask.apps.inputs import taking_part
 from fpmdask.apps.matmul.arrays import Follow, check, product
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
@@ -119,6 +120,7 @@ async def multiply_into(
     out: Any,
     request: dict[str, Any],
     follow: Follow,
+    tell: Tell,
 ) -> tuple[da.Array, Summed | None]:
     """Write C[index] of C = A·B into `out`, tile by tile; return it as a lazy dask array.
 
@@ -140,7 +142,7 @@ async def multiply_into(
     with Written(out, target.run) as written:
         await check_reached(client, target, _names(workers))
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
-        sums = await _multiply_tiles(client, a, b, target, written, shape, request, follow)
+        sums = await _multiply_tiles(client, a, b, target, written, shape, request, follow, tell)
     stored: da.Array = da.from_zarr(out)
     return stored, sums
 
@@ -154,6 +156,7 @@ async def _multiply_tiles(
     shape: tuple[int, int],
     request: dict[str, Any],
     follow: Follow,
+    tell: Tell,
 ) -> Summed | None:
     """Compute and write what is missing in tiles of at most this shape; return the last sums."""
     rows, columns, c = None, None, None
@@ -168,7 +171,9 @@ async def _multiply_tiles(
                     beyond = min(column + shape[1], column1)
                     columns = b[:, column:beyond]
                     tile = {**request, "product": check(rows, columns).to_json()}
-                    rows, columns, c, sums = await product(client, rows, columns, tile, follow)
+                    rows, columns, c, sums = await product(
+                        client, rows, columns, tile, follow, tell
+                    )
                     columns = None
                     await _write(client, c, target, row, column)
                     c = None

@@ -18,7 +18,7 @@ from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
 from fpmdask.apps.dealing import dealt
-from fpmdask.apps.homes import LEAST_PATIENCE, HomeLeft, Homes, token
+from fpmdask.apps.homes import LEAST_PATIENCE, HomeLeft, Homes, Tell, token
 from fpmdask.apps.inputs import finished, taking_part
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
@@ -45,6 +45,7 @@ async def multiply(
     workers: Sequence[str] | None,
     hang: float,
     recovery: float,
+    tell: Tell,
 ) -> tuple[da.Array, Summed]:
     """Return C = A·B, and what it took.
 
@@ -58,7 +59,7 @@ async def multiply(
         Worker -> columns of A, and rows of B, that it multiplies; None for what it holds.
     workers
         Names or addresses of those that take part; None for all.
-    hang
+    hang, tell
         As for `Homes`.
     recovery
         Seconds for which lost chunks of A and B are waited for.
@@ -77,7 +78,7 @@ async def multiply(
     made again as Dask makes lost results again. O(chunks + parts · workers) tasks.
     """
     began = time.perf_counter()
-    homes = Homes(client, hang)
+    homes = Homes(client, hang, tell)
     stage = partial(_made, homes, a, b, spec, lines, workers, recovery)
     parts, shares, chunks = await homes.again(stage)
     name = token("inner")

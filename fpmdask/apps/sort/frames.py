@@ -16,7 +16,7 @@ import pandas as pd
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
-from fpmdask.apps.homes import Homes, token
+from fpmdask.apps.homes import Homes, Tell, token
 from fpmdask.apps.inputs import SENDINGS, finished, letting_go, ready
 from fpmdask.apps.sort import arrays, rows
 from fpmdask.apps.sort.carried import carried, carrying, form_of
@@ -54,11 +54,12 @@ async def sort_values(
     order: Order,
     request: dict[str, Any],
     follow: arrays.Follow,
+    tell: Tell,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Return the frame with its rows in order, and what that took; None where it has no rows.
 
-    ``follow`` runs ``request`` as the app "sort". A pandas frame is sent to the workers, and sent
-    again where one leaves with a part of it.
+    ``follow`` runs ``request`` as the app "sort"; ``tell`` gets events of what is done beside. A
+    pandas frame is sent to the workers, and sent again where one leaves with a part of it.
 
     Raises
     ------
@@ -71,14 +72,14 @@ async def sort_values(
     """
     await proxy.check(client, "sort", request)  # before the frame is computed
     if not isinstance(frame, pd.DataFrame):
-        return await _sort_dask(client, frame, order, request, follow)
+        return await _sort_dask(client, frame, order, request, follow, tell)
     # where workers are named, all of them must be there
     sendings = SENDINGS if request["workers"] is None else 1
     while True:
         sendings -= 1
         ddf = await sent(client, frame, request["workers"])
         try:
-            return await _sort_dask(client, ddf, order, request, follow)
+            return await _sort_dask(client, ddf, order, request, follow, tell)
         except ChunksLostError:
             if not sendings:
                 raise
@@ -91,13 +92,14 @@ async def _sort_dask(
     order: Order,
     request: dict[str, Any],
     follow: arrays.Follow,
+    tell: Tell,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Do what `sort_values` does, for a dask frame."""
     # persisting what is in memory makes a task per partition, which waits for a stopped worker
     there = _is_in_memory(ddf)
     persisted = ddf if there else await loaded(client, ddf, request["workers"])
     try:
-        return await _sort_persisted(client, ddf, persisted, order, request, follow)
+        return await _sort_persisted(client, ddf, persisted, order, request, follow, tell)
     except (ChunksLostError, FutureCancelledError):
         # what was made of lost partitions is lost with them, but the caller knows only these
         if any(future.cancelled() for future in futures_of(persisted)):
@@ -113,12 +115,13 @@ async def _sort_persisted(
     order: Order,
     request: dict[str, Any],
     follow: arrays.Follow,
+    tell: Tell,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Do the work of `sort_values`; apart, as another exception may replace its exception."""
     began = time.perf_counter()
     partitions = _partitions(persisted)
     nbytes, spare = await check_fits(client, partitions, request["workers"])
-    homes = Homes(client, request["measuring"]["hang"])
+    homes = Homes(client, request["measuring"]["hang"], tell)
     stage = partial(_each, homes, persisted, partitions)
     looks: list[Look] = [Look(0, (), {}, "")] * len(partitions)
     for numbers, told in await homes.again(partial(stage, "look", rows.look, order, homes.asked)):
@@ -128,7 +131,7 @@ async def _sort_persisted(
     if not any(sizes):
         return _collection(ddf, partitions, None), None
     extra = -(-COPIES * nbytes // sum(sizes))
-    union = await _union(client, partitions, looks)
+    union = await homes.again(partial(_union, homes, persisted, partitions, looks))
     like, pattern = None, form_of(looks)
     spare -= BESIDE_KEYS * sum(sizes)
     if spare >= nbytes and not by_index(order) and pattern is not None:
@@ -274,7 +277,10 @@ async def _each(
 
 
 async def _union(
-    client: Client, partitions: Sequence[Future[Any]], looks: Sequence[Look]
+    homes: Homes,
+    persisted: dd.DataFrame,
+    partitions: Sequence[Future[Any]],
+    looks: Sequence[Look],
 ) -> dict[Any, pd.CategoricalDtype]:
     """Return the categories of all partitions for columns that have different ones.
 
@@ -290,8 +296,16 @@ async def _union(
             first.setdefault(name, {}).setdefault(kind, n)
     different = {name: at for name, at in first.items() if len(at) > 1}
     asked = sorted({n for at in different.values() for n in at.values()})
-    futures = client.map(rows.categories, [partitions[n] for n in asked], pure=False)
-    answers = dict(zip(asked, await client.gather(futures), strict=True))
+    if not asked:
+        return {}
+    await ready(homes.client, persisted, partitions)
+    given = [partitions[n] for n in asked]
+    name = token("categories")
+    tasks: dict[Any, GraphNode] = {
+        (name, n): Task((name, n), rows.categories, TaskRef(one.key)) for n, one in enumerate(given)
+    }
+    pins = dict(zip(tasks, await homes.places(given), strict=True))
+    answers = dict(zip(asked, await homes.asked(name, tasks, pins, given, {}), strict=True))
     union = {}
     for name, at in different.items():
         own = [pd.Categorical([], dtype=answers[n][name]) for n in at.values()]

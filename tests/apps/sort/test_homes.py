@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask._task_spec import Task
+from distributed import futures_of
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
@@ -36,6 +37,7 @@ def hold():
 
 def two_workers():
     config = CONFIG | {"distributed.worker.memory.pause": False, "fpmdask.hang": "1s"}
+    config["fpmdask.busy-patience"] = "1h"
     threads = [("127.0.0.1", 1)] * 2
     return gen_cluster(client=True, nthreads=threads, config=config, timeout=90)
 
@@ -98,14 +100,59 @@ async def test_a_paused_worker_that_is_done_stops_nobody(c, s, *workers, monkeyp
 
     original = Waiting.look
     monkeypatch.setattr(Waiting, "look", look)
-    tasks = {("some", 0): Task(("some", 0), int, 3), ("some", 1): Task(("some", 1), hold)}
+    await fpmdask.Balancer(c)
+    tasks = {
+        ("fpmdask-some", 0): Task(("fpmdask-some", 0), int, 3),
+        ("fpmdask-some", 1): Task(("fpmdask-some", 1), hold),
+    }
     at = {key: worker.address for key, worker in zip(tasks, workers, strict=True)}
-    asking = asyncio.ensure_future(Homes(c, 1.0).asked("some", tasks, at, [], {}))
+    asking = asyncio.ensure_future(Homes(c, 1.0, print).asked("fpmdask-some", tasks, at, [], {}))
     while not (workers[0].data and workers[1].state.executing):
         await asyncio.sleep(0.01)
     workers[0].status = Status.paused
     assert await asyncio.wait_for(asking, 20) == [3, None]
     assert (workers[0].address, True) in seen
+
+
+@pytest.mark.slow
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)] * 3,
+    config=CONFIG | {"fpmdask.busy-patience": "1500ms"},
+    timeout=90,
+)
+async def test_a_worker_that_is_busy_with_others_is_told_of_and_its_partitions_move(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    x = c.persist(frame_of(FRAME))
+    await c.gather(futures_of(x))
+    holder = max(workers, key=lambda worker: len(worker.data))
+    held = set(holder.data)
+    task = c.submit(hold, workers=[holder.address], key="others-1")
+    await until(lambda: bool(holder.state.executing))
+    found = await balancer.sort_values(x, "id")
+    assert not task.done()
+    assert not any(holder.address == at for key, at in where(s, found))
+    told = next(event for event in events if event["event"] == "waiting")
+    assert told["tasks"] == {str(holder.name): "others"}
+    assert (
+        "busy"
+        in {e["worker"]: e["reason"] for e in events if e["event"] == "left out"}[str(holder.name)]
+    )
+    assert held <= set(holder.data)
+    HELD.set()
+    await task
+    await check_sorted(c, found, FRAME, "id")
+    del x, found, task
+    await nothing_left(s)
+
+
+def where(scheduler, collection):
+    return [
+        (future.key, holder.address)
+        for future in futures_of(collection)
+        for holder in scheduler.tasks[future.key].who_has
+    ]
 
 
 def test_signs_of_life():
