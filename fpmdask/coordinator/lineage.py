@@ -18,6 +18,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, wait
 from distributed.client import FuturesCancelledError
 
+from fpmdask.coordinator.liveness import SILENT_SECONDS
 from fpmdask.runtime.dask_private import GraphNode, list_replicas
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from fpmdask.coordinator.liveness import Liveness
 
 PREFIX = "fpmdask-recompute"
+# How often it is looked whether those that recompute have stopped as well.
+LOOK_SECONDS = 0.5
 
 
 def lineage(
@@ -183,8 +186,15 @@ class Recompute:
             sync=False,
             fifo_timeout="0 ms",
         )
+        # cancelled is what was lost again: whoever needs it asks again
         with self._client.as_current(), suppress(FuturesCancelledError):
-            await wait(made)  # cancelled is what was lost again: whoever needs it asks again
+            while not self._released:
+                try:
+                    await wait(made, timeout=LOOK_SECONDS)
+                    break
+                except TimeoutError:
+                    if await self._any_stopped(names.values()):
+                        break
         raised = []
         for key, future in zip(wanted, made, strict=True):
             if future.status == "finished" and not self._released:
@@ -194,6 +204,13 @@ class Recompute:
                 raised.append(key)
             future.release()
         return raised
+
+    async def _any_stopped(self, keys: Iterable[str]) -> bool:
+        """Tell whether one of the workers that compute some keys has stopped."""
+        states = filter(None, map(self._scheduler.tasks.get, keys))
+        at = {state.processing_on.address for state in states if state.processing_on is not None}
+        silent = {a for a in at if self._liveness.silent_seconds(a) >= SILENT_SECONDS}
+        return bool(silent and await self._liveness.stopped(silent))
 
     async def _as_replicas(self, keys: Iterable[Any]) -> None:
         """Have workers list what was recomputed under its original keys, too."""

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from contextlib import contextmanager
 
 import dask
@@ -146,6 +147,31 @@ def test_a_worker_that_goes_on_once_it_was_given_up_does_no_harm(work):
 
 def forget_models(dask_scheduler):
     dask_scheduler.plugins["fpmdask"].library = ModelLibrary()
+
+
+def slow_block(n):
+    time.sleep(0.5)
+    return np.random.default_rng(n).random(50_000)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_whoever_recomputes_may_stop_as_well(at_once):
+    with cluster() as (client, pids):
+        heard = Stopping()
+        balancer = fpmdask.Balancer(client, progress=heard)
+        blocks = [dask.delayed(slow_block)(n) for n in range(6)]
+        x = da.concatenate([da.from_delayed(block, (50_000,), "f8") for block in blocks]).persist()
+        expected = np.sort(np.concatenate([slow_block(n) for n in range(6)]))
+        np.testing.assert_array_equal(balancer.sort(x).compute(), expected)
+        first, second, _ = sorted(pids, key=lambda worker: -len(client.has_what([worker])[worker]))
+        heard.pid, heard.at = pids[second], "recomputing"
+        os.kill(pids[first], signal.SIGSTOP)
+        if at_once:
+            os.kill(pids[second], signal.SIGSTOP)
+        found = balancer.sort(x)
+        for pid in pids.values():
+            os.kill(pid, signal.SIGCONT)
+        np.testing.assert_array_equal(found.compute(), expected)
 
 
 def test_data_without_a_task_is_waited_for_and_named():

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dask.base import is_dask_collection
+
 from fpmdask.errors import RecordsError
 from fpmdask.records.files import is_utf8
 from fpmdask.records.verify import checked_manifest
@@ -88,6 +90,11 @@ def request(
         For sources that are no paths, a target that is none, a distribution that is not of worker
         names to numbers of records, a checksum that is not a bool.
     """
+    # what iterates over something else than paths: columns, keys, what is not computed
+    if is_dask_collection(sources) or isinstance(sources, Mapping) or hasattr(sources, "columns"):
+        raise RecordsError(
+            f"sources is a {type(sources).__name__}; give a path, a glob, a URL, or a list of these"
+        )
     single = isinstance(sources, str | bytes | os.PathLike) or not isinstance(sources, Iterable)
     paths = [_path(source) for source in ([sources] if single else list(sources))]
     if isinstance(sources, set | frozenset):

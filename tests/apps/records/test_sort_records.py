@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from distributed import Worker, get_worker
@@ -643,7 +644,7 @@ async def test_a_full_disk_is_said_and_loses_nothing(
 async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatch):
     balancer = await fpmdask.Balancer(c)
     written = write_records(tmp_path / "in", [100])
-    good, out = written.paths[0], tmp_path / "out"
+    good, out, x = written.paths[0], tmp_path / "out", da.ones(10)
     short = tmp_path / "short"
     short.write_bytes(bytes(250))
     full = tmp_path / "full"
@@ -652,6 +653,9 @@ async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatc
     cases = [
         (([], out), {}, "sources is empty"),
         ((3, out), {}, "found 3"),
+        ((dask.delayed(1), out), {}, "sources is a Delayed; give a path"),
+        ((x[x > 0], out), {}, "sources is a Array; give a path"),
+        (({str(good): 1}, out), {}, "sources is a dict; give a path"),
         ((good, 3), {}, "found 3"),
         ((good, ""), {}, "give a path"),
         ((good, out), {"checksum": "yes"}, "give True or False"),
