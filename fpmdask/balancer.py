@@ -21,12 +21,12 @@ from fpmdask.coordinator import arguments, config, proxy
 from fpmdask.coordinator.installation import without_fpmdask
 from fpmdask.coordinator.kernels import KernelLike, kernel_spec
 from fpmdask.coordinator.plugin import CoordinatorPlugin
-from fpmdask.coordinator.recent import Recent
 from fpmdask.coordinator.report import TOO_SHORT, Report, Summed, build
 from fpmdask.coordinator.shares import Shares
 from fpmdask.errors import CoordinatorError, NoWorkersError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
+from fpmdask.runtime.recent import Recent
 from fpmdask.timing import TimingPolicy
 
 if TYPE_CHECKING:

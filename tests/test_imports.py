@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
         "packing",
         "runtime",
     },
-    "balancer": {"models", "timing", "partition", "coordinator", "apps"},
+    "balancer": {"models", "timing", "partition", "coordinator", "apps", "runtime"},
     "preload": {"coordinator", "balancer", "runtime"},
     "lab": set(),
     "picture": {"models", "coordinator", "mheta"},

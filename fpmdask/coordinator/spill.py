@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpmdask.rawio import read_at, write_at
+from fpmdask.runtime.regions import Box
 
 
 class SpillFile:
@@ -30,8 +31,8 @@ class SpillFile:
     --------
     >>> spilled = SpillFile(tempfile.gettempdir()).reserve(10)
     >>> spilled.write(np.arange(10, dtype=np.uint8))
-    >>> np.asarray(spilled.piece(2, 5)).tolist(), spilled.nbytes
-    ([[2, 3, 4]], 10)
+    >>> np.asarray(spilled.read(((2, 5),))).tolist(), spilled.nbytes
+    ([2, 3, 4], 10)
     """
 
     def __init__(self, folder: str) -> None:
@@ -49,7 +50,7 @@ class SpillFile:
 
 
 class Spilled:
-    """Bytes in a `SpillFile`, which a worker may offer to others like an array of one row.
+    """Bytes in a `SpillFile`, which a worker may offer to others like an array of bytes.
 
     They are read when they are sent.
     """
@@ -57,19 +58,21 @@ class Spilled:
     def __init__(self, file: SpillFile, at: int, nbytes: int) -> None:
         self._file, self._at, self.nbytes = file, at, nbytes
         self._written = 0
+        self.shape, self.dtype = (nbytes,), np.dtype(np.uint8)
 
     def write(self, data: np.ndarray) -> None:
         """Append the bytes of an array, one after the other."""
         write_at(self._file.descriptor, self._at + self._written, data)
         self._written += data.nbytes
 
-    def read(self, at: int, target: np.ndarray) -> None:
+    def fill(self, at: int, target: np.ndarray) -> None:
         """Fill an array of bytes with those from ``at`` on."""
         if read_at(self._file.descriptor, self._at + at, target) < target.nbytes:
             raise OSError(f"spilled bytes end before {at + target.nbytes}")
 
-    def piece(self, low: int, high: int) -> SpilledPiece:
+    def read(self, box: Box) -> SpilledPiece:
         """Return what is to be read when it is needed."""
+        ((low, high),) = box
         return SpilledPiece(self, low, high)
 
 
@@ -82,6 +85,6 @@ class SpilledPiece:
         self._spilled, self._low, self.nbytes = spilled, low, high - low
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        found = np.empty((1, self.nbytes), np.uint8)
-        self._spilled.read(self._low, found)
+        found = np.empty(self.nbytes, np.uint8)
+        self._spilled.fill(self._low, found)
         return found

@@ -1,14 +1,13 @@
-"""The worker's side: opens kernels, times them, holds a run's parts, hands out pieces of arrays."""
+"""The worker's side: opens kernels, times them, holds what its runs keep and exchange."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
-from threading import Lock
 from typing import Any
 
 import cloudpickle
@@ -17,22 +16,22 @@ from dask.utils import typename
 from distributed import Worker
 from distributed.comm.addressing import get_address_host
 from distributed.diagnostics.plugin import WorkerPlugin
-from distributed.protocol import to_serialize
 from distributed.utils import offload
 
 from fpmdask.coordinator import config
 from fpmdask.coordinator.blas_threads import blas_threads
-from fpmdask.coordinator.channel import Channel, Channels, Scattered
 from fpmdask.coordinator.fingerprint import fingerprint
 from fpmdask.coordinator.heap import SUSPICIOUS, trim
 from fpmdask.coordinator.identity import canonical
 from fpmdask.coordinator.installation import PLUGIN
-from fpmdask.coordinator.recent import Recent
 from fpmdask.coordinator.remote_errors import describe_error
-from fpmdask.coordinator.space import RELAY_SECONDS, RELAYED
 from fpmdask.coordinator.space import RunSpace as RunSpace
-from fpmdask.errors import PartitionError
 from fpmdask.runtime.dask_private import hold_data, memory_limit, unmanaged_nbytes
+from fpmdask.runtime.worker.channel import Channels
+from fpmdask.runtime.worker.exchange import Exchange
+from fpmdask.runtime.worker.offers import Offers
+from fpmdask.runtime.worker.peers import Peers
+from fpmdask.runtime.worker.serving import Serving
 from fpmdask.timing import (
     Kernel,
     Scratch,
@@ -53,10 +52,6 @@ IMPORT_SECONDS = 0.1
 # Enough for a link's rate to show; 0.1 s at 100 Mbit/s.
 PROBE_NBYTES = 1 << 20
 PROBE = "fpmdask-probe"
-# So many of the peers that were lost last are known as such while runs go on.
-MOST_PEERS = 1 << 12
-# Cutting more than this many bytes of pieces leaves the event loop for a thread.
-OFFLOAD_NBYTES = 1 << 20
 
 
 class WorkerSide(WorkerPlugin):
@@ -86,11 +81,8 @@ class WorkerSide(WorkerPlugin):
         self.worker = worker
         self.spaces: dict[str, RunSpace] = {}
         self.scratch = Scratch()
-        self._asked: dict[str, set[asyncio.Task[Any]]] = {}
-        self._gone = Recent(MOST_PEERS)  # since the first of the runs that go on
-        self.unreachable = Recent(MOST_PEERS)  # by channels, for as long
-        self._open_channels: dict[str, set[Channel]] = {}  # no peer without one
-        self._opening = Lock()  # guards it: channels are opened in threads
+        self.peers = Peers(worker)
+        self.serving = Serving(worker, self._offers, lambda: self.channels)
         self.channels = self._listen(worker)
         self._forgetting: asyncio.TimerHandle | None = None
         known = registered_kernels()
@@ -99,7 +91,7 @@ class WorkerSide(WorkerPlugin):
                 register_kernel(name, factory)
         worker.handlers.update(
             fpmdask_prepare=self.prepare,
-            fpmdask_pieces=self.pieces,
+            fpmdask_pieces=self.serving.by_message,
             fpmdask_probe=self.probe,
             fpmdask_publish=self.publish,
             fpmdask_replicate=self.replicate,
@@ -146,8 +138,11 @@ class WorkerSide(WorkerPlugin):
         }
         await self.trim()
         self._keep_scratch()
-        space = self.spaces.setdefault(run, RunSpace(run, self.scratch))
-        space.offered[PROBE] = np.zeros((1, PROBE_NBYTES), np.uint8)
+        space = self.spaces.get(run)
+        if space is None:
+            space = self.spaces[run] = RunSpace(run, self.scratch)
+            space.exchange = Exchange(self.worker, self.peers, run, space.offers, space.cancelled)
+            space.offers.offer(PROBE, np.zeros(PROBE_NBYTES, np.uint8))
         try:
             # not by the task when it comes: unpickling it would import on the event loop
             if missing := [module for module in tasks if module not in sys.modules]:
@@ -174,12 +169,7 @@ class WorkerSide(WorkerPlugin):
             return
         space.cancel()
         if not self.spaces:
-            with self._opening:
-                peers = {*self._asked, *self._open_channels}
-            for peer in peers:
-                self._stop_asking(peer)
-            self._gone.clear()
-            self.unreachable.clear()
+            self.peers.forget()
             # a new Scratch, since a call that goes on may still write to its arrays of the old one
             self._keep_scratch()
             loop = asyncio.get_running_loop()
@@ -189,16 +179,16 @@ class WorkerSide(WorkerPlugin):
         """Return the seconds per byte that come from another worker, None where none come."""
 
         def receive() -> float | None:
-            target = np.empty((1, PROBE_NBYTES), np.uint8)
+            target = np.empty(PROBE_NBYTES, np.uint8)
             try:
-                with self.channel(peer, (channel[0], channel[1])) as opened:
-                    for columns in (1, PROBE_NBYTES):  # the first opens the way
+                with self.peers.channel(peer, channel) as opened:
+                    for nbytes in (1, PROBE_NBYTES):  # the first opens the way
                         began = time.perf_counter()
-                        wanted = (PROBE, (0, 1, 0, columns), target.shape)
-                        opened.ask(run, [wanted])
+                        wanted = [(PROBE, ((0, nbytes),), 0, None)]
+                        opened.ask({"run": run, "reader": self.worker.address, "wanted": wanted})
                         if "dtypes" not in opened.answer():
                             return None
-                        opened.receive(target[:, :columns])
+                        opened.receive(target[:nbytes])
             except OSError:
                 return None
             return (time.perf_counter() - began) / PROBE_NBYTES
@@ -211,49 +201,6 @@ class WorkerSide(WorkerPlugin):
         if space is not None:
             space.notes(to).put(note)
 
-    async def pieces(
-        self, run: str, wanted: Sequence[tuple[Any, Sequence[int], Sequence[int]]]
-    ) -> dict[str, Any]:
-        """Return slices of one- or two-dimensional chunks that this worker holds.
-
-        ``wanted`` lists (key, (row start, row stop, column start, column stop), shape of the
-        chunk); a one-dimensional chunk is one row. The answer is either ``pieces`` in that order,
-        or ``missing``, the keys that are not here, or ``unusable``, why a chunk is not what its
-        array says.
-        """
-        refusal, cut = self._cut(run, wanted)
-        if refusal:
-            return refusal
-
-        def contiguous() -> list[np.ndarray]:
-            return [np.ascontiguousarray(piece) for piece in cut]
-
-        large = sum(piece.nbytes for piece in cut) > OFFLOAD_NBYTES
-        arrays = await offload(contiguous) if large else contiguous()
-        return {"pieces": [to_serialize(array) for array in arrays]}
-
-    def _cut(self, run: str, wanted: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
-        """Return why there are no pieces, or views of what there is; on the event loop."""
-        space = self.spaces.get(run)  # none where it only holds chunks
-        data: Mapping[Any, Any] = self.worker.data
-        given = {} if space is None else space.offered  # threads add to it meanwhile
-        offered = {key: given[key] for key, _, _ in wanted if given.get(key) is not None}
-        for key, at, _ in wanted:
-            if space is not None and key[0] == RELAYED and not space.is_ready(key, at):
-                offered.pop(key, None)  # it is there, but not all of this slice has arrived
-        missing = [key for key, _, _ in wanted if key not in offered and key not in data]
-        if missing:
-            return {"missing": missing}, []
-        try:
-            return {}, [
-                _slice(offered[key], key, at, shape)
-                if key in offered
-                else _piece(key, data[key], at, shape)
-                for key, at, shape in wanted
-            ]
-        except PartitionError as error:
-            return {"unusable": str(error)}, []
-
     def _listen(self, worker: Worker) -> Channels | None:
         """Offer channels where the cluster's protocol is that of plain or encrypted sockets."""
         protocol, _, _ = worker.address.partition("://")
@@ -262,104 +209,25 @@ class WorkerSide(WorkerPlugin):
         security = worker.security.get_listen_args("worker")
         context = security["ssl_context"] if protocol == "tls" else None
         try:
-            return Channels(get_address_host(worker.address), self._cut_for_channel, context)
+            return Channels(get_address_host(worker.address), self.serving.by_channel, context)
         except OSError:
             return None
 
-    def _cut_for_channel(
-        self, run: str, wanted: Sequence[Any]
-    ) -> tuple[dict[str, Any], Iterable[np.ndarray | Scattered]]:
-        """Return the header and the pieces for a request; in a thread."""
-
-        async def cut() -> tuple[dict[str, Any], list[Any]]:
-            if run not in self.spaces:
-                return {"missing": [key for key, _, _ in wanted]}, []
-            return self._cut(run, wanted)
-
-        space = self.spaces.get(run)
-        for key, at, _ in wanted:
-            if space is None or key[0] != RELAYED:
-                continue
-            assert self.channels is not None  # through them this is asked
-            with self.channels.waiting():
-                arrived = space.wait_for(key, at, RELAY_SECONDS)
-            if arrived is None:
-                return {"missing": [key]}, []
-        loop: Any = self.worker.loop
-        refusal, pieces = asyncio.run_coroutine_threadsafe(cut(), loop.asyncio_loop).result()
-        if refusal:
-            return refusal, []
-        dtypes = [piece.dtype.str for piece in pieces]
-        return {"dtypes": dtypes}, map(_with_rows, pieces)  # each when it is sent
-
-    @contextmanager
-    def channel(self, peer: str, address: tuple[str, int]) -> Iterator[Channel]:
-        """Open a channel to another worker, which `gone` shuts; in a thread.
-
-        Raises
-        ------
-        OSError
-            If it is gone, or cannot be reached.
-        """
-        if peer in self._gone:
-            raise ConnectionError(f"{peer} has left the cluster")
-        security = self.worker.security.get_connection_args("worker")
-        context = security["ssl_context"] if self.worker.address.startswith("tls://") else None
-        opened = Channel(address, context)
-        with self._opening:
-            self._open_channels.setdefault(peer, set()).add(opened)
-        try:
-            if peer in self._gone:  # meanwhile: `gone` has not shut this one
-                raise ConnectionError(f"{peer} has left the cluster")
-            yield opened
-        finally:
-            with self._opening:
-                self._open_channels[peer].discard(opened)
-                if not self._open_channels[peer]:
-                    del self._open_channels[peer]
-            opened.close()
-
-    async def ask(
-        self, peer: str, seconds: float, run: str, wanted: Sequence[Any]
-    ) -> dict[str, Any] | None:
-        """Return what `pieces` of another worker answers, None where it is gone or closing.
-
-        Nor is it asked where the run is over: nobody would stop that if it is gone.
-        """
-        if peer in self._gone or run not in self.spaces:
-            return None
-        asking = asyncio.ensure_future(self.worker.rpc(peer).fpmdask_pieces(run=run, wanted=wanted))
-        self._asked.setdefault(peer, set()).add(asking)
-        try:
-            done, _ = await asyncio.wait([asking], timeout=seconds)
-            if not done or asking.cancelled() or isinstance(asking.exception(), OSError):
-                return None
-            answer: dict[str, Any] | None = asking.result()
-            return answer
-        finally:
-            asking.cancel()
-            others = self._asked.get(peer, set())
-            others.discard(asking)
-            if not others:
-                self._asked.pop(peer, None)
-
     def gone(self, worker: str) -> None:
-        """Ask a worker that has left no more: a new connection is tried for half a minute."""
-        self._gone.add(worker)
-        self._stop_asking(worker)
+        """Ask a worker that has left no more, and wait for it no longer."""
+        self.peers.gone(worker)
+        for space in list(self.spaces.values()):
+            space.offers.left(worker)
 
     def back(self, worker: str) -> None:
         """Ask a worker again: one has come to the address of one that had left."""
-        self._gone.discard(worker)
-        self.unreachable.discard(worker)
+        self.peers.back(worker)
+        for space in list(self.spaces.values()):
+            space.offers.joined(worker)
 
-    def _stop_asking(self, peer: str) -> None:
-        for asking in self._asked.pop(peer, ()):
-            asking.cancel()
-        with self._opening:
-            opened = [*self._open_channels.get(peer, ())]
-        for channel in opened:
-            channel.shut()
+    def _offers(self, run: str) -> Offers | None:
+        space = self.spaces.get(run)
+        return None if space is None else space.offers
 
     def publish(self, run: str, chunks: Sequence[tuple[Any, int, Any]]) -> dict[str, Any] | None:
         """Make chunks of parts of ``run`` Dask data: (Dask key, part, bounds of the chunk).
@@ -411,55 +279,6 @@ class WorkerSide(WorkerPlugin):
         if code is not None:
             return as_kernel(cloudpickle.loads(code), context, implementation=kernel["digest"])
         return kernel_factory(kernel["name"])(context, **kernel["parameters"])
-
-
-def checked_chunk(key: Any, chunk: Any, shape: Sequence[int]) -> np.ndarray:
-    """Return ``chunk``, refusing what is not the NumPy array that its dask array describes.
-
-    Raises
-    ------
-    PartitionError
-        If it is something else, or of another shape.
-    """
-    if not isinstance(chunk, np.ndarray) or isinstance(chunk, np.ma.MaskedArray):
-        raise PartitionError(
-            f"chunk {key} is a {typename(type(chunk))}; make it a NumPy array (map_blocks with "
-            "numpy.asarray, toarray or filled)"
-        )
-    if chunk.dtype.hasobject:
-        raise PartitionError(
-            f"chunk {key} has dtype {chunk.dtype}, Python objects; convert it with astype"
-        )
-    if chunk.shape != tuple(shape):
-        raise PartitionError(
-            f"chunk {key} has the shape {chunk.shape}, its dask array says {tuple(shape)}; give "
-            "map_blocks the right chunks"
-        )
-    return chunk
-
-
-def _slice(value: Any, key: Any, at: Sequence[int], shape: Sequence[int]) -> Any:
-    """Return a slice of what a run offers."""
-    if isinstance(value, np.ndarray):
-        return _piece(key, value, at, shape)
-    _, _, low, high = at
-    return value.piece(low, high)
-
-
-def _piece(key: Any, value: Any, at: Sequence[int], shape: Sequence[int]) -> np.ndarray:
-    """Return a slice of a chunk, a one-dimensional one being one row."""
-    row0, row1, column0, column1 = at
-    block = checked_chunk(key, value, shape)
-    return (block if block.ndim == 2 else block.reshape(1, -1))[row0:row1, column0:column1]
-
-
-def _with_rows(piece: Any) -> np.ndarray | Scattered:
-    """Return a piece as an array whose rows are contiguous, unless it is a scattered row."""
-    if isinstance(piece, Scattered):
-        return piece
-    if isinstance(piece, np.ndarray) and piece.strides[1] == piece.itemsize:
-        return piece
-    return np.ascontiguousarray(piece)
 
 
 def _identity(kernel: Kernel, digest: str | None) -> dict[str, str]:

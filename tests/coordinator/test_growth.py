@@ -18,8 +18,8 @@ import fpmdask
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.coordinator.library import ModelLibrary
-from fpmdask.coordinator.recent import Recent
 from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.recent import Recent
 from tests.eventually import nothing_left, side_of, until
 
 # kernels here do nothing
@@ -174,13 +174,15 @@ async def test_nothing_is_kept_of_peers_that_are_not_asked_any_more(c, s, a, b):
     await side.prepare("a run")
     await other.prepare("a run")
     assert await side.probe("a run", b.address, other.channels.address) is not None
-    assert side._open_channels == {}
-    assert "pieces" in await side.ask(b.address, 5.0, "a run", [])
-    assert side._asked == {}
-    side.unreachable.add(b.address)
+    assert side.peers._channels == {}
+    assert "pieces" in await side.peers.ask(
+        b.address, 5.0, run="a run", reader=a.address, wanted=[], wait=False
+    )
+    assert side.peers._asked == {}
+    side.peers.unreachable.add(b.address)
     side.forget("a run")
     other.forget("a run")
-    assert (len(side.unreachable), len(side._gone)) == (0, 0)
+    assert (len(side.peers.unreachable), len(side.peers._gone)) == (0, 0)
 
 
 # ---- everything

@@ -10,10 +10,10 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import run
 from fpmdask.coordinator import links
-from fpmdask.coordinator import worker as worker_module
-from fpmdask.coordinator.channel import Channel
 from fpmdask.coordinator.links import CONFIRMATIONS, TURNS, measured_links, slow_links
 from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.worker import peers
+from fpmdask.runtime.worker.channel import Channel
 from tests.eventually import side_of, until
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -57,10 +57,10 @@ async def test_a_worker_that_serves_nobody_is_left_out(c, s, *workers, monkeypat
     await fpmdask.Balancer(c)
     silent = await side_of(workers[1])
 
-    def refuses(name, wanted):
+    def refuses(request, alive):
         raise ConnectionError("no")
 
-    silent.channels._cut = refuses
+    silent.channels._serve_request = refuses
     x = str(workers[1].name)
     assert x not in await probe(c, s, monkeypatch)
 
@@ -119,16 +119,16 @@ async def test_a_peer_that_leaves_while_a_channel_opens_is_not_asked(c, s, *work
             opened.append(self)
             side.gone(peer)
 
-    monkeypatch.setattr(worker_module, "Channel", Slow)
+    monkeypatch.setattr(peers, "Channel", Slow)
 
     def use():
-        with side.channel(peer, address):
+        with side.peers.channel(peer, address):
             pass
 
     with pytest.raises(ConnectionError, match="has left"):
         await asyncio.to_thread(use)
     assert opened[0]._socket.fileno() == -1
-    assert peer not in side._open_channels
+    assert peer not in side.peers._channels
 
 
 async def probe(c, s, monkeypatch):

@@ -189,7 +189,7 @@ class Product:
         for key, relay in reached.items():
             for owner in holders[key][:1]:
                 if owner in channels:
-                    relaying.setdefault(relay, []).append((key, owner, channels[owner]))
+                    relaying.setdefault(relay, []).append((key, owner))
         orders = []
         for assignment in assignments:
             if assignment.part not in self.assignments:  # otherwise it goes on where it was

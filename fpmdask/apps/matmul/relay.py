@@ -11,19 +11,21 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, needed
-from fpmdask.coordinator.channel import Channel
 from fpmdask.coordinator.links import Link, slow_links
-from fpmdask.coordinator.space import RunSpace, relayed_key
-from fpmdask.coordinator.worker import WorkerSide
+from fpmdask.coordinator.space import RunSpace
+from fpmdask.errors import PartitionError, RunCancelledError
+from fpmdask.runtime.regions import Box, size, view
+from fpmdask.runtime.worker.exchange import Fetch, FetchFailed, Want
 
+# What a worker offers a chunk as that it relays.
+RELAYED = "fpmdask-relayed"
 # Sending that takes less of the product's time is hidden behind the multiplication.
 HIDDEN = 0.5
 
@@ -111,11 +113,10 @@ def in_order_of_arrival(
     def waiting(panel: tuple[int, int]) -> int:
         nbytes: dict[str, int] = {}
         for key in relayed:
-            source = slice_of(spec, key, panel)
-            if source is not None:
-                r0, r1, c0, c1 = source
+            box = slice_of(spec, key, panel)
+            if box is not None:
                 owner = holders[key][0]
-                nbytes[owner] = nbytes.get(owner, 0) + (r1 - r0) * (c1 - c0)
+                nbytes[owner] = nbytes.get(owner, 0) + size(box)
         return max(nbytes.values(), default=0)
 
     return sorted(panels, key=waiting)
@@ -128,33 +129,35 @@ def chunk_nbytes(spec: MatmulSpec, key: Any) -> int:
 
 
 class Relaying:
-    """Receives the chunks that a share's order wants relayed, until the run is over.
+    """Receives the chunks that a share's order wants relayed, and offers what has arrived.
 
     Parameters
     ----------
-    side, space
-        The worker, and the run on it.
+    space
+        The run on this worker; its exchange knows the owners.
     spec
         The product.
     wanted
-        Keys, and who holds each: (key, address, address of its channel).
+        Keys, and who holds each.
+    panels
+        Ranges of K, in the order in which they are needed.
     """
 
     def __init__(
         self,
-        side: WorkerSide,
         space: RunSpace,
         spec: MatmulSpec,
-        wanted: Iterable[tuple[Any, str, tuple[str, int]]],
+        wanted: Iterable[tuple[Any, str]],
         panels: Sequence[tuple[int, int]],
     ) -> None:
-        self._side, self._space, self._spec, self._panels = side, space, spec, panels
-        self._channels: set[Channel] = set()
+        self._space, self._spec, self._panels = space, spec, panels
+        self._fetches: dict[str, Fetch] = {}  # by owner, the one that goes on
         self._spent: dict[str, tuple[int, float]] = {}  # by owner: bytes and CPU-seconds
-        by_owner: dict[str, list[tuple[Any, tuple[str, int]]]] = {}
-        for key, owner, address in wanted:
-            if relayed_key(key) not in space.offered:
-                by_owner.setdefault(owner, []).append((tuple(key), (address[0], address[1])))
+        self._stopped = threading.Event()
+        by_owner: dict[str, list[Any]] = {}
+        for key, owner in wanted:
+            if relayed_key(key) not in space.offers:
+                by_owner.setdefault(owner, []).append(tuple(key))
         self._threads = [
             threading.Thread(target=self._receive, args=item, name="fpmdask-relay", daemon=True)
             for item in by_owner.items()
@@ -172,8 +175,9 @@ class Relaying:
         traceback: TracebackType | None,
     ) -> None:
         if kind is not None:
-            for channel in list(self._channels):
-                channel.shut()
+            self._stopped.set()
+            for fetch in list(self._fetches.values()):
+                fetch.stop()
         for thread in self._threads:
             thread.join()
 
@@ -187,59 +191,50 @@ class Relaying:
         """Return what receiving them took, once the call is over."""
         return sum(seconds for _, seconds in self._spent.values())
 
-    def _receive(self, owner: str, wanted: Sequence[tuple[Any, tuple[str, int]]]) -> None:
-        chunks: dict[Any, np.ndarray] = {}
-        nbytes = 0
+    def _receive(self, owner: str, keys: Sequence[Any]) -> None:
+        """Receive the chunks of one owner, in its turn of the panels."""
+        exchange, spec, nbytes, cpu = self._space.exchange, self._spec, 0, 0.0
+        chunks = {key: np.empty(spec.chunk_shape(key), spec.dtype) for key in keys}
+        came = dict.fromkeys(keys, 0)
         try:
-            with ExitStack() as opened:
-                channel = opened.enter_context(self._side.channel(owner, wanted[0][1]))
-                self._channels.add(channel)
-                for panel in self._panels:
-                    for key, _ in wanted:
-                        source = slice_of(self._spec, key, panel)
-                        if source is None:
-                            continue
-                        if not self._slice(channel, key, source, chunks):
-                            return
-                        r0, r1, c0, c1 = source
-                        nbytes += (r1 - r0) * (c1 - c0) * chunks[key].itemsize
-                        self._space.arrived(relayed_key(key), chunks[key], source)
-        except OSError:
-            pass  # who asks for them here hears that they are missing, and goes to the owner
+            for panel in self._panels:
+                for key, chunk in chunks.items():
+                    if (box := slice_of(spec, key, panel)) is None:
+                        continue
+                    fetch = self._slice(owner, key, box, chunk)
+                    nbytes, cpu = nbytes + fetch.nbytes, cpu + fetch.cpu_seconds
+                    came[key] += size(box)
+                    exchange.offer(relayed_key(key), chunk, box=box)
+        except (FetchFailed, PartitionError, RunCancelledError):
+            pass  # who asks for them here is refused, and goes to the owner
         finally:
-            self._spent[owner] = nbytes, time.thread_time()
-            for key, _ in wanted:
-                rows, columns = self._spec.chunk_shape(key)
-                whole = (0, rows, 0, columns)
-                if not self._space.is_ready(relayed_key(key), whole):
-                    self._space.arrived(relayed_key(key), None, whole)
+            self._spent[owner] = nbytes, cpu + time.thread_time()
+            for key, chunk in chunks.items():
+                if came[key] < chunk.size:
+                    exchange.retire(relayed_key(key))
 
-    def _slice(
-        self,
-        channel: Channel,
-        key: Any,
-        source: tuple[int, int, int, int],
-        chunks: dict[Any, np.ndarray],
-    ) -> bool:
-        """Receive a slice into its chunk; tell whether it came."""
-        if self._space.cancelled.is_set():
-            return False
-        shape = self._spec.chunk_shape(key)
-        channel.ask(self._space.run, [(key, source, shape)])
-        answer = channel.answer()
-        if "dtypes" not in answer:
-            return False
-        dtype = np.dtype(answer["dtypes"][0])
-        if key not in chunks:
-            chunks[key] = np.empty(shape, dtype)
-        r0, r1, c0, c1 = source
-        channel.receive(chunks[key][r0:r1, c0:c1])
-        return True
+    def _slice(self, owner: str, key: Any, box: Box, chunk: np.ndarray) -> Fetch:
+        """Receive a slice into its chunk."""
+        want = Want(key, box, view(chunk, box), (owner,), shape=chunk.shape)
+        fetch = self._space.exchange.fetch([want], check=check_of(self._spec))
+        self._fetches[owner] = fetch
+        if self._stopped.is_set():
+            fetch.stop()
+        fetch.wait()
+        return fetch
 
 
-def slice_of(
-    spec: MatmulSpec, key: Any, panel: tuple[int, int]
-) -> tuple[int, int, int, int] | None:
+def check_of(spec: MatmulSpec) -> Callable[[Want, np.dtype[Any]], None]:
+    """Return what refuses chunks of A and B as `MatmulSpec.check_chunk` does."""
+    return lambda want, found: spec.check_chunk(want.key, found)
+
+
+def relayed_key(key: Any) -> tuple[str, Any]:
+    """Return the name under which a worker offers a chunk that it relays."""
+    return RELAYED, tuple(key)
+
+
+def slice_of(spec: MatmulSpec, key: Any, panel: tuple[int, int]) -> Box | None:
     """Return what of a chunk a panel needs, None for nothing.
 
     Examples
@@ -247,7 +242,7 @@ def slice_of(
     >>> halves = ((4, 4), (4, 4))
     >>> spec = MatmulSpec((8, 8, 8), np.dtype("f8"), halves, halves, "a", "b")
     >>> slice_of(spec, ("a", 0, 1), (3, 6)), slice_of(spec, ("b", 1, 0), (3, 6))
-    ((0, 4, 0, 2), (0, 2, 0, 4))
+    (((0, 4), (0, 2)), ((0, 2), (0, 4)))
     >>> slice_of(spec, ("a", 0, 0), (4, 8)) is None
     True
     """
@@ -260,4 +255,4 @@ def slice_of(
     low, high = max(0, panel[0] - begin), min(length, panel[1] - begin)
     if low >= high:
         return None
-    return (0, rows, low, high) if across else (low, high, 0, columns)
+    return ((0, rows), (low, high)) if across else ((low, high), (0, columns))

@@ -174,8 +174,11 @@ def _answer(
     began, cpu, sent = time.perf_counter(), time.process_time(), _sent_cpu(side)
     try:
         spec = MatmulSpec.from_json(order["product"])
-        relaying = Relaying(side, space, spec, order.get("relay", ()), order["panels"])
-        with side.blas_threads(), relaying, Fetcher(side, space, spec, order) as fetcher:
+        with (
+            side.blas_threads(),
+            Fetcher(space, spec, order) as fetcher,
+            Relaying(space, spec, order.get("relay", ()), order["panels"]) as relaying,
+        ):
             progress: Progress = work(_Update(side, space, order, fetcher))
     except ChunksMissing as missing:
         return {"missing": missing.keys}
@@ -223,7 +226,7 @@ def _helped(update: _Update) -> Progress:
     notes = update.space.notes(f"help {number}")
     update.panels(progress, lambda index: _stop_if(not notes.empty()), _tell_nobody)
     _stop_if(not notes.empty())
-    update.space.offered[offer(number)] = memory
+    update.space.exchange.offer(offer(number), memory)
     return progress
 
 
@@ -362,14 +365,18 @@ class _Notes:
         update, progress = self.update, self.progress
         if given.result:
             waiting = time.perf_counter()
+
+            def add(at: Tile, band: np.ndarray) -> None:
+                for piece, cell in progress.part.within(at):
+                    rows = slice(piece.row0 - at.row0, piece.row1 - at.row0)
+                    columns = slice(piece.column0 - at.column0, piece.column1 - at.column0)
+                    np.add(cell, band[rows, columns], out=cell)
+                progress.nbytes_received += band.nbytes
+                given.merged = at.row1 - given.tile.row0
+
             try:
-                for at, band in update.fetcher.take(offer(given.number), given.tile, *given.result):
-                    for piece, cell in progress.part.within(at):
-                        rows = slice(piece.row0 - at.row0, piece.row1 - at.row0)
-                        columns = slice(piece.column0 - at.column0, piece.column1 - at.column0)
-                        np.add(cell, band[rows, columns], out=cell)
-                    progress.nbytes_received += band.nbytes
-                    given.merged = at.row1 - given.tile.row0
+                peer, address = given.result
+                update.fetcher.take(offer(given.number), given.tile, peer, address, add)
             except ChunksMissing:
                 given.result = ()
             progress.wait_seconds += time.perf_counter() - waiting

@@ -13,7 +13,7 @@ from distributed import get_worker
 from fpmdask.apps.matmul.blas import copied, gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator.blas_threads import blas_threads
-from fpmdask.coordinator.worker import checked_chunk
+from fpmdask.runtime.worker.serving import checked_chunk
 
 # What has to be converted is so in panels along K of about so many bytes, at least so deep.
 PANEL_NBYTES, LEAST_DEPTH = 4 << 20, 64

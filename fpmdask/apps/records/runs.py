@@ -56,13 +56,13 @@ class Run:
 
     @property
     def offered(self) -> np.ndarray | Spilled:
-        """The records as one row of bytes, as other workers may ask for them."""
-        return self.held if isinstance(self.held, Spilled) else self.held.reshape(1, -1)
+        """The records as bytes, as other workers may ask for them."""
+        return self.held if isinstance(self.held, Spilled) else self.held.reshape(-1)
 
     def take(self, low: int, high: int, target: Records) -> None:
         """Fill ``target`` with records ``low … high`` of the run."""
         if isinstance(self.held, Spilled):
-            self.held.read(low * RECORD_NBYTES, target)
+            self.held.fill(low * RECORD_NBYTES, target)
         else:
             target[...] = self.held[low:high]
 
@@ -85,7 +85,7 @@ class Run:
                 low = int(lows[row][n]) * SPARSE
                 rows = block[: min(SPARSE, self.size - low)]
                 if low != read:
-                    self.held.read(low * RECORD_NBYTES, rows)
+                    self.held.fill(low * RECORD_NBYTES, rows)
                     read = low
                 found[row, n] = low + np.searchsorted(keys(rows), key, side)[0]
         return found[0], found[1]

@@ -19,7 +19,6 @@ from fpmdask.apps.records.kernel import gather
 from fpmdask.apps.records.plan import Job
 from fpmdask.apps.records.runs import SPARSE, Run, picked
 from fpmdask.apps.records.survey import JOB, note, part_name, side_name
-from fpmdask.apps.sort.fetch import Fetcher, PeersMissing, Wanted
 from fpmdask.apps.sort.splitters import place_of, sampled
 from fpmdask.coordinator.spill import Spilled, SpillFile
 from fpmdask.coordinator.steps import step
@@ -36,6 +35,7 @@ from fpmdask.records.format import (
     word_sums,
 )
 from fpmdask.runtime.dask_private import send_to_scheduler
+from fpmdask.runtime.worker.exchange import FetchFailed, Want
 
 # Records that are gathered, summed and written at once: they stay in the cache meanwhile.
 STEP = 1 << 14
@@ -51,8 +51,8 @@ def sort_share(order: Mapping[str, Any]) -> None:
 def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         return _Share(side, space, order).sort()
-    except PeersMissing as missing:
-        return {"missing": str(missing)}
+    except FetchFailed as failed:
+        return {"missing": failed.peers[0]}
     except RecordsError as error:
         return {"refused": f"{error} (worker {side.worker.name})"}
 
@@ -174,7 +174,7 @@ class _Share:
         finally:
             self.buffers.put(buffer)
         self.space.kept[key] = run
-        self.space.offered[key] = run.offered
+        self.space.exchange.offer(key, run.offered)
         self._say(done=span)  # a sign of life
         return run
 
@@ -236,32 +236,21 @@ class _Share:
     def _parts(self, wanted: Sequence[Any]) -> None:
         """Make parts of the result: (number, size, pieces of runs) each."""
         self._make_buffers(max((size for _, size, _ in wanted), default=0))
-        fetchers: queue.SimpleQueue[Fetcher] = queue.SimpleQueue()
-        channels = self.order["channels"]
-        opened = [Fetcher(self.side, self.order["run"], channels) for _ in range(self.threads)]
-        try:
-            for fetcher in opened:
-                fetchers.put(fetcher)
+        self.space.exchange.know(self.order["channels"])
 
-            def make(part: Sequence[Any]) -> None:
-                fetcher, buffer = fetchers.get(), self.buffers.get()
-                try:
-                    number, size, pieces = part
-                    self._part(number, pieces, buffer[:size], fetcher)
-                finally:
-                    fetchers.put(fetcher)
-                    self.buffers.put(buffer)
+        def make(part: Sequence[Any]) -> None:
+            buffer = self.buffers.get()
+            try:
+                number, size, pieces = part
+                self._part(number, pieces, buffer[:size])
+            finally:
+                self.buffers.put(buffer)
 
-            self._each(make, wanted)
-        finally:
-            for fetcher in opened:
-                fetcher.close()
+        self._each(make, wanted)
 
-    def _part(
-        self, number: int, pieces: Sequence[Sequence[Any]], records: Records, fetcher: Fetcher
-    ) -> None:
+    def _part(self, number: int, pieces: Sequence[Sequence[Any]], records: Records) -> None:
         with self._timed("exchange"):
-            self._receive(pieces, records, fetcher)
+            self._receive(pieces, records)
         with self._timed("merge"):
             numbers = order(records)
         total = 0
@@ -290,10 +279,10 @@ class _Share:
             self.target.write_json(side_name(number), facts)
         self._say(part=number, facts=facts)
 
-    def _receive(self, pieces: Sequence[Sequence[Any]], records: Records, fetcher: Fetcher) -> None:
+    def _receive(self, pieces: Sequence[Sequence[Any]], records: Records) -> None:
         """Fill ``records`` with pieces of runs, in the order of the input."""
         own = self.side.worker.address
-        wanted: dict[str, list[Wanted]] = {}
+        wanted: dict[str, list[Want]] = {}
         here, at = [], 0
         for peer, first, end, low, high in pieces:
             target = records[at : at + high - low]
@@ -302,17 +291,17 @@ class _Share:
             if peer == own:
                 here.append((self.space.kept[key], low, high, target))
                 continue
-            shape = (1, (end - first) * RECORD_NBYTES)
-            place = target.reshape(-1)
-            item = Wanted(key, low * RECORD_NBYTES, high * RECORD_NBYTES, shape, place)
-            wanted.setdefault(peer, []).append(item)
+            box = ((low * RECORD_NBYTES, high * RECORD_NBYTES),)
+            wanted.setdefault(peer, []).append(Want(key, box, target.reshape(-1), (peer,)))
         with self._disk():
             for run, low, high, target in here:
                 run.take(low, high, target)
         # everybody begins with those behind it, so that not all ask the same one first
-        received = fetcher.receive({peer: wanted[peer] for peer in _turned(sorted(wanted), own)})
+        turns = _turned(sorted(wanted), own)
+        fetch = self.space.exchange.fetch(want for peer in turns for want in wanted[peer])
+        fetch.wait()
         with self.counting:
-            self.received += received
+            self.received += fetch.nbytes
 
     def _gathered(self, phase: str, records: Records, numbers: np.ndarray) -> Iterator[Records]:
         """Give the records of these numbers, in that order, some at a time, in the same memory."""

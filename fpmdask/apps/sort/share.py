@@ -17,16 +17,19 @@ import numpy as np
 from fpmdask.apps.dealing import Piece
 from fpmdask.apps.sort import payload
 from fpmdask.apps.sort.blocks import BlockedRun, Run, block_size, cut_up, fillings
-from fpmdask.apps.sort.fetch import Fetcher, Filling, PeersMissing, Wanted, check_dtype
+from fpmdask.apps.sort.filling import Filling
 from fpmdask.apps.sort.kernel import slices
 from fpmdask.apps.sort.order import merged_positions, sort_with_positions
 from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.apps.sort.splitters import place_of, sampled
-from fpmdask.coordinator.channel import Scattered
 from fpmdask.coordinator.steps import step
-from fpmdask.coordinator.worker import RunSpace, WorkerSide, checked_chunk
+from fpmdask.coordinator.worker import RunSpace, WorkerSide
 from fpmdask.errors import PartitionError, RunCancelledError
 from fpmdask.runtime.dask_private import send_to_scheduler
+from fpmdask.runtime.regions import Box
+from fpmdask.runtime.worker.channel import Scattered
+from fpmdask.runtime.worker.exchange import FetchFailed, Want, check_safe
+from fpmdask.runtime.worker.serving import checked_chunk
 from fpmdask.timing.scratch import Scratch
 
 
@@ -48,9 +51,20 @@ class Blocks:
 
     run: BlockedRun
 
-    def piece(self, low: int, high: int) -> Scattered:
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of keys."""
+        return (self.run.size,)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the keys."""
+        return self.run.sample.dtype
+
+    def read(self, box: Box) -> Scattered:
         """Return keys between places where the run is cut, without a copy."""
-        return Scattered(self.run.raw(low, high), self.run.sample.dtype)
+        ((low, high),) = box
+        return Scattered(self.run.raw(low, high), self.dtype)
 
 
 def sort_share(order: Mapping[str, Any]) -> None:
@@ -81,19 +95,17 @@ def named(columns: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
 
 def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
-        with Fetcher(side, order["run"], order["channels"]) as fetcher:
-            return _Share(side, space, order, fetcher).sort()
-    except PeersMissing as missing:
-        return {"missing": str(missing)}
+        space.exchange.know(order["channels"])
+        return _Share(side, space, order).sort()
+    except FetchFailed as failed:
+        return {"missing": failed.peers[0]}
     except PartitionError as unusable:
         return {"unusable": str(unusable)}
 
 
 class _Share:
-    def __init__(
-        self, side: WorkerSide, space: RunSpace, order: Mapping[str, Any], fetcher: Fetcher
-    ) -> None:
-        self.side, self.space, self.order, self.fetcher = side, space, order, fetcher
+    def __init__(self, side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> None:
+        self.side, self.space, self.order = side, space, order
         self.spec = SortSpec.from_json(order["sort"])
         self.attempt = order["attempt"]
         self.notes = space.notes(f"attempt {self.attempt}")
@@ -113,10 +125,11 @@ class _Share:
         self._forget_earlier()
         runs = self._runs()
         for number, run in enumerate(runs):
-            offered = Blocks(run) if isinstance(run, BlockedRun) else run.keys.reshape(1, -1)
-            self.space.offered[run_key(self.attempt, number)] = offered
+            offered = Blocks(run) if isinstance(run, BlockedRun) else run.keys
+            offer = self.space.exchange.offer
+            offer(run_key(self.attempt, number), offered)
             for what, along in self._along(number).items():
-                self.space.offered[run_key(self.attempt, number, what)] = along.reshape(1, -1)
+                offer(run_key(self.attempt, number, what), along)
         in_order = time.process_time()
         samples = self._timed("sample", partial(self._sampled, runs))
         self._say(
@@ -154,8 +167,9 @@ class _Share:
     def _forget_earlier(self) -> None:
         """Drop what attempts left that were given up."""
         self.space.parts.clear()
-        for key in [key for key in self.space.offered if key[0] == RUN]:
-            del self.space.offered[key]
+        for key in self.space.offers:
+            if key[0] == RUN:
+                self.space.exchange.retire(key)
 
     # ---- before the exchange
 
@@ -190,7 +204,7 @@ class _Share:
         late: list[np.ndarray] = []
         coming: dict[str, list[tuple[int, int]]] = {}
         for peer, items in wanted.items():
-            end = at + sum(item.target.size for item in items)
+            end = at + sum(item.out.size for item in items)
             blocks = cut_up(keys[at:end], size)
             coming[peer] = [(len(late) + n, block.size) for n, block in enumerate(blocks)]
             late += blocks
@@ -209,9 +223,7 @@ class _Share:
         def complete(block: int) -> None:
             sorting.append(threads.submit(self._at_work, put_in_order, late[block]))
 
-        receiving_all = receiving.submit(
-            self.fetcher.receive, wanted, Filling(coming, complete).add
-        )
+        receiving_all = receiving.submit(self._fetched, wanted, Filling(coming, complete).add)
         list(threads.map(some, range(self.threads)))
         self.received += receiving_all.result()
         for each in sorting:
@@ -224,7 +236,7 @@ class _Share:
         """Return runs in order: of the pieces that are here, then of those that come."""
         threads, receiving = pools
         wanted = self._wanted(pieces, keys, keys.size or 1)
-        coming = receiving.submit(self.fetcher.receive, wanted)
+        coming = receiving.submit(self._fetched, wanted)
 
         def copied() -> int:
             at = 0
@@ -255,15 +267,31 @@ class _Share:
         for piece in here:
             chunk = chunks[self.spec.key(piece.chunk)]
             checked = checked_chunk(piece.chunk, chunk, (self.spec.sizes[piece.chunk],))
-            check_dtype(chunk.dtype, self.spec.dtype)
+            check_safe(chunk.dtype, self.spec.dtype)
             found.append(checked[piece.low : piece.high])
         return found
 
+    def _fetched(
+        self,
+        wanted: Mapping[str, Sequence[Want]],
+        filled: Callable[[str, int], None] = lambda peer, keys: None,
+    ) -> int:
+        """Fill the targets of what is wanted from each peer; return the bytes that came.
+
+        `filled` hears of each, in several threads, how long it is.
+        """
+        wants = [want for some in wanted.values() for want in some]
+        fetch = self.space.exchange.fetch(
+            wants, lambda want: filled(want.holders[0], want.out.size)
+        )
+        fetch.wait()
+        return fetch.nbytes
+
     def _wanted(
         self, pieces: Sequence[Piece], keys: np.ndarray, most: int
-    ) -> dict[str, list[Wanted]]:
+    ) -> dict[str, list[Want]]:
         """Return what is to come from other workers, no more than so many keys at once."""
-        wanted: dict[str, list[Wanted]] = {}
+        wanted: dict[str, list[Want]] = {}
         at = 0
         for piece in pieces:
             for low in range(piece.low, piece.high, most):
@@ -272,7 +300,8 @@ class _Share:
                 at += high - low
                 if piece.owner != self.side.worker.address:
                     shape = (self.spec.sizes[piece.chunk],)
-                    item = Wanted(self.spec.key(piece.chunk), low, high, shape, target)
+                    key = self.spec.key(piece.chunk)
+                    item = Want(key, ((low, high),), target, (piece.owner,), shape=shape)
                     wanted.setdefault(piece.owner, []).append(item)
         return wanted
 
@@ -351,7 +380,8 @@ class _Share:
         loop: Any = self.side.worker.loop
         found = asyncio.run_coroutine_threadsafe(look(), loop.asyncio_loop).result()
         if len(found) < len(set(wanted)):
-            raise PeersMissing(self.side.worker.address)
+            own = self.side.worker.address
+            raise FetchFailed(dict.fromkeys({*wanted} - found.keys(), (own, "has not got it")))
         return found
 
     def _cut(self, runs: Sequence[Run], threads: ThreadPoolExecutor) -> Any:
@@ -410,14 +440,14 @@ class _Share:
         keys = np.empty(sum(sizes), self.spec.dtype)
         targets = [keys[low:high] for low, high in pairwise([0, *accumulate(sizes)])]
         own = []
-        wanted: dict[str, list[Wanted]] = defaultdict(list)
+        wanted: dict[str, list[Want]] = defaultdict(list)
         coming: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for n, (bucket, target) in enumerate(zip(buckets, targets, strict=True)):
             mine, others = self._sorted_out(bucket, {"keys": target})
             own.append(mine)
             for peer, items in others.items():
                 wanted[peer] += items
-                coming[peer] += [(n, item.target.size) for item in items]
+                coming[peer] += [(n, item.out.size) for item in items]
 
         def put_in_order(n: int) -> None:
             for number, low, high, here in own[n]:
@@ -439,7 +469,7 @@ class _Share:
         from_others = {n for into in coming.values() for n, _ in into}
         for n in set(range(len(buckets))) - from_others:
             complete(n)
-        self.received += self.fetcher.receive(wanted, Filling(coming, complete).add)
+        self.received += self._fetched(wanted, Filling(coming, complete).add)
 
         def part() -> Sorted:
             for each in sorting:  # they began before
@@ -481,16 +511,16 @@ class _Share:
             runs[number].fill(low, high, keys[here])
             for what, mine in self._along(number).items():
                 targets[what][here] = mine[low:high]
-        self.received += self.fetcher.receive(wanted)
+        self.received += self._fetched(wanted)
 
     def _sorted_out(
         self, pieces: Sequence[Sequence[Any]], targets: Mapping[str, np.ndarray]
-    ) -> tuple[list[tuple[int, int, int, slice]], dict[str, list[Wanted]]]:
+    ) -> tuple[list[tuple[int, int, int, slice]], dict[str, list[Want]]]:
         """Return (run, low, high, place) of pieces that are here, and what is wanted of others."""
         own = []
-        wanted: dict[str, list[Wanted]] = {}
+        wanted: dict[str, list[Want]] = {}
         at = 0
-        for peer, number, low, high, length in pieces:
+        for peer, number, low, high, _ in pieces:
             here = slice(at, at + high - low)
             at = here.stop
             if peer == self.side.worker.address:
@@ -498,7 +528,7 @@ class _Share:
                 continue
             for what, target in targets.items():
                 key = run_key(self.attempt, number, what)
-                item = Wanted(key, low, high, (1, length), target[here])
+                item = Want(key, ((low, high),), target[here], (peer,))
                 wanted.setdefault(peer, []).append(item)
         return own, wanted
 

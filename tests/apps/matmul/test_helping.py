@@ -326,7 +326,7 @@ def scripted(made, losses, monkeypatch):
 
     def start(self, index, tile):
         kind = "help" if "help" in self.order else "part"
-        mine = made and self.side.worker.address == made[0].helper
+        mine = made and get_worker().address == made[0].helper
         if mine and kind in losses and (kind == "help" or index >= made[1].first + 2):
             losses.remove(kind)
 
@@ -389,14 +389,15 @@ async def test_a_sum_that_breaks_off_is_not_added_twice(c, s, *workers, monkeypa
     monkeypatch.setattr(tail, "GAIN_SECONDS", 60.0)  # however busy the machine: none is taken back
     take, start = fetch.Fetcher.take, fetch.Fetcher.start
 
-    def taken(self, *given):
-        for at, band in take(self, *given):
-            half = Tile(at.row0, at.column0, at.row0 + 3, at.column1)
-            if not broken:
-                broken.append(half)
-                yield half, band[:3]
-                raise fetch.ChunksMissing([(self.spec.a_name, 0, 0)])
-            yield at, band
+    def taken(self, key, tile, peer, address, add):
+        def half_added(at, band):
+            if broken:
+                return add(at, band)
+            broken.append(Tile(at.row0, at.column0, at.row0 + 3, at.column1))
+            add(broken[0], band[:3])
+            raise fetch.ChunksMissing([(self.spec.a_name, 0, 0)])
+
+        take(self, key, tile, peer, address, half_added)
 
     def started(self, index, tile):
         rest = broken and tile.row0 == broken[0].row1

@@ -51,8 +51,8 @@ async def test_a_holder_that_never_gives_its_chunks_is_named(c, s, *workers, mon
     x = c.persist(da.ones((90, 60), chunks=(90, 60)), workers=[workers[0].address])
     await wait(x)
 
-    async def nothing(run, wanted):
-        return {"missing": [key for key, _, _ in wanted]}
+    async def nothing(run, reader, wanted, wait):
+        return {"missing": [(key, "has not got it") for key, *_ in wanted]}
 
     workers[0].handlers["fpmdask_pieces"] = nothing
     rows = {"0": 0, "1": 45, "2": 45}
@@ -71,9 +71,9 @@ async def test_whatever_ends_a_background_task_ends_the_run(c, s, *workers, monk
 
     asked, original = [], product.wait_for_chunks
 
-    async def nothing(run, wanted):
+    async def nothing(run, reader, wanted, wait):
         asked.append(wanted)
-        return {"missing": [key for key, _, _ in wanted]}
+        return {"missing": [(key, "has not got it") for key, *_ in wanted]}
 
     async def broken(*args):
         if asked:

@@ -231,18 +231,18 @@ async def test_a_holder_of_inputs_that_closes_costs_no_worker_its_share(c, s, *w
     side = await side_of(workers[2])
     asked = threading.Event()
 
-    def silent_channel(run, wanted):
+    def silent_channel(request, alive):
         asked.set()
         while workers[2].status == Status.running:
             time.sleep(0.01)
         raise ConnectionError("closing")
 
-    async def silent(run, wanted):
+    async def silent(**request):
         asked.set()
         await asyncio.Event().wait()
 
     if channels:
-        side.channels._cut = silent_channel
+        side.channels._serve_request = silent_channel
     else:
         await side.channels.close()
         side.channels = None

@@ -11,12 +11,14 @@ from distributed import wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import fetch, plan, relay, run
+from fpmdask.apps.matmul import plan, relay, run
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
-from fpmdask.apps.matmul.relay import HIDDEN, in_order_of_arrival, relays, slice_of
-from fpmdask.coordinator.channel import Channels
+from fpmdask.apps.matmul.relay import HIDDEN, RELAYED, in_order_of_arrival, relays, slice_of
 from fpmdask.coordinator.links import Link, slow_links
-from fpmdask.coordinator.space import RunSpace
+from fpmdask.runtime.regions import view
+from fpmdask.runtime.worker.channel import Channels
+from fpmdask.runtime.worker.exchange import Exchange, FetchFailed
+from fpmdask.runtime.worker.offers import Offers
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -104,10 +106,9 @@ def test_slices_of_all_panels_are_the_chunk():
     for key in spec.keys:
         seen = np.zeros((4, 4), dtype=int)
         for panel in [(0, 3), (3, 4), (4, 9), (9, 12)]:
-            source = slice_of(spec, key, panel)
-            if source is not None:
-                r0, r1, c0, c1 = source
-                seen[r0:r1, c0:c1] += 1
+            box = slice_of(spec, key, panel)
+            if box is not None:
+                view(seen, box)[...] += 1
         assert (seen == 1).all()
 
 
@@ -141,13 +142,15 @@ async def inputs(c, worker):
 def asked_of(monkeypatch):
     """Count the requests for relayed chunks and for others, by peer."""
     asked = []
-    original = fetch.Fetcher._asked
+    original = Exchange.fetch
 
-    def counted(self, peer, items):
-        asked.extend((peer, item.key[0] == fetch.RELAYED) for item in items)
-        return original(self, peer, items)
+    def counted(self, wants, *given, **options):
+        wants = list(wants)
+        if not threading.current_thread().name.startswith("fpmdask-relay"):
+            asked.extend((peer, one.key[0] == RELAYED) for one in wants for peer in one.holders)
+        return original(self, wants, *given, **options)
 
-    monkeypatch.setattr(fetch.Fetcher, "_asked", counted)
+    monkeypatch.setattr(Exchange, "fetch", counted)
     return asked
 
 
@@ -177,14 +180,14 @@ async def test_who_waits_for_a_relayed_chunk_does_not_count_as_serving(c, s, *wo
             yield
         thread.waits = False
 
-    def wait_for(self, *given):
-        if threading.current_thread().name == "fpmdask-channel":
+    def wait_for(self, key, box, version, seconds):
+        if threading.current_thread().name == "fpmdask-channel" and seconds:
             waits.append(getattr(thread, "waits", False))
-        return wait_originally(self, *given)
+        return wait_originally(self, key, box, version, seconds)
 
-    original, wait_originally = Channels.waiting, RunSpace.wait_for
+    original, wait_originally = Channels.waiting, Offers.wait_for
     monkeypatch.setattr(Channels, "waiting", waiting)
-    monkeypatch.setattr(RunSpace, "wait_for", wait_for)
+    monkeypatch.setattr(Offers, "wait_for", wait_for)
     balancer = await fpmdask.Balancer(c)
     a, b, expected = await inputs(c, workers[0])
     result = await balancer.matmul(a, b, layout="columns", distribution=EVEN)
@@ -220,12 +223,12 @@ async def test_what_a_relay_cannot_give_comes_from_the_owner(c, s, *workers, mon
     relaying = []
 
     class Fails(relay.Relaying):
-        def _slice(self, channel, key, source, chunks):
-            relaying.append(self._side.worker)
+        def _slice(self, owner, key, box, chunk):
+            relaying.append(self._space.exchange._worker)
             loop.call_soon_threadsafe(begun.set)
             if who == "nobody" or self._space.cancelled.wait(0.3):
-                return False
-            return super()._slice(channel, key, source, chunks)
+                raise FetchFailed({key: (owner, "does not give it")})
+            return super()._slice(owner, key, box, chunk)
 
     monkeypatch.setattr("fpmdask.apps.matmul.share.Relaying", Fails)
     product = asyncio.ensure_future(balancer.matmul(a, b, layout="columns", distribution=EVEN))
@@ -243,13 +246,16 @@ async def test_slices_of_a_chunk_may_come_in_any_order(c, s, *workers, monkeypat
     balancer = await fpmdask.Balancer(c)
     a, b, expected = await inputs(c, workers[0])
 
+    seen = set()
+
     class Slow(relay.Relaying):
-        def _slice(self, channel, key, source, chunks):
-            if key not in chunks:
-                chunks[key] = np.full(self._spec.chunk_shape(key), np.nan)
-            elif source[2] == 0:
+        def _slice(self, owner, key, box, chunk):
+            if key not in seen:
+                seen.add(key)
+                chunk[...] = np.nan
+            elif box[1][0] == 0:
                 self._space.cancelled.wait(0.1)
-            return super()._slice(channel, key, source, chunks)
+            return super()._slice(owner, key, box, chunk)
 
     monkeypatch.setattr("fpmdask.apps.matmul.share.Relaying", Slow)
     asked = asked_of(monkeypatch)

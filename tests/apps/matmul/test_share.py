@@ -15,7 +15,7 @@ from fpmdask.apps.matmul import learned as learn
 from fpmdask.apps.matmul.blas import copied
 from fpmdask.apps.matmul.plan import Tile
 from fpmdask.apps.matmul.share import GIVE_WAY_SECONDS, Part, Progress
-from fpmdask.coordinator.channel import Channels
+from fpmdask.runtime.worker.channel import Channels
 
 
 @pytest.fixture

@@ -197,11 +197,11 @@ async def test_a_second_call_takes_up_what_a_failed_one_has_finished(
     written = write_records(tmp_path / "in", SIZES, kind="duplicates", seed=4)
     original, made = share._Share._part, []
 
-    def fails(self, number, pieces, records, fetcher):
+    def fails(self, number, pieces, records):
         if len(made) >= 7:
             raise RecordsError("enough")
         made.append(number)
-        original(self, number, pieces, records, fetcher)
+        original(self, number, pieces, records)
 
     monkeypatch.setattr(share._Share, "_part", fails)
     balancer = await fpmdask.Balancer(c)
@@ -573,7 +573,7 @@ async def test_a_failed_sort_keeps_neither_spill_files_nor_runs(
 ):
     written = write_records(tmp_path / "in", [20_000], seed=6)
 
-    def fails(self, number, pieces, records, fetcher):
+    def fails(self, number, pieces, records):
         assert spill_files(workers)
         raise RecordsError("enough")
 

@@ -62,10 +62,10 @@ def test_it_answers_as_one_that_is_in_order(name, size):
         target = np.empty(high - low, keys.dtype)
         run.fill(low, high, target)
         np.testing.assert_array_equal(np.sort(target), expected)
-        piece = Blocks(run).piece(low, high)
+        piece = Blocks(run).read(((low, high),))
         row = np.asarray(piece)
-        assert (row.shape, row.dtype, row.nbytes) == ((1, high - low), keys.dtype, piece.nbytes)
-        np.testing.assert_array_equal(np.sort(row[0]), expected)
+        assert (row.shape, row.dtype, row.nbytes) == ((high - low,), keys.dtype, piece.nbytes)
+        np.testing.assert_array_equal(np.sort(row), expected)
         for part in piece.parts:
             raw = np.frombuffer(part, np.uint8)
             assert sum(np.may_share_memory(raw, block) for block in run.blocks) == 1

@@ -21,7 +21,6 @@ from fpmdask.apps.sort import (
     arrays,
     attempt,
     blocks,
-    fetch,
     plan,
     run,
     share,
@@ -32,6 +31,7 @@ from fpmdask.apps.sort.attempt import Attempt
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.coordinator import chunks
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
+from fpmdask.runtime.worker.exchange import FetchFailed
 from tests.eventually import nothing_left, side_of, until
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -325,26 +325,26 @@ async def test_nothing_more_is_sorted_of_a_part_that_cannot_be_received(
     """Its buckets that wait to be put in order are dropped."""
     monkeypatch.setattr(blocks, "BLOCK_NBYTES", 1 << 12)
     monkeypatch.setattr(plan, "BUCKET_NBYTES", 1 << 13)
-    receive, at_work = fetch.Fetcher.receive, share._Share._at_work
+    fetched, at_work = share._Share._fetched, share._Share._at_work
     failed, sorted_then, sorted_of = [], [], {}
 
-    def received(self, wanted, *arrived):
-        found = receive(self, wanted, *arrived)
+    def received(self, wanted, *filled):
+        found = fetched(self, wanted, *filled)
         if not failed and any(
             item.key[0] == share.RUN for items in wanted.values() for item in items
         ):
             failed.append(self)
             sorted_then.append(sorted_of.get(self, 0))
-            raise fetch.PeersMissing(next(iter(wanted)))
+            raise FetchFailed({"keys": (next(iter(wanted)), "has not got it")})
         return found
 
     def counted(self, work, *args):
         if work.__name__ == "put_in_order":
             time.sleep(0.02)  # meanwhile all buckets of a part arrive
-            sorted_of[self.fetcher] = sorted_of.get(self.fetcher, 0) + 1
+            sorted_of[self] = sorted_of.get(self, 0) + 1
         return at_work(self, work, *args)
 
-    monkeypatch.setattr(fetch.Fetcher, "receive", received)
+    monkeypatch.setattr(share._Share, "_fetched", received)
     monkeypatch.setattr(share._Share, "_at_work", counted)
     balancer = await fpmdask.Balancer(c)
     values = RANDOM.random(100_000)
@@ -352,7 +352,7 @@ async def test_nothing_more_is_sorted_of_a_part_that_cannot_be_received(
     np.testing.assert_array_equal(await c.compute(found), np.sort(values))
     [missed] = failed
     assert sorted_of[missed] <= sorted_then[0] + 1
-    others = [count for fetcher, count in sorted_of.items() if fetcher is not missed]
+    others = [count for one, count in sorted_of.items() if one is not missed]
     assert max(others) > sorted_of[missed] + 10
 
 

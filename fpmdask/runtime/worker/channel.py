@@ -4,12 +4,13 @@ A Dask message is put into new memory, from which it is copied: that costs a thr
 than the network does. Here rows of a chunk go from the owner's memory to the socket and from the
 socket to their place, without a copy and without the GIL::
 
-    Channel.ask(run, wanted) ──▶ request ──▶ Channels: cut(run, wanted)
+    Channel.ask(request)     ──▶ request ──▶ Channels: serve(request, alive) -> Answer
     Channel.answer()         ◀── header  ◀── {"dtypes": […]} or why not
     Channel.receive(target)  ◀── rows    ◀── …, once per piece
 
-Requests and headers are msgpack behind their length. Connections use the worker's own TLS context
-where the cluster has one; a request must name a run that the coordinator has prepared here.
+Requests and headers are msgpack behind their length. While the owner waits for what it is asked for
+it says so now and then. Connections use the worker's own TLS context where the cluster has one; a
+request must name a run that the coordinator has prepared here.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 # A peer that neither takes nor sends a byte for so long is taken for gone.
 SILENT_SECONDS = 120
+# An owner that waits for what it is asked for says so that often.
+ALIVE_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
 # Both ends of a TLS handshake may be busy workers.
 HANDSHAKE_SECONDS = 30.0
@@ -43,6 +46,9 @@ VECTOR = 1000
 # Requests are lists of keys; anything longer is not one. Memory is taken as their bytes come.
 MOST_REQUEST_NBYTES = 64 << 20
 STEP_NBYTES = 1 << 16
+# Rows shorter than this are packed before they are sent, and unpacked behind the socket, where all
+# of them are few bytes: a view of each costs more than copying it.
+SHORT_ROW, PACKED_NBYTES = 512, 4 << 20
 # Over TLS so much is given to a socket at a time.
 TLS_NBYTES = 1 << 17
 _LENGTH = struct.Struct("!I")
@@ -50,21 +56,39 @@ _LENGTH = struct.Struct("!I")
 
 @dataclass(frozen=True)
 class Scattered:
-    """One row whose bytes lie in several places; NumPy puts it together."""
+    """A one-dimensional array whose bytes lie in several places; NumPy puts it together."""
 
     parts: Sequence[memoryview]
     dtype: np.dtype[Any]
 
     @property
     def nbytes(self) -> int:
-        """Of the whole row."""
+        """Of the whole array."""
         return sum(part.nbytes for part in self.parts)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.frombuffer(b"".join(self.parts), self.dtype).reshape(1, -1)
+        return np.frombuffer(b"".join(self.parts), self.dtype)
 
 
-Cut = Callable[[str, Sequence[Any]], tuple[Mapping[str, Any], Iterable[np.ndarray | Scattered]]]
+def _ignore(number: int) -> None:
+    """Nobody wants to know which piece has been sent."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent for a request: a header, and the pieces whose dtypes it tells.
+
+    `pieces` are arrays, `Scattered`, or what NumPy makes an array when its turn comes; `sent` is
+    called with the number of each once the memory that it was in may change.
+    """
+
+    header: Mapping[str, Any]
+    pieces: Iterable[Any] = ()
+    sent: Callable[[int], None] = _ignore
+
+
+# (request, what tells the peer that it is waited) → answer; called in threads
+Serve = Callable[[Mapping[str, Any], Callable[[], None]], Answer]
 
 
 class Channel:
@@ -83,19 +107,23 @@ class Channel:
             connection = context.wrap_socket(connection)
         self._socket = _prepared(connection, SILENT_SECONDS)
 
-    def ask(self, run: str, wanted: Sequence[Any]) -> None:
-        """Send a request: pieces of chunks as for `WorkerSide.pieces`."""
-        self._socket.sendall(_packed({"run": run, "wanted": list(wanted)}))
+    def ask(self, request: Mapping[str, Any]) -> None:
+        """Send a request; it has at least ``run``."""
+        self._socket.sendall(_packed(request))
 
     def answer(self) -> dict[str, Any]:
         """Return the header of the answer: ``dtypes`` of the pieces, or why there are none."""
-        header = _receive_message(self._socket)
+        while "waiting" in (header := _receive_message(self._socket)):
+            pass
         if "error" in header:
             raise OSError(f"the peer could not serve the request: {header['error']}")
         return header
 
     def receive(self, target: np.ndarray) -> None:
-        """Fill ``target``, two-dimensional with contiguous rows, with the next piece."""
+        """Fill ``target``, any writable array, with the next piece: in place, without a copy.
+
+        But for short rows, which are packed.
+        """
         _receive(self._socket, target)
 
     def shut(self) -> None:
@@ -115,14 +143,15 @@ class Channels:
     ----------
     host
         Where to listen; any free port.
-    cut
-        (run, wanted) → header and pieces, two-dimensional with contiguous rows; called in threads.
+    serve
+        (request, alive) → `Answer`; called in threads. One that waits for what it is asked for
+        calls ``alive()`` every `ALIVE_SECONDS`.
     context
         For TLS.
     """
 
-    def __init__(self, host: str, cut: Cut, context: ssl.SSLContext | None = None) -> None:
-        self._cut = cut
+    def __init__(self, host: str, serve: Serve, context: ssl.SSLContext | None = None) -> None:
+        self._serve_request = serve
         self._context = context
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, 0), family=family)
@@ -206,17 +235,21 @@ class Channels:
         try:
             with self._counted(1):
                 try:
-                    header, pieces = self._cut(request["run"], request["wanted"])
+                    answer = self._serve_request(request, lambda: self._alive(connection))
                 except Exception as error:
                     told = _packed({"error": f"{type(error).__name__}: {error}"})
                     self._send(connection, [memoryview(told)])
                     raise
-                self._send(connection, [memoryview(_packed(header))])
-                for piece in pieces:
-                    self._send(connection, _rows(piece))
+                self._send(connection, [memoryview(_packed(answer.header))])
+                for number, piece in enumerate(answer.pieces):
+                    self._send(connection, _rows(_in_rows(piece)))
+                    answer.sent(number)
         finally:
             with self._none_serves:
                 self.cpu_seconds += time.thread_time() - began
+
+    def _alive(self, connection: socket.socket) -> None:
+        self._send(connection, [memoryview(_packed({"waiting": True}))])
 
     @contextlib.contextmanager
     def _counted(self, by: int) -> Iterator[None]:
@@ -307,20 +340,47 @@ def _receive_message(connection: socket.socket) -> dict[str, Any]:
     return message
 
 
+def _in_rows(piece: Any) -> np.ndarray | Scattered:
+    """Return a piece as an array whose rows are contiguous and not too short, unless scattered."""
+    if isinstance(piece, Scattered):
+        return piece
+    if isinstance(piece, np.ndarray) and not _is_packed(piece):
+        return piece
+    return np.ascontiguousarray(piece)
+
+
+def _is_packed(array: np.ndarray) -> bool:
+    """Tell whether an array is copied into one block for the socket, or from one behind it."""
+    if array.flags.c_contiguous:
+        return False
+    if array.strides[-1] != array.itemsize:
+        return True
+    row = array.shape[-1] * array.itemsize
+    return row < SHORT_ROW and array.nbytes <= PACKED_NBYTES
+
+
 def _rows(array: np.ndarray | Scattered) -> list[memoryview]:
-    """Return the memory of an array as bytes, one view per row where these are apart."""
+    """Return the memory of an array as bytes, one view per run of it that is contiguous."""
     if isinstance(array, Scattered):
         return list(array.parts)
     if not array.size:
         return []
-    raw: Any = array.view(np.uint8)
-    if raw.flags.c_contiguous:
-        return [memoryview(raw.reshape(-1))]
-    return [memoryview(row) for row in raw]
+    if array.flags.c_contiguous:
+        raw: Any = array.reshape(-1).view(np.uint8)
+        return [memoryview(raw)]
+    if array.ndim == 2:
+        raw = array.view(np.uint8)
+        return [memoryview(row) for row in raw]
+    return [rows for part in array for rows in _rows(part)]
 
 
 def _receive(connection: socket.socket, target: np.ndarray) -> None:
-    _fill(connection, _rows(target))
+    if _is_packed(target):
+        packed = np.empty(target.shape, target.dtype)
+        _fill(connection, _rows(packed))
+        target[...] = packed
+    else:
+        _fill(connection, _rows(target))
 
 
 def _fill(connection: socket.socket, waiting: list[memoryview]) -> None:

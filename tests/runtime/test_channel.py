@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 from distributed import Security
 
-from fpmdask.coordinator.channel import VECTOR, Channel, Channels, Scattered, _receive_message
+from fpmdask.runtime.worker.channel import (
+    VECTOR,
+    Answer,
+    Channel,
+    Channels,
+    Scattered,
+    _receive_message,
+)
 
 CHUNK = np.arange(5000.0 * 6).reshape(5000, 6)
 
@@ -25,6 +32,14 @@ def cut(run, wanted):
         return {"missing": [list(key) for key in wanted]}, []
     pieces = [CHUNK[r0:r1, c0:c1].astype(kind, copy=False) for r0, r1, c0, c1, kind in wanted]
     return {"dtypes": [piece.dtype.str for piece in pieces]}, pieces
+
+
+def ask(channel, run, wanted):
+    channel.ask({"run": run, "wanted": wanted})
+
+
+def serve(cutter):
+    return lambda request, alive: Answer(*cutter(request["run"], request["wanted"]))
 
 
 def contexts(encrypted):
@@ -43,7 +58,7 @@ def with_channel(use, encrypted=False, cutter=cut, tell=lambda channels: None, h
     listen, connect = contexts(encrypted)
 
     async def main():
-        channels = Channels(host, cutter, listen)
+        channels = Channels(host, serve(cutter), listen)
         tell(channels)
         try:
             channel = await asyncio.to_thread(Channel, channels.address, connect)
@@ -70,7 +85,7 @@ def test_pieces_land_in_strided_memory_of_any_dtype(encrypted):
     ]
 
     def use(channel):
-        channel.ask("run", wanted)
+        ask(channel, "run", wanted)
         dtypes = channel.answer()["dtypes"]
         found = []
         for (r0, r1, c0, c1, _), dtype in zip(wanted, dtypes, strict=True):
@@ -92,21 +107,21 @@ def test_a_scattered_row_arrives_as_one(encrypted):
     row = Scattered([memoryview(part).cast("B") for part in parts], CHUNK.dtype)
 
     def use(channel):
-        channel.ask("run", [])
+        ask(channel, "run", [])
         channel.answer()
         target = np.zeros((1, row.nbytes // 8))
         channel.receive(target)
         return target
 
     found = with_channel(use, encrypted, lambda run, wanted: ({"dtypes": ["<f8"]}, [row]))
-    np.testing.assert_array_equal(found, np.asarray(row))
+    np.testing.assert_array_equal(found[0], np.asarray(row))
     np.testing.assert_array_equal(found[0], np.concatenate(parts))
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 def test_channels_of_ipv6_addresses():
     def use(channel):
-        channel.ask("run", [(0, 2, 0, 6, "f8")])
+        ask(channel, "run", [(0, 2, 0, 6, "f8")])
         return channel.answer()["dtypes"]
 
     assert with_channel(use, host="::1") == ("<f8",)
@@ -115,7 +130,7 @@ def test_channels_of_ipv6_addresses():
 def test_several_requests_are_answered_in_order():
     def use(channel):
         for row in range(3):
-            channel.ask("run", [(row, row + 1, 0, 6, "f8")])
+            ask(channel, "run", [(row, row + 1, 0, 6, "f8")])
         rows = []
         for _ in range(3):
             channel.answer()
@@ -128,7 +143,7 @@ def test_several_requests_are_answered_in_order():
 
 def test_an_answer_may_be_that_there_is_nothing():
     def use(channel):
-        channel.ask("another run", [(0, 1, 0, 1, "f8")])
+        ask(channel, "another run", [(0, 1, 0, 1, "f8")])
         return channel.answer()
 
     assert with_channel(use) == {"missing": ((0, 1, 0, 1, "f8"),)}
@@ -141,7 +156,7 @@ def test_an_owner_that_fails_is_an_error_at_once():
     owner = []
 
     def use(channel):
-        channel.ask("run", [])
+        ask(channel, "run", [])
         with pytest.raises(OSError, match="could not serve the request: OSError: no memory"):
             channel.answer()
         with pytest.raises(OSError, match="closed"):  # and serves nothing more
@@ -156,7 +171,7 @@ def test_an_owner_that_fails_says_why_and_logs_run_and_peer(caplog):
         raise LookupError(f"no chunk {wanted[0]}")
 
     def use(channel):
-        channel.ask("run-7", [["x", 0]])
+        ask(channel, "run-7", [["x", 0]])
         with pytest.raises(OSError, match=r"could not serve the request: LookupError: no chunk"):
             channel.answer()
 
@@ -177,7 +192,7 @@ def test_a_channel_that_waits_can_be_shut_from_another_thread():
 
     def use(channel):
         threading.Timer(0, lambda: (asked.wait(20), channel.shut())).start()
-        channel.ask("run", [])
+        ask(channel, "run", [])
         try:
             with pytest.raises(OSError, match="closed"):
                 channel.answer()
@@ -218,7 +233,7 @@ def test_who_gives_way_lets_a_request_be_served_first():
 
     def use(channel):
         nobody_is_given_way_to(owner[0])  # nothing is asked for
-        channel.ask("run", [(0, 2, 0, 6, "f8")])
+        ask(channel, "run", [(0, 2, 0, 6, "f8")])
         assert begun.wait(30)
         owner[0].give_way(0.01)  # and no longer
         thread = giving_way(owner[0])
@@ -246,7 +261,7 @@ def test_nobody_gives_way_to_what_waits_itself():
         return cut(run, wanted)
 
     def use(channel):
-        channel.ask("run", [(0, 2, 0, 6, "f8")])
+        ask(channel, "run", [(0, 2, 0, 6, "f8")])
         assert begun.wait(30)
         nobody_is_given_way_to(owner[0])
         there.set()
@@ -278,7 +293,7 @@ def test_nobody_gives_way_to_who_takes_nothing(encrypted):
     owner = []
 
     def use(channel):
-        channel.ask("run", [])
+        ask(channel, "run", [])
         assert channel.answer()["dtypes"] == (LARGE.dtype.str,)
         nobody_is_given_way_to(owner[0])
         target = np.empty_like(LARGE)
@@ -294,7 +309,7 @@ def test_nobody_gives_way_to_who_is_gone(encrypted):
     owner = []
 
     def use(channel):
-        channel.ask("run", [])
+        ask(channel, "run", [])
         channel.answer()
         channel.close()
         nobody_is_given_way_to(owner[0])
@@ -305,10 +320,10 @@ def test_nobody_gives_way_to_who_is_gone(encrypted):
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_who_takes_nothing_for_long_is_let_go(encrypted, monkeypatch):
     owner = []
-    monkeypatch.setattr("fpmdask.coordinator.channel.SILENT_SECONDS", 3)
+    monkeypatch.setattr("fpmdask.runtime.worker.channel.SILENT_SECONDS", 3)
 
     def use(channel):
-        channel.ask("run", [])
+        ask(channel, "run", [])
         serving = list(owner[0]._connections)
         channel.answer()
         serving[0].join(30)
@@ -328,7 +343,7 @@ def test_what_is_queued_when_a_channel_is_shut_is_right_or_an_error(encrypted):
     piece = LARGE[:2]
 
     def use(channel):
-        channel.ask("run", [])
+        ask(channel, "run", [])
         channel.answer()
         while queued(channel._socket) < piece.nbytes:
             time.sleep(0.01)
@@ -347,7 +362,7 @@ def test_what_is_queued_when_a_channel_is_shut_is_right_or_an_error(encrypted):
 
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_who_says_nothing_for_long_is_an_error(encrypted, monkeypatch):
-    monkeypatch.setattr("fpmdask.coordinator.channel.SILENT_SECONDS", 3)
+    monkeypatch.setattr("fpmdask.runtime.worker.channel.SILENT_SECONDS", 3)
     done = threading.Event()
 
     def silent(run, wanted):
@@ -355,7 +370,7 @@ def test_who_says_nothing_for_long_is_an_error(encrypted, monkeypatch):
         return {}, []
 
     def use(channel):
-        channel.ask("run", [])
+        ask(channel, "run", [])
         try:
             with pytest.raises(OSError, match=r"timed out|temporarily unavailable"):
                 channel.answer()
@@ -366,7 +381,7 @@ def test_who_says_nothing_for_long_is_an_error(encrypted, monkeypatch):
 
 
 def test_an_owner_that_shakes_no_hands_is_an_error(monkeypatch):
-    monkeypatch.setattr("fpmdask.coordinator.channel.HANDSHAKE_SECONDS", 1)
+    monkeypatch.setattr("fpmdask.runtime.worker.channel.HANDSHAKE_SECONDS", 1)
     _, connect = contexts(True)
     with (
         socket.create_server(("127.0.0.1", 0)) as mute,
@@ -378,7 +393,7 @@ def test_an_owner_that_shakes_no_hands_is_an_error(monkeypatch):
 @pytest.mark.parametrize("patience", [1, 600])
 def test_who_connects_and_shakes_no_hands_holds_nobody(patience, monkeypatch):
     """Its thread ends by itself, or when the owner closes."""
-    monkeypatch.setattr("fpmdask.coordinator.channel.HANDSHAKE_SECONDS", patience)
+    monkeypatch.setattr("fpmdask.runtime.worker.channel.HANDSHAKE_SECONDS", patience)
     listen, _ = contexts(True)
 
     async def main():
@@ -408,7 +423,7 @@ def test_what_was_sent_is_not_kept():
         return {"dtypes": ["<f8"]}, iter([piece])
 
     def use(channel):
-        channel.ask("run", [])
+        ask(channel, "run", [])
         channel.answer()
         channel.receive(np.empty((2, 3)))
         for _ in range(500):  # the owner waits for the next request soon
