@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fpmdask.timing import Kernel, Scratch
+from fpmdask.tuning import DEFAULT, Tuning
 
 RELAYED = "fpmdask-relayed"
 RELAY_SECONDS = 60.0
@@ -46,6 +47,7 @@ class RunSpace:
 
     run: str
     scratch: Scratch
+    tuning: Tuning = DEFAULT  # the scheduler's
     cancelled: threading.Event = field(default_factory=threading.Event)
     kernel: Kernel | None = None
     parts: dict[int, Part] = field(default_factory=dict)

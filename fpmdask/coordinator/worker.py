@@ -42,10 +42,7 @@ from fpmdask.timing import (
     register_kernel,
     registered_kernels,
 )
-
-# Scratch memory of a run that is over is kept for the next one for so long: touching memory for the
-# first time can cost more than the measurement that needs it.
-SCRATCH_SECONDS = 10.0
+from fpmdask.tuning import Tuning
 
 # How often it is looked whether a run goes on, while modules are to be imported for later ones.
 IMPORT_SECONDS = 0.1
@@ -72,12 +69,20 @@ class WorkerSide(WorkerPlugin):
     tasks
         Modules of the tasks that runs send. They are imported one after the other while no run goes
         on, so that the first run need not wait for the slowest worker's imports.
+    tuning
+        What `Tuning.to_json` made of the scheduler's.
     """
 
     name = PLUGIN
 
-    def __init__(self, slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) -> None:
-        self.slots = slots
+    def __init__(
+        self,
+        slots: int,
+        kernels: Mapping[str, str],
+        tasks: Sequence[str],
+        tuning: Mapping[str, Any],
+    ) -> None:
+        self.slots, self.tuning = slots, Tuning.from_mapping(tuning)
         self.kernels = dict(kernels)
         self.tasks = tuple(tasks)
 
@@ -146,7 +151,7 @@ class WorkerSide(WorkerPlugin):
         }
         await self.trim()
         self._keep_scratch()
-        space = self.spaces.setdefault(run, RunSpace(run, self.scratch))
+        space = self.spaces.setdefault(run, RunSpace(run, self.scratch, self.tuning))
         space.offered[PROBE] = np.zeros((1, PROBE_NBYTES), np.uint8)
         try:
             # not by the task when it comes: unpickling it would import on the event loop
@@ -183,7 +188,8 @@ class WorkerSide(WorkerPlugin):
             # a new Scratch, since a call that goes on may still write to its arrays of the old one
             self._keep_scratch()
             loop = asyncio.get_running_loop()
-            self._forgetting = loop.call_later(SCRATCH_SECONDS, self._drop_scratch)
+            kept = self.tuning.runtime.scratch_seconds
+            self._forgetting = loop.call_later(kept, self._drop_scratch)
 
     async def probe(self, run: str, peer: str, channel: tuple[str, int]) -> float | None:
         """Return the seconds per byte that come from another worker, None where none come."""
@@ -262,7 +268,8 @@ class WorkerSide(WorkerPlugin):
         security = worker.security.get_listen_args("worker")
         context = security["ssl_context"] if protocol == "tls" else None
         try:
-            return Channels(get_address_host(worker.address), self._cut_for_channel, context)
+            host = get_address_host(worker.address)
+            return Channels(host, self._cut_for_channel, context, self.tuning.runtime)
         except OSError:
             return None
 
@@ -305,7 +312,7 @@ class WorkerSide(WorkerPlugin):
             raise ConnectionError(f"{peer} has left the cluster")
         security = self.worker.security.get_connection_args("worker")
         context = security["ssl_context"] if self.worker.address.startswith("tls://") else None
-        opened = Channel(address, context)
+        opened = Channel(address, context, self.tuning.runtime)
         with self._opening:
             self._open_channels.setdefault(peer, set()).add(opened)
         try:
@@ -406,6 +413,7 @@ class WorkerSide(WorkerPlugin):
             name=str(self.worker.name),
             nthreads=self.worker.state.nthreads,
             scratch=space.scratch,
+            tuning=space.tuning,
         )
         code = kernel.get("code")
         if code is not None:
