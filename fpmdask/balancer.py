@@ -362,7 +362,8 @@ class Balancer:
             if out is None:
                 return self._sync(conversions.converted(back, self._persisted), zeros[index])
             out = target.check_out(out, zeros.shape, index, zeros.dtype)
-            return self._sync(stored.fill, self.client, zeros, index, out, self.workers)
+            filling = self.client, zeros, index, out, self.workers, config.tuning()
+            return self._sync(stored.fill, *filling)
         spec = arrays.check(a, b)
         if timing is None:
             measuring["policy"] = None  # follows from the size of the product
@@ -411,7 +412,8 @@ class Balancer:
             reports[:] = [report]
             return value, report
 
-        c, sums = await multiply(self.client, *given, follow, self._tell)
+        given = *given, follow, self._tell, config.tuning()
+        c, sums = await multiply(self.client, *given)
         if sums is not None:  # other runs may have ended meanwhile
             self.report = reports[0].with_sums(sums)
         return c
@@ -579,7 +581,7 @@ class Balancer:
     ) -> dd.DataFrame:
         request = self._sort_request()
         made, moved = await sort_values(
-            self.client, frame, order, request, self._follow, self._tell
+            self.client, frame, order, request, self._follow, self._tell, config.tuning()
         )
         if moved is not None:
             assert self.report is not None
@@ -667,7 +669,8 @@ class Balancer:
         arrays.check(x)
         plain = partial(arrays.sort, descending=bool(descending), index=index)
         sorting = conversions.converted(back, plain)
-        return self._sync(sorting, self.client, x, self._sort_request(), self._follow)
+        request, tuning = self._sort_request(), config.tuning()
+        return self._sync(sorting, self.client, x, request, self._follow, tuning)
 
     def _sort_request(self) -> dict[str, Any]:
         measuring = arguments.measuring(None, None, None, None)

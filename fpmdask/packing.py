@@ -13,17 +13,21 @@ Words = npt.NDArray[np.uint64]
 
 # Words that are compared at once: what is made of so few on the way stays in the cache.
 BLOCK = 1 << 14
-# Of more words than these no larger part is looked at again by its last bits: that takes memory.
+# Of many words no larger part is looked at again by its last bits: that takes memory.
 MANY, FEW = 1 << 20, 1 / 16
 
 
-def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+def packed_order(
+    words: Words, *, many: int = MANY
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
     """Return the stable order of words, and which of them in that order equal the next one.
 
     Parameters
     ----------
     words : ndarray of uint64
         Fewer than 2³²; they are not changed.
+    many : int
+        So many words that an order of a large part of them is not made a second time.
 
     Returns
     -------
@@ -34,7 +38,7 @@ def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.boo
 
     Notes
     -----
-    O(n log n), and of more than a million words twice as many more in memory at most: where many
+    O(n log n), and of more than `many` words twice as many more in memory at most: where many
     of them are equal but for the bits that are left out, all are ordered by `numpy.argsort`.
 
     Examples
@@ -60,7 +64,7 @@ def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.boo
         pair = packed[low : low + BLOCK + 1]
         same[low : low + BLOCK] = (pair[1:] ^ pair[:-1]) >> np.uint64(bits) == 0
     ties = int(np.count_nonzero(same)) if shift > zeros else 0  # of words that may differ
-    if words.size > MANY and ties > FEW * words.size:
+    if words.size > many and ties > FEW * words.size:
         del packed, pair, same
         order = np.argsort(words, kind="stable")
         found = words[order]
@@ -71,7 +75,7 @@ def packed_order(words: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.boo
         members, group = groups(same)
         chosen = order[members]
         dropped = words[chosen] - base & np.uint64((1 << shift) - 1)
-        finer, equal = packed_order(group << np.uint64(shift) | dropped)
+        finer, equal = packed_order(group << np.uint64(shift) | dropped, many=many)
         order[members] = chosen[finer]
         same = np.zeros_like(same)
         same[members[:-1][equal]] = True  # members of one group are next to each other

@@ -70,19 +70,22 @@ def parse_cpus(text: str, allowed: Collection[int]) -> set[int]:
     return cpus
 
 
-def pin(cpus: Collection[int]) -> None:
-    """Keep all threads of this process to CPUs; those that they start later inherit it."""
+def pin(cpus: Collection[int], listing: Path = THREADS) -> None:
+    """Keep all threads of this process to CPUs; those that they start later inherit it.
+
+    `listing` is the folder that has an entry per thread.
+    """
     pinned: set[int] = set()
-    while new := _threads() - pinned:
+    while new := _threads(listing) - pinned:
         for thread in new:
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 os.sched_setaffinity(thread, cpus)
         pinned |= new
 
 
-def _threads() -> set[int]:
+def _threads(listing: Path) -> set[int]:
     """Return the threads of this process; where /proc is missing only the calling one, 0."""
-    return {int(thread.name) for thread in THREADS.iterdir()} if THREADS.is_dir() else {0}
+    return {int(thread.name) for thread in listing.iterdir()} if listing.is_dir() else {0}
 
 
 class Setup(click.Command):

@@ -1,11 +1,27 @@
 """Shared by all tests."""
 
+from contextlib import ExitStack
+
+import dask
+import pytest
+
 # distributed.utils_test keeps the configuration that it finds at its import and restores it
 # around every test: ours must be there before.
 from hypothesis import settings
 
 import fpmdask.coordinator.config  # noqa: F401  (see above)
+from tests.tuned import tuned
 
 # How long an example takes says nothing about the code on a machine that others use, too.
 settings.register_profile("fpmdask", deadline=None)
 settings.load_profile("fpmdask")
+
+
+@pytest.fixture
+def tuning():
+    """Return a function that sets thresholds until the test ends: ``tuning(sort={"few_keys": 0})``.
+
+    A scheduler takes them in with its first balancer, a client with each call.
+    """
+    with ExitStack() as stack:
+        yield lambda **groups: stack.enter_context(dask.config.set(tuned(**groups)))

@@ -10,13 +10,14 @@ import pytest
 import fpmdask
 
 ROOT = Path(fpmdask.__file__).parent
-PURE = {"models", "timing", "partition", "layout", "mheta", "store", "errors", "packing"}
+PURE = {"models", "timing", "partition", "layout", "mheta", "store", "errors", "packing", "tuning"}
 
 # floor → the floors it may import (itself and errors are always allowed)
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "tuning": set(),
     "models": set(),
-    "timing": {"models"},
+    "timing": {"models", "tuning"},
     "partition": {"models"},
     "mheta": {"models", "partition"},
     "layout": {"partition", "models"},
@@ -25,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": set(),
     "records": {"rawio", "packing"},
     "coordinator": {
+        "tuning",
         "models",
         "timing",
         "partition",
@@ -35,8 +37,18 @@ ALLOWED: dict[str, set[str]] = {
         "rawio",
         "runtime",
     },
-    "apps.pure": {"models", "timing", "partition", "layout", "mheta", "records", "packing"},
+    "apps.pure": {
+        "models",
+        "timing",
+        "partition",
+        "layout",
+        "mheta",
+        "records",
+        "packing",
+        "tuning",
+    },
     "apps.run": {
+        "tuning",
         "models",
         "timing",
         "partition",

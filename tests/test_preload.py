@@ -56,11 +56,9 @@ def test_all_threads_of_the_process_are_pinned(idle_thread, keeping_affinity):
     assert os.sched_getaffinity(idle_thread) == {ALLOWED[0]}
 
 
-def test_without_proc_the_calling_thread_is_pinned(monkeypatch, tmp_path, keeping_affinity):
-    monkeypatch.setattr(preload, "THREADS", tmp_path / "none")
-    pin({ALLOWED[-1]})
+def test_without_proc_the_calling_thread_is_pinned(tmp_path, keeping_affinity):
+    pin({ALLOWED[-1]}, tmp_path / "none")
     assert os.sched_getaffinity(0) == {ALLOWED[-1]}
-    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

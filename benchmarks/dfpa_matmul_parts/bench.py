@@ -20,7 +20,7 @@ from distributed import Client, futures_of, wait
 
 import fpmdask
 from dfpa_matmul_parts import data
-from fpmdask.apps.matmul.distribute import TIMING, least_gain, scout_rows
+from fpmdask.apps.matmul.distribute import least_gain, scout_rows, timing
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.coordinator.report import Report
 from fpmdask.errors import PartitionError
@@ -89,7 +89,7 @@ class Bench:
             kernel,
             n,
             epsilon=epsilon,
-            timing=TIMING,
+            timing=timing(),
             scout=scout_rows(n, len(self.addresses)),
             least_gain=least_gain((n, n, n), len(self.addresses)),
         ).report

@@ -13,10 +13,10 @@ import psutil
 from dfpa_matmul_parts.bench import Bench, Experiment, Target, bench, panel, rounds_of, table
 from dfpa_matmul_parts.full_models import build
 from dfpa_matmul_parts.paging_plot import plot
-from fpmdask.coordinator.worker import SCRATCH_SECONDS
 from fpmdask.errors import CoordinatorError
 from fpmdask.partition import even, geometric, imbalance, proportional
 from fpmdask.timing import FullModelBuilder, TimingPolicy
+from fpmdask.tuning import DEFAULT
 
 WIDTH = 4096
 DEPTHS = {"constant": 64, "dfpa": 65, "full": 66}  # of each its own: nobody learns from another
@@ -27,7 +27,7 @@ PAGING = "p4"
 ATTEMPTS = 4
 # Workers keep the buffers of a run for the next one. What one method has paged out must not be the
 # next one's first measurement, so each begins when the buffers are gone.
-FORGOTTEN = SCRATCH_SECONDS + 2.0
+FORGOTTEN = DEFAULT.runtime.scratch_seconds + 2.0
 # A run that brings pages back from the swap is followed by one that shows the size's own time.
 POLICY = TimingPolicy(
     relative_error=0.1, min_repetitions=2, min_seconds=0.5, max_repetitions=20, budget_seconds=6.0

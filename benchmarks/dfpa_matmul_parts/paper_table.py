@@ -12,7 +12,7 @@ import dask.array as da
 from dfpa_matmul_parts import data
 from dfpa_matmul_parts.bench import Bench, Experiment, Target, bench, figure, median, table
 from dfpa_matmul_parts.full_models import build
-from fpmdask.apps.matmul.distribute import TIMING
+from fpmdask.apps.matmul.distribute import timing
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.partition import geometric
 from fpmdask.timing import SurfaceModelBuilder
@@ -65,8 +65,8 @@ def _full_models(
         )
         for name in made.names
     }
-    cost = build(made, builders, depth, TIMING)
-    return builders, {**cost, "depth": depth, "accuracy": accuracy, "policy": TIMING.to_json()}
+    cost = build(made, builders, depth, timing())
+    return builders, {**cost, "depth": depth, "accuracy": accuracy, "policy": timing().to_json()}
 
 
 def _turn(made: Bench, n: int, b: da.Array, shares: dict[str, int], options: Any) -> dict[str, Any]:

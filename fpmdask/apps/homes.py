@@ -20,11 +20,10 @@ from fpmdask.coordinator.chunks import named
 from fpmdask.coordinator.liveness import LATE, SILENT_SECONDS
 from fpmdask.errors import ChunksLostError, CoordinatorError
 from fpmdask.runtime.dask_private import GraphNode
+from fpmdask.tuning import DEFAULT, RuntimeTuning
 
 # How often it is looked whether the workers are still there.
 LOOK_SECONDS = 0.5
-# However short `hang` is: Dask's workers tell of themselves every few seconds where they are many.
-LEAST_PATIENCE = 10.0
 # A worker's status under which it begins no task.
 PAUSED = "paused"
 STOPPED = (
@@ -36,9 +35,6 @@ SILENT = (
     "long"
 )
 BUSY = "busy with tasks of others"
-# What is disturbed so often is given up.
-MOST_ATTEMPTS = 20
-AGAIN_SECONDS = 0.2
 
 Value = TypeVar("Value")
 Tell = Callable[[Mapping[str, Any]], None]
@@ -118,6 +114,8 @@ class Homes:
         Seconds after which a worker that does nothing, or is silent, is waited for no longer.
     tell
         Is called with an event when a worker is waited for, or is waited for no longer.
+    tuning
+        The client's.
 
     Notes
     -----
@@ -125,9 +123,11 @@ class Homes:
     holds is sent to others, as its threads are not needed for that.
     """
 
-    def __init__(self, client: Client, hang: float, tell: Tell) -> None:
-        self.client = client
-        self.patience = max(hang, LEAST_PATIENCE)
+    def __init__(
+        self, client: Client, hang: float, tell: Tell, tuning: RuntimeTuning = DEFAULT.runtime
+    ) -> None:
+        self.client, self.tuning = client, tuning
+        self.patience = max(hang, tuning.stage_patience_seconds)
         self.scheduler: Any = client.scheduler
         self._tell, self._began = tell, time.monotonic()
         self._avoided: set[str] = set()
@@ -139,15 +139,16 @@ class Homes:
         Raises
         ------
         CoordinatorError
-            If that happens `MOST_ATTEMPTS` times.
+            If that happens `stage_attempts` times.
         """
-        for _ in range(MOST_ATTEMPTS):
+        attempts = self.tuning.stage_attempts
+        for _ in range(attempts):
             try:
                 return await stage()
             except HomeLeft as left:
                 reason = str(left)
-            await asyncio.sleep(AGAIN_SECONDS)  # the scheduler may not know yet who is gone
-        raise CoordinatorError(f"given up after {MOST_ATTEMPTS} attempts; the last one: {reason}")
+            await asyncio.sleep(self.tuning.stage_retry_seconds)
+        raise CoordinatorError(f"given up after {attempts} attempts; the last one: {reason}")
 
     async def places(self, futures: Sequence[Future[Any]]) -> list[str]:
         """Return a worker for each of some results: one that holds it, unless all these are busy.

@@ -24,15 +24,11 @@ from fpmdask.runtime.dask_private import (
 
 # How often chunks that are waited for are looked for.
 LOOK_SECONDS = 0.05
-# How long the graph that makes a chunk may take from its client to the scheduler.
-ON_THEIR_WAY = 1.0
 # Chunks are looked up, and results made Dask data, so many in one step of the event loop.
 AT_ONCE = 1000
 PUBLISHED_AT_ONCE = 64
 # The free memory of so many workers is looked up in one step.
 ASKED_AT_ONCE = 64
-# A worker that has just joined is prepared within so long.
-JOIN_SECONDS = 5.0
 
 
 def holders(context: RunContext, keys: Iterable[Any]) -> dict[Any, list[str]]:
@@ -67,7 +63,7 @@ def without_fpmdask(scheduler: Any, places: Mapping[Any, Sequence[str]]) -> list
     return [state.address for state in states if state and "fpm" not in state.resources]
 
 
-async def check_reachable(scheduler: Any, places: Mapping[Any, Sequence[str]]) -> None:
+async def check_reachable(context: RunContext, places: Mapping[Any, Sequence[str]]) -> None:
     """Refuse chunks that only workers without fpmdask hold: nobody can ask these for pieces.
 
     Raises
@@ -75,7 +71,8 @@ async def check_reachable(scheduler: Any, places: Mapping[Any, Sequence[str]]) -
     CoordinatorError
         With the workers and how many chunks they hold.
     """
-    give_up = time.monotonic() + JOIN_SECONDS
+    scheduler = context.scheduler
+    give_up = time.monotonic() + context.tuning.runtime.join_seconds
     while True:
         bare = set(without_fpmdask(scheduler, places))
         alone = [holders for holders in places.values() if holders and bare.issuperset(holders)]
@@ -100,7 +97,7 @@ async def wait_for_chunks(context: RunContext, keys: Sequence[Any]) -> dict[Any,
     A chunk without a task may still get one: a client that lets a collection go and persists it
     again at once may hear from Dask that the chunks are in memory, which was true of those that it
     has let go, before the tasks that make the new ones arrive. Such a chunk is waited for during
-    ``ON_THEIR_WAY`` seconds, and while the scheduler takes in graphs.
+    `RuntimeTuning.graph_travel_seconds`, and while the scheduler takes in graphs.
 
     While some are waited for, only these are looked up again: O(missing) per look, and O(keys) once
     more when they are there, as others may be gone then.
@@ -113,6 +110,7 @@ async def wait_for_chunks(context: RunContext, keys: Sequence[Any]) -> dict[Any,
         If a chunk's task has failed.
     """
     scheduler, patience = context.scheduler, float(context.spec["recovery"])
+    travelling = context.tuning.runtime.graph_travel_seconds
     began = known = time.monotonic()
     looked = every = list(dict.fromkeys(keys))
     while True:
@@ -129,7 +127,7 @@ async def wait_for_chunks(context: RunContext, keys: Sequence[Any]) -> dict[Any,
         if not lost or takes_in_graphs(scheduler):
             known = now
         late = now - began > patience
-        if now - known > ON_THEIR_WAY or (lost and late):
+        if now - known > travelling or (lost and late):
             raise ChunksLostError(
                 f"{len(lost)} input chunks were only on workers that are gone and have no task to "
                 f"make them again: {named(lost)}. Build the inputs as persisted collections, or "

@@ -8,6 +8,7 @@ import yaml
 from dask.utils import parse_timedelta
 
 from fpmdask.errors import CoordinatorError
+from fpmdask.tuning import Tuning
 
 DEFAULTS: dict[str, Any] = yaml.safe_load(
     resources.files(__package__).joinpath("fpmdask.yaml").read_text(encoding="utf-8")
@@ -38,6 +39,17 @@ def seconds(name: str, override: Any = None) -> float:
     if not duration >= 0:
         raise CoordinatorError(f"{name} = {value!r}; give a duration >= 0, such as '30s'")
     return duration
+
+
+def tuning() -> Tuning:
+    """Return the thresholds of this process: the scheduler's are those of the cluster's runs.
+
+    Raises
+    ------
+    PartitionError
+        For unknown names, and values that are not allowed.
+    """
+    return Tuning.from_mapping(setting("tuning"))
 
 
 def timing_settings() -> dict[str, Any]:

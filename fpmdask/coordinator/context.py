@@ -56,6 +56,8 @@ class RunContext:
         Address → `WorkerIdentity` of the workers that take part, in worker order.
     report : dict
         Facts collected for `fpmdask.coordinator.Report`, plain data.
+    tuning : Tuning
+        The scheduler's; its workers have the same.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class RunContext:
     ) -> None:
         self.coordinator = coordinator
         self.scheduler = coordinator.scheduler
+        self.tuning = coordinator.tuning
         self.run = run
         self.client = client
         self.spec = spec

@@ -32,13 +32,15 @@ def without_fpmdask(reason: str) -> bool:
     return reason.startswith(("has no fpmdask", "runs fpmdask"))
 
 
-def worker_shim(slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) -> bytes:
+def worker_shim(
+    slots: int, kernels: Mapping[str, str], tasks: Sequence[str], tuning: Mapping[str, Any]
+) -> bytes:
     """Return the pickled worker plugin, for `Scheduler.register_worker_plugin`.
 
     Its setup returns at once; what it starts is waited for by the first run that wants the worker.
     """
     version, plugin = fpmdask.__version__, PLUGIN
-    settings = slots, dict(kernels), tuple(tasks)
+    settings = slots, dict(kernels), tuple(tasks), dict(tuning)  # plain data, see above
 
     class Shim(WorkerPlugin):
         name = plugin

@@ -19,8 +19,6 @@ TURNS = 3
 CONFIRMATIONS = 3
 # A link that takes so many times longer than the middle one is slow.
 SLOW = 4.0
-# A probe that takes longer says no more than that somebody hangs.
-PROBE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ async def _probe(context: RunContext, to: str, peer: str) -> float:
         probing = context.scheduler.rpc(to).fpmdask_probe(
             run=context.run, peer=peer, channel=channel
         )
-        answer = await asyncio.wait_for(probing, PROBE_SECONDS)
+        answer = await asyncio.wait_for(probing, context.tuning.runtime.link_probe_seconds)
     except OSError:  # TimeoutError is one
         return math.inf
     return math.inf if answer is None else float(answer)

@@ -104,6 +104,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         """Take the handlers; awaits nothing, so that two installations cannot interleave."""
         if getattr(self, "scheduler", None) is scheduler:
             return  # preloaded: a scheduler that comes up starts its plugins again
+        self.tuning = config.tuning()  # the scheduler's, read once
         self.scheduler = scheduler
         self.leases = Leases()
         self.liveness = Liveness(scheduler)
@@ -153,7 +154,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             name="fpmdask-coordinator",
         )
         self.tickets = Tickets(self.scheduler, self._client, self._task_ended)
-        shim = worker_shim(self.slots, self.kernels, self._modules())
+        shim = worker_shim(self.slots, self.kernels, self._modules(), self.tuning.to_json())
         registering = self.scheduler.register_worker_plugin(
             comm=None, plugin=shim, name=PLUGIN, idempotent=True
         )

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fpmdask.runtime.worker.exchange import Exchange
 from fpmdask.runtime.worker.offers import Offers
 from fpmdask.timing import Kernel, Scratch
+from fpmdask.tuning import DEFAULT, Tuning
 
 
 class Part(Protocol):
@@ -26,6 +27,7 @@ class RunSpace:
 
     run: str
     scratch: Scratch
+    tuning: Tuning = DEFAULT  # the scheduler's
     cancelled: threading.Event = field(default_factory=threading.Event)
     kernel: Kernel | None = None
     parts: dict[int, Part] = field(default_factory=dict)

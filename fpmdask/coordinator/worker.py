@@ -41,10 +41,7 @@ from fpmdask.timing import (
     register_kernel,
     registered_kernels,
 )
-
-# Scratch memory of a run that is over is kept for the next one for so long: touching memory for the
-# first time can cost more than the measurement that needs it.
-SCRATCH_SECONDS = 10.0
+from fpmdask.tuning import Tuning
 
 # How often it is looked whether a run goes on, while modules are to be imported for later ones.
 IMPORT_SECONDS = 0.1
@@ -67,12 +64,20 @@ class WorkerSide(WorkerPlugin):
     tasks
         Modules of the tasks that runs send. They are imported one after the other while no run goes
         on, so that the first run need not wait for the slowest worker's imports.
+    tuning
+        What `Tuning.to_json` made of the scheduler's.
     """
 
     name = PLUGIN
 
-    def __init__(self, slots: int, kernels: Mapping[str, str], tasks: Sequence[str]) -> None:
-        self.slots = slots
+    def __init__(
+        self,
+        slots: int,
+        kernels: Mapping[str, str],
+        tasks: Sequence[str],
+        tuning: Mapping[str, Any],
+    ) -> None:
+        self.slots, self.tuning = slots, Tuning.from_mapping(tuning)
         self.kernels = dict(kernels)
         self.tasks = tuple(tasks)
 
@@ -81,7 +86,7 @@ class WorkerSide(WorkerPlugin):
         self.worker = worker
         self.spaces: dict[str, RunSpace] = {}
         self.scratch = Scratch()
-        self.peers = Peers(worker)
+        self.peers = Peers(worker, self.tuning.runtime)
         self.serving = Serving(worker, self._offers, lambda: self.channels)
         self.channels = self._listen(worker)
         self._forgetting: asyncio.TimerHandle | None = None
@@ -140,7 +145,7 @@ class WorkerSide(WorkerPlugin):
         self._keep_scratch()
         space = self.spaces.get(run)
         if space is None:
-            space = self.spaces[run] = RunSpace(run, self.scratch)
+            space = self.spaces[run] = RunSpace(run, self.scratch, self.tuning)
             space.exchange = Exchange(self.worker, self.peers, run, space.offers, space.cancelled)
             space.offers.offer(PROBE, np.zeros(PROBE_NBYTES, np.uint8))
         try:
@@ -173,7 +178,8 @@ class WorkerSide(WorkerPlugin):
             # a new Scratch, since a call that goes on may still write to its arrays of the old one
             self._keep_scratch()
             loop = asyncio.get_running_loop()
-            self._forgetting = loop.call_later(SCRATCH_SECONDS, self._drop_scratch)
+            kept = self.tuning.runtime.scratch_seconds
+            self._forgetting = loop.call_later(kept, self._drop_scratch)
 
     async def probe(self, run: str, peer: str, channel: tuple[str, int]) -> float | None:
         """Return the seconds per byte that come from another worker, None where none come."""
@@ -209,7 +215,8 @@ class WorkerSide(WorkerPlugin):
         security = worker.security.get_listen_args("worker")
         context = security["ssl_context"] if protocol == "tls" else None
         try:
-            return Channels(get_address_host(worker.address), self.serving.by_channel, context)
+            host = get_address_host(worker.address)
+            return Channels(host, self.serving.by_channel, context, self.tuning.runtime)
         except OSError:
             return None
 
@@ -274,6 +281,7 @@ class WorkerSide(WorkerPlugin):
             name=str(self.worker.name),
             nthreads=self.worker.state.nthreads,
             scratch=space.scratch,
+            tuning=space.tuning,
         )
         code = kernel.get("code")
         if code is not None:

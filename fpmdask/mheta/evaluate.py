@@ -73,15 +73,22 @@ class Evaluator:
     Notes
     -----
     O(p log p) per distribution and iteration for p nodes, whatever the number of tiles, blocks
-    and rows; memory is bounded by chunks of the batch. Prepared once, it holds no state of a
-    batch, so that several threads may call it.
+    and rows; memory is bounded by chunks of the batch, of ``chunk`` rows times nodes. Prepared
+    once, it holds no state of a batch, so that several threads may call it.
     """
 
     def __init__(
-        self, program: Program, machine: Machine, *, iterations: int = 1, accounting: str = "exact"
+        self,
+        program: Program,
+        machine: Machine,
+        *,
+        iterations: int = 1,
+        accounting: str = "exact",
+        chunk: int = CHUNK,
     ) -> None:
         check_nodes(program, machine)
         self.program, self.machine = program, machine
+        self._chunk = max(1, chunk // machine.nodes)
         self.iterations = checks.count(iterations, "iterations", most=checks.MOST_ITERATIONS)
         self.accounting = checks.one_of(accounting, ACCOUNTINGS, "accounting")
         self._memory = Memory.of(program, machine)
@@ -215,9 +222,8 @@ class Evaluator:
 
     def _chunks(self, distributions: IntArray) -> Iterator[tuple[slice, FloatArray]]:
         """Yield parts of a batch with their rows, float64 of shape [p, K]."""
-        size = max(1, CHUNK // self.machine.nodes)
-        for start in range(0, distributions.shape[0], size):
-            part = slice(start, start + size)
+        for start in range(0, distributions.shape[0], self._chunk):
+            part = slice(start, start + self._chunk)
             yield part, np.array(distributions[part].T, dtype=np.float64, order="C")
 
 

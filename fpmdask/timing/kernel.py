@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from fpmdask.errors import KernelError
 from fpmdask.timing.scratch import Scratch
+from fpmdask.tuning import DEFAULT, Tuning
 
 
 @runtime_checkable
@@ -66,11 +67,14 @@ class WorkerContext:
         Threads that the kernel may use.
     scratch : Scratch
         The worker's reusable memory.
+    tuning : Tuning
+        The thresholds of the run.
     """
 
     name: str = "local"
     nthreads: int = 1
     scratch: Scratch = field(default_factory=Scratch, compare=False)
+    tuning: Tuning = DEFAULT
 
 
 # Called ``factory(context, **parameters)`` on the worker that will run the kernel.

@@ -26,8 +26,8 @@ def keys_of(x):
 
 
 @gen_cluster(client=True)
-async def test_a_graph_on_its_way_is_waited_for(c, s, a, b, monkeypatch):
-    monkeypatch.setattr(chunks, "ON_THEIR_WAY", 30.0)
+async def test_a_graph_on_its_way_is_waited_for(c, s, a, b, tuning):
+    tuning(runtime={"graph_travel_seconds": 30.0})
     context = await context_of(c, s)
     x = da.ones((4, 4), chunks=2, name="x")
     keys = keys_of(x)

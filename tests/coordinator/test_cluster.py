@@ -12,11 +12,11 @@ from distributed import Client, Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.coordinator import worker as worker_module
 from fpmdask.coordinator.replay import verify
 from fpmdask.coordinator.report import Report
 from fpmdask.errors import CoordinatorError, KernelError, PartitionError, VersionMismatchError
 from fpmdask.timing import TimingPolicy
+from fpmdask.tuning import DEFAULT, RuntimeTuning, Tuning
 from tests.eventually import side_of, until
 
 # kernels here wait or do nothing
@@ -387,21 +387,21 @@ async def test_a_cluster_without_workers_says_so(c, s):
 
 
 @cluster()
-async def test_scratch_memory_outlives_runs_that_follow_each_other(c, s, a, b, d, monkeypatch):
+async def test_scratch_memory_outlives_runs_that_follow_each_other(c, s, a, b, d):
     await fpmdask.Balancer(c)
     side = await side_of(a)
-    scratch = side.scratch
+    scratch, kept = side.scratch, DEFAULT.runtime.scratch_seconds
     for _ in range(4):
         await side.prepare("run")
         side.forget("run")
         dropping = side._forgetting
         left = dropping.when() - asyncio.get_running_loop().time()
-        assert 0.9 * worker_module.SCRATCH_SECONDS < left <= worker_module.SCRATCH_SECONDS
+        assert 0.9 * kept < left <= kept
         await side.prepare("next")
         assert dropping.cancelled()
         side.forget("next")
         assert side.scratch is scratch
     await side.prepare("run")
-    monkeypatch.setattr(worker_module, "SCRATCH_SECONDS", 0.0)
+    side.tuning = Tuning(RuntimeTuning(scratch_seconds=0.0))
     side.forget("run")
     await until(lambda: side.scratch is not scratch)

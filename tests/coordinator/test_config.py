@@ -42,3 +42,10 @@ def test_the_timing_settings_make_a_policy():
     jsonschema.validate({"fpmdask": {"epsilon": 0.2}}, schema())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"fpmdask": {"epsilon": 0}}, schema())
+
+
+def test_thresholds_are_numbers_by_group():
+    jsonschema.validate({"fpmdask": {"tuning": {"sort": {"few-keys": 0}}}}, schema())
+    for wrong in ({"sort": 3}, {"sort": {"few-keys": "3"}}, {"sort": {"few-keys": -1}}, []):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"fpmdask": {"tuning": wrong}}, schema())

@@ -15,8 +15,12 @@ from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.worker import peers
 from fpmdask.runtime.worker.channel import Channel
 from tests.eventually import side_of, until
+from tests.tuned import tuned
 
-CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+CONFIG = {
+    "distributed.scheduler.active-memory-manager.start": False,
+    **tuned(matmul={"probed_nbytes": 0}),
+}
 
 
 def cluster(workers, **options):
@@ -25,8 +29,7 @@ def cluster(workers, **options):
     )
 
 
-async def product(c, monkeypatch):
-    monkeypatch.setattr(run, "PROBED_NBYTES", 0)
+async def product(c):
     balancer = await fpmdask.Balancer(c)
     x = np.ones((40, 40))
     result = await balancer.matmul(x, x, max_rounds=1)
@@ -35,21 +38,21 @@ async def product(c, monkeypatch):
 
 
 @cluster(4)
-async def test_every_link_is_measured_and_kept(c, s, *workers, monkeypatch):
-    first = await product(c, monkeypatch)
+async def test_every_link_is_measured_and_kept(c, s, *workers):
+    first = await product(c)
     assert sorted(first) == [str(worker.name) for worker in workers]
     assert all(0 < seconds < 1e-3 for link in first.values() for seconds in link)
-    assert await product(c, monkeypatch) == first
+    assert await product(c) == first
     async with Worker(s.address, nthreads=1, name="late"):
-        again = await product(c, monkeypatch)
+        again = await product(c)
         assert len(s.plugins["fpmdask"].links) == len(again)
     assert set(again) == {*first, "late"}
     await until(lambda: len(s.plugins["fpmdask"].links) == len(first))  # who left is forgotten
 
 
 @cluster(1)
-async def test_a_worker_alone_has_no_link(c, s, worker, monkeypatch):
-    assert await product(c, monkeypatch) == {}
+async def test_a_worker_alone_has_no_link(c, s, worker):
+    assert await product(c) == {}
 
 
 @cluster(3)
@@ -66,8 +69,8 @@ async def test_a_worker_that_serves_nobody_is_left_out(c, s, *workers, monkeypat
 
 
 @cluster(3)
-async def test_a_probe_that_hangs_holds_no_run(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(links, "PROBE_SECONDS", 2.0)
+async def test_a_probe_that_hangs_holds_no_run(c, s, *workers, monkeypatch, tuning):
+    tuning(runtime={"link_probe_seconds": 2.0})
     await fpmdask.Balancer(c)
     over = asyncio.Event()
 
@@ -141,7 +144,6 @@ async def probe(c, s, monkeypatch):
         raise CoordinatorError("measured")
 
     monkeypatch.setattr(run, "measured_links", measured)
-    monkeypatch.setattr(run, "PROBED_NBYTES", 0)
     balancer = await fpmdask.Balancer(c)
     x = np.ones((4, 4))
     with pytest.raises(CoordinatorError, match="measured"):
@@ -150,10 +152,10 @@ async def probe(c, s, monkeypatch):
 
 
 @cluster(2)
-async def test_where_there_are_no_channels_nothing_is_measured(c, s, *workers, monkeypatch):
+async def test_where_there_are_no_channels_nothing_is_measured(c, s, *workers):
     await fpmdask.Balancer(c)
     for worker in workers:
         side = await side_of(worker)
         await side.channels.close()
         side.channels = None
-    assert await product(c, monkeypatch) == {}
+    assert await product(c) == {}

@@ -16,11 +16,11 @@ from fpmdask.mheta import (
     Program,
     Section,
     Stage,
-    evaluate,
     evaluator,
     predict,
     predict_many,
 )
+from fpmdask.mheta.evaluate import Evaluator
 from fpmdask.mheta.prediction import PARTS
 from fpmdask.mheta.stages import ACCOUNTINGS
 from fpmdask.models import AkimaModel, ConstantModel, PiecewiseLinearModel, TabulatedModel
@@ -140,7 +140,7 @@ def cases():
     return found
 
 
-def test_neither_the_order_of_a_batch_nor_its_chunks_matter(cases, monkeypatch):
+def test_neither_the_order_of_a_batch_nor_its_chunks_matter(cases):
     for _, program, machine, batch in cases:
         predicts = evaluator(program, machine, iterations=2)
         whole = predicts(batch)
@@ -148,9 +148,8 @@ def test_neither_the_order_of_a_batch_nor_its_chunks_matter(cases, monkeypatch):
         np.testing.assert_array_equal([predicts([row])[0] for row in batch], whole)
         np.testing.assert_array_equal(predicts.node_seconds(batch).max(axis=1), whole)
         assert predicts(batch[:0]).shape == (0,)
-    monkeypatch.setattr(evaluate, "CHUNK", 5)
     for _, program, machine, batch in cases[:10]:
-        chunked = evaluator(program, machine, iterations=2)(batch)
+        chunked = Evaluator(program, machine, iterations=2, chunk=5)(batch)
         np.testing.assert_array_equal(chunked, predict_many(program, machine, batch, iterations=2))
 
 

@@ -22,8 +22,10 @@ from fpmdask.runtime.worker.channel import (
     Scattered,
     _receive_message,
 )
+from fpmdask.tuning import DEFAULT, RuntimeTuning
 
 CHUNK = np.arange(5000.0 * 6).reshape(5000, 6)
+IMPATIENT = RuntimeTuning(silent_peer_seconds=3)
 
 
 def cut(run, wanted):
@@ -50,7 +52,14 @@ def contexts(encrypted):
     return listen, security.get_connection_args("worker")["ssl_context"]
 
 
-def with_channel(use, encrypted=False, cutter=cut, tell=lambda channels: None, host="127.0.0.1"):
+def with_channel(
+    use,
+    encrypted=False,
+    cutter=cut,
+    tell=lambda channels: None,
+    host="127.0.0.1",
+    tuning=DEFAULT.runtime,
+):
     """Return what ``use`` returns for a channel, called in a thread while the owner serves.
 
     ``tell`` is told the owner's end before.
@@ -58,10 +67,10 @@ def with_channel(use, encrypted=False, cutter=cut, tell=lambda channels: None, h
     listen, connect = contexts(encrypted)
 
     async def main():
-        channels = Channels(host, serve(cutter), listen)
+        channels = Channels(host, serve(cutter), listen, tuning)
         tell(channels)
         try:
-            channel = await asyncio.to_thread(Channel, channels.address, connect)
+            channel = await asyncio.to_thread(Channel, channels.address, connect, tuning)
             try:
                 return await asyncio.to_thread(use, channel)
             finally:
@@ -318,9 +327,8 @@ def test_nobody_gives_way_to_who_is_gone(encrypted):
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_who_takes_nothing_for_long_is_let_go(encrypted, monkeypatch):
+def test_who_takes_nothing_for_long_is_let_go(encrypted):
     owner = []
-    monkeypatch.setattr("fpmdask.runtime.worker.channel.SILENT_SECONDS", 3)
 
     def use(channel):
         ask(channel, "run", [])
@@ -329,7 +337,7 @@ def test_who_takes_nothing_for_long_is_let_go(encrypted, monkeypatch):
         serving[0].join(30)
         assert not serving[0].is_alive()
 
-    with_channel(use, encrypted, cut_large, with_small_buffers(owner))
+    with_channel(use, encrypted, cut_large, with_small_buffers(owner), tuning=IMPATIENT)
 
 
 def queued(connection):
@@ -361,8 +369,7 @@ def test_what_is_queued_when_a_channel_is_shut_is_right_or_an_error(encrypted):
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_who_says_nothing_for_long_is_an_error(encrypted, monkeypatch):
-    monkeypatch.setattr("fpmdask.runtime.worker.channel.SILENT_SECONDS", 3)
+def test_who_says_nothing_for_long_is_an_error(encrypted):
     done = threading.Event()
 
     def silent(run, wanted):
@@ -377,27 +384,26 @@ def test_who_says_nothing_for_long_is_an_error(encrypted, monkeypatch):
         finally:
             done.set()
 
-    with_channel(use, encrypted, silent)
+    with_channel(use, encrypted, silent, tuning=IMPATIENT)
 
 
-def test_an_owner_that_shakes_no_hands_is_an_error(monkeypatch):
-    monkeypatch.setattr("fpmdask.runtime.worker.channel.HANDSHAKE_SECONDS", 1)
+def test_an_owner_that_shakes_no_hands_is_an_error():
     _, connect = contexts(True)
     with (
         socket.create_server(("127.0.0.1", 0)) as mute,
         pytest.raises(OSError, match="timed out"),
     ):
-        Channel(mute.getsockname(), connect)
+        Channel(mute.getsockname(), connect, RuntimeTuning(handshake_seconds=1.0))
 
 
 @pytest.mark.parametrize("patience", [1, 600])
-def test_who_connects_and_shakes_no_hands_holds_nobody(patience, monkeypatch):
+def test_who_connects_and_shakes_no_hands_holds_nobody(patience):
     """Its thread ends by itself, or when the owner closes."""
-    monkeypatch.setattr("fpmdask.runtime.worker.channel.HANDSHAKE_SECONDS", patience)
     listen, _ = contexts(True)
+    tuning = RuntimeTuning(handshake_seconds=patience)
 
     async def main():
-        channels = Channels("127.0.0.1", cut, listen)
+        channels = Channels("127.0.0.1", cut, listen, tuning)
         with socket.create_connection(channels.address):
             while not channels._connections:
                 await asyncio.sleep(0.01)

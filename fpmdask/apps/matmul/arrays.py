@@ -28,6 +28,7 @@ from fpmdask.coordinator.proxy import Progress
 from fpmdask.coordinator.report import Report, Summed
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.dask_private import List, Task, TaskRef, meta_of
+from fpmdask.tuning import Tuning
 
 
 def as_matrices(a: Any, b: Any) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -177,12 +178,14 @@ async def multiply(
     request: dict[str, Any],
     follow: Follow,
     tell: Tell,
+    tuning: Tuning,
 ) -> tuple[da.Array, Summed | None]:
     """Return C[index] of C = A·B, and what sums over K took, if they were taken.
 
-    ``follow`` runs ``request`` as the app "matmul", ``tell`` gets events of sums over K.
+    ``follow`` runs ``request`` as the app "matmul", ``tell`` gets events of sums over K, ``tuning``
+    is the client's.
     """
-    _, _, c, sums = await product(client, a, b, request, follow, tell)
+    _, _, c, sums = await product(client, a, b, request, follow, tell, tuning)
     if 0 not in index:
         return c, sums
     vector: da.Array = client.persist(c[index])
@@ -191,7 +194,13 @@ async def multiply(
 
 
 async def product(
-    client: Client, a: Any, b: Any, request: dict[str, Any], follow: Follow, tell: Tell
+    client: Client,
+    a: Any,
+    b: Any,
+    request: dict[str, Any],
+    follow: Follow,
+    tell: Tell,
+    tuning: Tuning,
 ) -> tuple[da.Array, da.Array, da.Array, Summed | None]:
     """Return A and B, which are in the workers' memory then, C = A·B, and what sums over K took.
 
@@ -201,8 +210,9 @@ async def product(
     before = {getattr(x, "name", n): await to_be_loaded(client, x) for n, x in enumerate((a, b))}
     loading = sum(nbytes for name, nbytes in before.items() if name not in lazy)
     await proxy.check(client, "matmul", {**request, "lazy": lazy, "loading": loading})
+    workers, block_nbytes = request["workers"], tuning.matmul.block_nbytes
     a, b = [
-        x if getattr(x, "name", None) in lazy else await in_memory(client, x, request["workers"])
+        x if getattr(x, "name", None) in lazy else await in_memory(client, x, workers, block_nbytes)
         for x in (a, b)
     ]
     spec = check(a, b)
@@ -251,6 +261,7 @@ async def product(
         request["measuring"]["hang"],
         request["recovery"],
         tell,
+        tuning,
     )
     return a, b, c, sums
 

@@ -25,10 +25,8 @@ from fpmdask.coordinator.measuring import Measuring
 from fpmdask.coordinator.rounds import REPEATS, measure
 from fpmdask.errors import PartitionError
 from fpmdask.timing import TimingPolicy
+from fpmdask.tuning import DEFAULT, MatmulTuning
 
-# One update at the depth of `panel_depth` takes about a seventieth of the product, or is repeated
-# until a worker's CPU-quota periods (10 to 100 ms) do not dominate.
-TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.06, budget_seconds=0.12, warmup=0)
 # The product uses what all rounds say together; another one improves that by about a fifth of the
 # gain that it promises.
 LEAST_GAIN = 0.12
@@ -105,7 +103,7 @@ def _check_loading(context: RunContext, spec: MatmulSpec) -> None:
 
 def timed_depth(context: RunContext, spec: MatmulSpec) -> int:
     """Return the depth of the timed panel update: no more than that of the product's own."""
-    own = deepest_panel(spec, len(context.candidates()))
+    own = deepest_panel(spec, len(context.candidates()), context.tuning.matmul.panel_depth)
     return context.spec["depth"] or min(own, panel_depth(spec.shape[1]))
 
 
@@ -114,7 +112,8 @@ def row_bounds(
 ) -> dict[str, float]:
     """Return the most rows that each worker has memory for now, timed kernel and run."""
     free = [free_nbytes(context, address) for address in workers]
-    deepest = max(deepest_panel(spec, len(workers)), depth)
+    own = deepest_panel(spec, len(workers), context.tuning.matmul.panel_depth)
+    deepest = max(own, depth)
     bounds = limits(spec, free, deepest, context.spec["lazy"])
     return dict(zip(workers, bounds, strict=True))
 
@@ -132,7 +131,7 @@ def room_beside(
         With the first worker that its tiles do not fit into.
     """
     room: dict[str, float] = {}
-    deepest = deepest_panel(spec, len(tiles))
+    deepest = deepest_panel(spec, len(tiles), context.tuning.matmul.panel_depth)
     given = context.spec["zones"] is not None
     otherwise = "give it less of C" if given else "give out=, a Zarr array of small chunks"
     # sums of another dtype are there beside the rounded ones for a moment
@@ -156,13 +155,25 @@ def room_beside(
     return room
 
 
-def least_gain(shape: tuple[int, int, int], workers: int) -> float:
+def timing(tuning: MatmulTuning = DEFAULT.matmul) -> TimingPolicy:
+    """Return how the panel update is timed."""
+    return TimingPolicy(
+        min_repetitions=1,
+        min_seconds=tuning.timing_min_seconds,
+        budget_seconds=tuning.timing_budget_seconds,
+        warmup=0,
+    )
+
+
+def least_gain(
+    shape: tuple[int, int, int], workers: int, tuning: MatmulTuning = DEFAULT.matmul
+) -> float:
     """Return the gain in time of an (M × K)·(K × N) product that pays for another round of DFPA.
 
     Large products pay a fixed share of their time for a round, small ones the time of a round.
     """
     product = 2.0 * math.prod(shape) / (GUESSED_SPEED * max(1, workers))
-    return max(LEAST_GAIN, TIMING.budget_seconds / product)
+    return max(LEAST_GAIN, tuning.timing_budget_seconds / product)
 
 
 def scout_rows(rows: int, workers: int, *, alone: bool = False) -> int:
@@ -197,7 +208,8 @@ async def find_distribution(
     def limit_of(address: str) -> float:
         if address not in bounds:  # it joined later; afterwards it holds what was timed
             free = free_nbytes(context, address)
-            deepest = max(deepest_panel(spec, len(context.workers)), depth)
+            own = deepest_panel(spec, len(context.workers), context.tuning.matmul.panel_depth)
+            deepest = max(own, depth)
             bounds[address] = rows_within(spec, free, deepest, context.spec["lazy"])
         return bounds[address]
 
@@ -228,7 +240,7 @@ async def measured_shares(
     """
     measuring = context.spec["measuring"]
     if measuring["policy"] is None:
-        measuring = {**measuring, "policy": TIMING.to_json()}
+        measuring = {**measuring, "policy": timing(context.tuning.matmul).to_json()}
     alone = False
     if rounds is not None and not context.spec["thorough"]:
         most = min(rounds, measuring["max_rounds"])
@@ -240,7 +252,7 @@ async def measured_shares(
         shape[0],
         limit_of=limit_of,
         scout=scout_rows(shape[0], workers, alone=alone) if scouting else 0,
-        least_gain=least_gain(shape, workers),
+        least_gain=least_gain(shape, workers, context.tuning.matmul),
         repeats=REPEATS,
         **measuring,
     )

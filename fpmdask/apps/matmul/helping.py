@@ -54,7 +54,8 @@ class Helping:
         beside: Counter[str],
     ) -> None:
         self.context, self.spec = context, spec
-        self.tail = Tail(spec.dtype.itemsize, work_per_byte, arriving, uneven, beside=beside)
+        itemsize, tuning = spec.dtype.itemsize, context.tuning.matmul
+        self.tail = Tail(itemsize, work_per_byte, arriving, uneven, tuning, beside=beside)
         self.panels: dict[int, Panels] = {}
         self.held: dict[str, int] = {}  # worker -> elements of a panel of A and B of its own
         self.relays: dict[Any, str] = {}

@@ -8,8 +8,9 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from fpmdask.apps.dealing import Piece
-from fpmdask.apps.matmul.place import RECEIVING, SENDING, operations
+from fpmdask.apps.matmul.place import operations
 from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.tuning import DEFAULT, MatmulTuning
 
 # A worker holds its sum, a part of C, and what of it another one adds up, at the same time.
 COPIES = 3
@@ -35,11 +36,12 @@ def moves_less(spec: MatmulSpec, workers: int) -> bool:
     return workers > 1 and FEWER * (workers - 1) * rows * columns <= depth * (rows + columns)
 
 
-def worth_handing_over(spec: MatmulSpec) -> bool:
+def worth_handing_over(spec: MatmulSpec, tuning: MatmulTuning = DEFAULT.matmul) -> bool:
     """Tell whether to multiply a line of A and of B takes longer than to send and receive it."""
     rows, _, columns = spec.shape
     nbytes = (rows + columns) * spec.dtype.itemsize
-    return operations(spec, rows) / spec.shape[1] > (RECEIVING + SENDING) * nbytes
+    both_ways = tuning.receiving_operations + tuning.sending_operations
+    return operations(spec, rows) / spec.shape[1] > both_ways * nbytes
 
 
 def segments(spec: MatmulSpec) -> list[tuple[int, int]]:

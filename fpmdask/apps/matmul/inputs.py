@@ -18,9 +18,7 @@ from distributed import Client, futures_of
 
 from fpmdask.apps.inputs import finished, rooms, scattered
 from fpmdask.runtime.dask_private import convert_legacy_graph, meta_of
-
-# NumPy inputs are cut into blocks of rows of about this size.
-BLOCK_NBYTES = 64 << 20
+from fpmdask.tuning import DEFAULT
 
 
 def is_lazy(x: Any) -> bool:
@@ -102,21 +100,29 @@ def _pinned(x: da.Array, homes: Mapping[Any, str]) -> da.Array:
 
 
 async def in_memory(
-    client: Client, x: da.Array | np.ndarray, workers: Sequence[str] | None
+    client: Client,
+    x: da.Array | np.ndarray,
+    workers: Sequence[str] | None,
+    block_nbytes: int = DEFAULT.matmul.block_nbytes,
 ) -> da.Array:
-    """Return ``x`` as a dask array whose chunks are in memory, a NumPy one on these workers."""
+    """Return ``x`` as a dask array whose chunks are in memory.
+
+    A NumPy one is sent to these workers, in blocks of about so many bytes.
+    """
     if isinstance(x, np.ndarray):
-        return await _sent(client, x, workers)
+        return await _sent(client, x, workers, block_nbytes)
     persisted: da.Array = client.persist(x)
     await finished(client, persisted)
     return persisted
 
 
-async def _sent(client: Client, x: np.ndarray, workers: Sequence[str] | None) -> da.Array:
+async def _sent(
+    client: Client, x: np.ndarray, workers: Sequence[str] | None, block_nbytes: int
+) -> da.Array:
     """Spread a NumPy array over workers, in blocks of rows, of long rows in pieces of these."""
     count = len(await rooms(client, workers))
-    wide = max(1, min(x.shape[1], BLOCK_NBYTES // x.itemsize))
-    per_block = max(1, BLOCK_NBYTES // (wide * x.itemsize))
+    wide = max(1, min(x.shape[1], block_nbytes // x.itemsize))
+    per_block = max(1, block_nbytes // (wide * x.itemsize))
     high = max(1, min(per_block, -(-x.shape[0] // count)))
     name = f"fpmdask-scattered-{uuid4().hex}"
     tops, lefts = range(0, x.shape[0], high), range(0, x.shape[1], wide)

@@ -24,14 +24,10 @@ from fpmdask.apps.matmul.blas import Array, gemm_accumulate, uses_blas
 from fpmdask.apps.matmul.spec import summed
 from fpmdask.errors import KernelError
 from fpmdask.timing import Deadline, Scratch, WorkerContext
+from fpmdask.tuning import DEFAULT, MatmulTuning
 
 NAME = "matmul.panel"
 
-# Rows per call of BLAS. Against 1024 rows, 512 lose up to 3 %, 256 up to 6 %, 64 up to 20 %; a call
-# at depth 128 and width 8192 takes 40 ms on a core of 50 Gflop/s.
-_BLAS_ROWS = 1024
-# Operations per call where NumPy multiplies (about 1 Gop/s): rows need no blocking there.
-_NUMPY_OPERATIONS = 5e7
 # Elements filled between two looks at the deadline; 1 MiB of float64.
 _FILL = 1 << 17
 # Numbers in the pattern that A and B repeat; odd, so that rows differ.
@@ -46,6 +42,7 @@ def panel_update(
     beta: complex = 1.0,
     threads: int = 1,
     check: Callable[[], None] | None = None,
+    tuning: MatmulTuning = DEFAULT.matmul,
 ) -> None:
     """Compute ``c = a @ b + beta * c`` in place, in bands of rows.
 
@@ -55,6 +52,8 @@ def panel_update(
         As for `gemm_accumulate`.
     check : callable, optional
         Called before each band; what it raises stops the update.
+    tuning : MatmulTuning
+        How much one band is.
 
     Notes
     -----
@@ -69,7 +68,7 @@ def panel_update(
     >>> c.tolist()
     [[1.0, 1.0], [1.0, 1.0]]
     """
-    rows = _band_rows(a.shape[1] * b.shape[1], c.dtype, threads)
+    rows = _band_rows(a.shape[1] * b.shape[1], c.dtype, threads, tuning)
     for top in range(0, max(1, c.shape[0]), rows):
         if check is not None:
             check()
@@ -213,7 +212,12 @@ class PanelUpdate:
         """Update once."""
         if self._arrays is None:
             raise KernelError(f"kernel {self.name!r} ran before setup(units)")
-        panel_update(*self._arrays, threads=self.context.nthreads, check=self._check)
+        panel_update(
+            *self._arrays,
+            threads=self.context.nthreads,
+            check=self._check,
+            tuning=self.context.tuning.matmul,
+        )
 
     def teardown(self) -> None:
         """Let go of the arrays; their memory stays in the context's scratch."""
@@ -296,7 +300,9 @@ def _pattern(dtype: np.dtype[Any]) -> Array:
     return np.tile(values.astype(dtype), repeats)
 
 
-def _band_rows(operations_per_row: int, dtype: np.dtype[Any], threads: int) -> int:
+def _band_rows(
+    operations_per_row: int, dtype: np.dtype[Any], threads: int, tuning: MatmulTuning
+) -> int:
     if uses_blas(dtype):
-        return _BLAS_ROWS
-    return threads * max(1, int(_NUMPY_OPERATIONS / max(1, 2 * operations_per_row)))
+        return tuning.blas_band_rows
+    return threads * max(1, int(tuning.numpy_band_operations / max(1, 2 * operations_per_row)))

@@ -19,10 +19,9 @@ from fpmdask.coordinator.identity import KernelId, canonical
 from fpmdask.coordinator.windows import windows
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import geometric
+from fpmdask.tuning import DEFAULT
 
 NAME, MOVING = "matmul.share", "matmul.moving"
-# Shares that took less say more about noise than about their worker.
-LEAST_SECONDS = 0.2
 # Sizes this close together are measured as one: the noise of both would make a slope.
 SAME = 1.25
 # Shares from half of the smallest size known to twice the largest are covered: what moving takes
@@ -117,7 +116,15 @@ class Known:
     multiplying: PiecewiseLinearModel | None = None
     moving: PiecewiseLinearModel | None = None
 
-    def after(self, share: Mapping[str, Any], inner: int, moved: float, threads: int = 1) -> Known:
+    def after(
+        self,
+        share: Mapping[str, Any],
+        inner: int,
+        moved: float,
+        threads: int = 1,
+        *,
+        least_seconds: float = DEFAULT.matmul.learned_least_seconds,
+    ) -> Known:
         """Return what is known after one more share.
 
         Parameters
@@ -130,8 +137,10 @@ class Known:
             What the plan had the worker receive and send, as in `Placement.moving`.
         threads
             Of the worker.
+        least_seconds
+            A share that was multiplied for less time teaches nothing.
         """
-        if share["compute_seconds"] - share["gave_way_seconds"] < LEAST_SECONDS:
+        if share["compute_seconds"] - share["gave_way_seconds"] < least_seconds:
             return self
         found = spent(share, threads)
         multiplying = _with(self.multiplying, share["work"] / inner, found.multiplying / inner)
@@ -171,7 +180,13 @@ async def learn(
                 continue
             known = _known(context, spec, address)
             threads = identity.fingerprint.nthreads
-            taught = known.after(share, spec.shape[1], moved.get(address, 0.0), threads)
+            taught = known.after(
+                share,
+                spec.shape[1],
+                moved.get(address, 0.0),
+                threads,
+                least_seconds=context.tuning.matmul.learned_least_seconds,
+            )
             for kernel, model in ((NAME, taught.multiplying), (MOVING, taught.moving)):
                 if model is not None:
                     library.store(_kernel(context, spec, address, kernel), identity, model)

@@ -23,14 +23,11 @@ from fpmdask.apps.matmul.tiling import LAYOUTS, tiled
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import proportional
 from fpmdask.partition.validate import FloatArray
+from fpmdask.tuning import DEFAULT, MatmulTuning
 
 # Only workers as different as this may gain from parts that are no rectangles.
 UNEQUAL = 3.0
 
-# What a worker spends on a byte that it receives or sends, in operations of its own: 0.7 and 1.2
-# CPU-s per GB, medians of forty products, at 33 Gflop/s. It comes out of the same quota as the
-# multiplication.
-RECEIVING, SENDING = 24.0, 40.0
 # Of a link's rate, what a worker's panels reach: it pauses where panels do not follow each other.
 LINK_USE = 0.8
 # The layout decides what is moved, that decides the areas, and these the layout.
@@ -87,6 +84,7 @@ def placed(
     moving: Mapping[str, PiecewiseLinearModel] | None = None,
     lazy: Collection[str] = (),
     in_order: bool = False,
+    tuning: MatmulTuning = DEFAULT.matmul,
 ) -> Placement:
     """Return the layout whose slowest worker is expected to finish first.
 
@@ -113,6 +111,8 @@ def placed(
         Names of inputs that are in nobody's memory: the `homes` of their chunks will read them.
     in_order : bool, optional
         Keep the order of `rows` from top to bottom, whatever the workers hold.
+    tuning : MatmulTuning, optional
+        What moving costs, and how deep panels are.
 
     Returns
     -------
@@ -142,12 +142,15 @@ def placed(
         tried.remove("nrrp")
 
     def settled(kind: str) -> Placement:
-        return _settled(spec, kind, busy, limits, inputs, rates, links, moving or {}, in_order)
+        return _settled(
+            spec, kind, busy, limits, inputs, rates, links, moving or {}, in_order, tuning
+        )
 
+    most = dict(zip(busy, limits, strict=True))
     fitting = [
         found
         for found in map(settled, tried)
-        if found.layout == "rows" or _fits(spec, found.tiles, dict(zip(busy, limits, strict=True)))
+        if found.layout == "rows" or _fits(spec, found.tiles, most, tuning.panel_depth)
     ]
     if not fitting:
         why = f"the panels of {layout} do not fit into the workers' memory"
@@ -157,14 +160,17 @@ def placed(
 
 
 def _fits(
-    spec: MatmulSpec, tiles: Mapping[str, Sequence[Tile]], limits: Mapping[str, float]
+    spec: MatmulSpec,
+    tiles: Mapping[str, Sequence[Tile]],
+    limits: Mapping[str, float],
+    panel_depth: int,
 ) -> bool:
     """Tell whether tiles need no more memory, with their panels, than as many rows as fit.
 
     A long tile needs more for its panels of A than rows of the same area do.
     """
     width = spec.shape[2]
-    lines = PANELS_HELD * deepest_panel(spec, len(tiles))
+    lines = PANELS_HELD * deepest_panel(spec, len(tiles), panel_depth)
     return all(
         sum(tile.area + lines * (tile.height + tile.width) for tile in own)
         <= limits[worker] * width + lines * (limits[worker] + width)
@@ -207,6 +213,7 @@ def _settled(
     links: Links | None,
     known: Mapping[str, PiecewiseLinearModel],
     in_order: bool,
+    tuning: MatmulTuning,
 ) -> Placement:
     names = list(rows)
     speeds = np.array([(rates or {}).get(name, math.nan) for name in names])
@@ -224,7 +231,7 @@ def _settled(
             instead = moved_bytes(spec, list(ordered.values()), held)
             if instead[0].sum() < received.sum():
                 tiles, (received, sent) = ordered, instead
-        moved = received * RECEIVING + sent * SENDING
+        moved = received * tuning.receiving_operations + sent * tuning.sending_operations
         moving = _moving_seconds(moved, dict(zip(names, speeds, strict=True)), known)
         shares = np.array(list(rows.values()), dtype=np.float64)
         arriving = received * receiving / LINK_USE
@@ -285,9 +292,10 @@ def operations(spec: MatmulSpec, rows: int) -> float:
     return _per_product(spec) * rows * spec.shape[1] * spec.shape[2]
 
 
-def work_per_byte(spec: MatmulSpec) -> float:
+def work_per_byte(spec: MatmulSpec, tuning: MatmulTuning = DEFAULT.matmul) -> float:
     """Return the products of two elements that a worker could make instead of moving a byte."""
-    return (RECEIVING + SENDING) / 2 / _per_product(spec)
+    both_ways = tuning.receiving_operations + tuning.sending_operations
+    return both_ways / 2 / _per_product(spec)
 
 
 def _per_product(spec: MatmulSpec) -> float:

@@ -10,11 +10,11 @@ from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.apps.matmul.spec import MatmulSpec as MatmulSpec
 from fpmdask.apps.matmul.tile import Tile as Tile
 from fpmdask.errors import PartitionError
+from fpmdask.tuning import DEFAULT
 
 # A panel of B: deep enough for BLAS (512 at a width of 8192), a message that streams well.
 PANEL_NBYTES = 32 << 20
-# BLAS gains nothing beyond this depth, and loses a twentieth below the other one.
-PANEL_DEPTH = 512
+# BLAS loses a twentieth below this depth.
 LEAST_DEPTH = 128
 # With so many panels a worker that is late can still give up most of what it has left.
 PANELS_WANTED = 16
@@ -59,7 +59,11 @@ def by_columns(spec: MatmulSpec, workers: int) -> bool:
 
 
 def panels(
-    spec: MatmulSpec, workers: int, nbytes: int = PANEL_NBYTES
+    spec: MatmulSpec,
+    workers: int,
+    nbytes: int = PANEL_NBYTES,
+    *,
+    depth: int = DEFAULT.matmul.panel_depth,
 ) -> tuple[tuple[int, int], ...]:
     """Cut K into panels that end, where possible, where chunks of B and A end.
 
@@ -72,6 +76,8 @@ def panels(
     nbytes : int
         Most bytes of one panel of B and of one of A, for an even share of the rows. A panel has at
         least one row of B, and is as deep as it takes to have no more than about sixteen for A.
+    depth : int
+        Lines of K in a panel that BLAS wants.
 
     Returns
     -------
@@ -96,7 +102,7 @@ def panels(
     """
     rows, inner, width = spec.shape
     share = -(-rows // workers)
-    wanted = min(PANEL_DEPTH, max(LEAST_DEPTH, inner // PANELS_WANTED))
+    wanted = min(depth, max(LEAST_DEPTH, inner // PANELS_WANTED))
     wanted = max(wanted, -(-inner // MOST_PANELS))
     flattest = min(LEAST_DEPTH, max(width // PANELS_HELD, inner // PANELS_WANTED))
     of_a = max(flattest, nbytes // (share * spec.dtype.itemsize))
@@ -117,9 +123,9 @@ def panels(
     return tuple(cut)
 
 
-def deepest_panel(spec: MatmulSpec, workers: int) -> int:
+def deepest_panel(spec: MatmulSpec, workers: int, depth: int = DEFAULT.matmul.panel_depth) -> int:
     """Return the rows of the deepest of the `panels`."""
-    return max(k1 - k0 for k0, k1 in panels(spec, workers))
+    return max(k1 - k0 for k0, k1 in panels(spec, workers, depth=depth))
 
 
 def _last(ends: Sequence[int], k0: int, deepest: int) -> int | None:

@@ -46,20 +46,12 @@ from fpmdask.coordinator.links import Link, slow_links
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
 
-LOOK_AGAIN_SECONDS = 0.2
 # The first panel of a share is so much less deep.
 FIRST = 4
 # So often it is asked whether what parts wait for comes too late.
 LATE_SECONDS = 0.25
 # Operations per second of a slow core: what a share takes at most where nothing was measured.
 SLOW_CORE = 1e8
-# A worker of which nothing is heard for so many times as long as its shares should take hangs.
-OVERDUE = 10.0
-# A share that gets no further is started so often at least before that is an error.
-LEAST_STARTS = 10
-# A worker that cannot publish its parts is asked again after so long, and so often.
-PUBLISH_SECONDS = 0.5
-PUBLISH_TRIES = 5
 
 
 @dataclass
@@ -83,11 +75,12 @@ class Product:
         bounds: Mapping[str, float],
         links: Mapping[str, Link],
     ) -> None:
-        self.context = context
+        self.context, self.tuning = context, context.tuning.matmul
         self.links, self.slow = links, slow_links(links)
         self.spec = spec
         tiles, self.seconds = placement.tiles, placement.seconds
-        self.panels: Sequence[tuple[int, int]] = panels(spec, len(tiles))
+        depth = self.tuning.panel_depth
+        self.panels: Sequence[tuple[int, int]] = panels(spec, len(tiles), depth=depth)
         self.deepest = max(k1 - k0 for k0, k1 in self.panels)
         self.width = spec.shape[2]
         self.turn = {worker: n for n, worker in enumerate(tiles)}
@@ -104,7 +97,12 @@ class Product:
         )
         arriving = {worker: link.receiving for worker, link in links.items()}
         self.helping = Helping(
-            context, spec, work_per_byte(spec), arriving, self.slow, self.plan.beside
+            context,
+            spec,
+            work_per_byte(spec, self.tuning),
+            arriving,
+            self.slow,
+            self.plan.beside,
         )
         self.heard: dict[str, float] = {}  # when, of each worker
         self.waited = 0.0  # until when nobody's silence counts
@@ -383,7 +381,8 @@ class Product:
         for help in self.helping.tail.open_helps:
             if help.helper in elements:  # it says nothing of these
                 elements[help.helper] += help.tile.area
-        return {worker: max(hang, OVERDUE * pace * area) for worker, area in elements.items()}
+        overdue = self.tuning.overdue * pace
+        return {worker: max(hang, overdue * area) for worker, area in elements.items()}
 
     def _give_up_on_silent(self) -> None:
         """Move the shares of workers whose call does not return; it cannot be cancelled."""
@@ -456,7 +455,8 @@ class Product:
             stuck = self.stuck[part] = _Stuck(reached, places, now)
         stuck.times += 1
         name = self.context.name
-        if now - stuck.since > self.context.spec["recovery"] and stuck.times > LEAST_STARTS:
+        often = stuck.times > self.tuning.least_starts
+        if now - stuck.since > self.context.spec["recovery"] and often:
             who = sorted({name(holder) for held in places.values() for holder in held})
             raise CoordinatorError(
                 f"{name(self.assignments[part].worker)} has asked {stuck.times} times for "
@@ -470,7 +470,8 @@ class Product:
         context = self.context
         context.emit("waiting for chunks", count=len(missing))
         # a holder that closes is still listed for a while
-        await asyncio.sleep(LOOK_AGAIN_SECONDS * min(times, LEAST_STARTS))
+        turns = min(times, self.tuning.least_starts)
+        await asyncio.sleep(self.tuning.restart_seconds * turns)
         await wait_for_chunks(context, missing)
         context.post(("found", part, holders(context, self.spec.keys)))
 
@@ -497,7 +498,8 @@ class Product:
         """
         for worker, why in failed.items():
             self.refused[worker] += 1
-            if worker in self.context.scheduler.workers and self.refused[worker] >= PUBLISH_TRIES:
+            enough = self.refused[worker] >= self.tuning.publish_tries
+            if worker in self.context.scheduler.workers and enough:
                 reason = f"it cannot publish its part: {why}"
                 self.context.leave_out(worker, reason)
                 self.helping.left(worker)
@@ -505,4 +507,4 @@ class Product:
                 self._wait_for_workers()
         self.pausing = True
         loop = asyncio.get_running_loop()
-        loop.call_later(PUBLISH_SECONDS, self.context.post, ("publish",))
+        loop.call_later(self.tuning.publish_seconds, self.context.post, ("publish",))

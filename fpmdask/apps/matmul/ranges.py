@@ -33,8 +33,6 @@ from fpmdask.partition.even import even
 # Nobody helps whoever is last: after scouting a round of the shares that it proposes.
 ROUNDS = 2
 
-# Of smaller inputs it does not matter what moves.
-LEAST_NBYTES = 16 << 20
 # One of so many lines is multiplied to tell the workers apart.
 SAMPLE = 64
 
@@ -51,12 +49,12 @@ async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
     PartitionError
         If that was asked for, and a worker's memory cannot hold the sums beside its range.
     """
-    asked = context.spec
+    asked, tuning = context.spec, context.tuning.matmul
     if asked["layout"] not in ("auto", INNER) or asked["distribution"] is not None:
         return False
     workers = context.candidates()
     if asked["layout"] == "auto":
-        if spec.nbytes < LEAST_NBYTES or not moves_less(spec, len(workers)):
+        if spec.nbytes < tuning.ranges_least_nbytes or not moves_less(spec, len(workers)):
             return False
         lazy = asked["lazy"]
         present = [key for key in spec.keys if key[0] not in lazy]
@@ -64,7 +62,7 @@ async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
         shared = shared_out(context)
         rows = even(shared.shape[0], len(workers)).tolist()
         shares = dict(zip(workers, rows, strict=True))
-        of_c = await offload(placed, shared, "auto", shares, holders=held, lazy=lazy)
+        of_c = await offload(placed, shared, "auto", shares, holders=held, lazy=lazy, tuning=tuning)
         ranges = await offload(moved_bytes, spec, held, len(workers), lazy=bool(lazy))
         if FEWER * ranges > of_c.nbytes:
             return False
@@ -92,7 +90,7 @@ async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
     workers = context.candidates()
     lines = None
     rows, depth, columns = spec.shape
-    if worth_handing_over(spec):
+    if worth_handing_over(spec, context.tuning.matmul):
         deep = min(rows, panel_depth(columns))
         parameters = {"width": columns, "depth": deep, "dtype": spec.dtype.str}
         await context.acquire({"name": "matmul.panel", "parameters": parameters})

@@ -26,9 +26,6 @@ from fpmdask.coordinator.chunks import until_loaded, wait_for_chunks
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.links import Link, measured_links
 
-# Links are measured for inputs of at least so much.
-PROBED_NBYTES = 16 << 20
-
 
 async def run(context: RunContext) -> dict[str, Any]:
     """Multiply; the value names the result's keys and chunks, or has the ranges of K."""
@@ -40,7 +37,8 @@ async def run(context: RunContext) -> dict[str, Any]:
     depth = timed_depth(context, spec)
     parameters = {"width": spec.shape[2], "depth": depth, "dtype": spec.dtype.str}
     await context.acquire({"name": "matmul.panel", "parameters": parameters})
-    links = await measured_links(context) if spec.nbytes >= PROBED_NBYTES else {}
+    probed = spec.nbytes >= context.tuning.matmul.probed_nbytes
+    links = await measured_links(context) if probed else {}
     prepared = time.perf_counter()
     bounds = row_bounds(context, spec, list(context.workers), depth)
     distribution = await find_distribution(context, spec, bounds, depth)
@@ -111,6 +109,7 @@ async def _placement(
         moving=known_moving(context, spec),
         lazy=lazy,
         in_order=context.spec["distribution"] is not None,
+        tuning=context.tuning.matmul,
     )
 
 

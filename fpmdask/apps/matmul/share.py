@@ -22,8 +22,6 @@ from fpmdask.coordinator.worker import RunSpace, WorkerSide
 from fpmdask.errors import PartitionError, RunCancelledError
 from fpmdask.runtime.dask_private import send_to_scheduler
 
-# The coordinator hears how far a share is no more often than this.
-NEWS_SECONDS = 0.1
 # A worker of one thread whose BLAS gets less of a core than this sends before it multiplies, for so
 # long before each band at most: with half of its CPU, what others wait for takes twice as long.
 LITTLE_CPU, GIVE_WAY_SECONDS = 0.75, 0.1
@@ -237,7 +235,7 @@ class _Update:
         self, side: WorkerSide, space: RunSpace, order: Mapping[str, Any], fetcher: Fetcher
     ) -> None:
         self.side, self.space, self.order, self.fetcher = side, space, order, fetcher
-        self.spec = fetcher.spec
+        self.spec, self.tuning = fetcher.spec, space.tuning.matmul
         self.threads = side.worker.state.nthreads
         self.may_give_way = self.threads == 1  # with more there is a core left to send
 
@@ -265,7 +263,9 @@ class _Update:
         began, cpu, process = time.perf_counter(), time.thread_time(), time.process_time()
         for at, cell in progress.part.within(tile):
             a, b = panel.of(at)
-            panel_update(a, b, cell, beta=beta, threads=self.threads, check=check)
+            panel_update(
+                a, b, cell, beta=beta, threads=self.threads, check=check, tuning=self.tuning
+            )
         progress.compute_seconds += time.perf_counter() - began
         progress.cpu_seconds["multiply"] += time.thread_time() - cpu
         progress.cpu_seconds["computing"] += time.process_time() - process
@@ -319,14 +319,15 @@ class _Notes:
         self.update, self.progress = update, progress
         self.part = update.order["part"]
         self.notes = update.space.notes(f"part {self.part}")
-        self.told = -NEWS_SECONDS
+        self.news_seconds = update.tuning.news_seconds
+        self.told = -self.news_seconds
         self.stalled = False  # is what it was told
 
     def reached(self, index: int, *, arrived: bool = True) -> None:
         """Tell the coordinator that panel ``index`` is begun, or waited for."""
         now = time.perf_counter()
         last = index == len(self.update.order["panels"])
-        if now - self.told >= NEWS_SECONDS or last or self.stalled == arrived:
+        if now - self.told >= self.news_seconds or last or self.stalled == arrived:
             self.told, self.stalled = now, not arrived
             self._say(reached=index, arrived=arrived, at=now)
 

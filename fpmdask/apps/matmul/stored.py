@@ -23,6 +23,7 @@ from fpmdask.apps.matmul.written import Written
 from fpmdask.coordinator import config, proxy
 from fpmdask.coordinator.report import Summed
 from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.tuning import DEFAULT, Tuning
 
 # Of the workers' free memory, what the inputs, their panels and twice the tile of C may fill.
 FILL = 0.5
@@ -34,7 +35,12 @@ NOBODY = "no worker that is to take part is connected; start one, or name it"
 
 
 def tile_shape(
-    spec: MatmulSpec, unit: tuple[int, int], nbytes: float, workers: int
+    spec: MatmulSpec,
+    unit: tuple[int, int],
+    nbytes: float,
+    workers: int,
+    *,
+    panel_depth: int = DEFAULT.matmul.panel_depth,
 ) -> tuple[int, int]:
     """Return rows and columns of C that are computed at once.
 
@@ -48,6 +54,8 @@ def tile_shape(
         Memory for the tile's rows of A, its columns of B, twice its elements of C, and panels.
     workers : int
         How many there are: each has panels of its rows of A, and of all the tile's columns of B.
+    panel_depth : int
+        Of these, at most.
 
     Returns
     -------
@@ -73,7 +81,7 @@ def tile_shape(
     def needed(rows: int, columns: int) -> int:
         a_chunks, b_chunks = ((rows,), spec.a_chunks[1]), (spec.b_chunks[0], (columns,))
         tile = MatmulSpec((rows, inner, columns), spec.dtype, a_chunks, b_chunks, "a", "b")
-        held = PANELS_HELD * deepest_panel(tile, workers)
+        held = PANELS_HELD * deepest_panel(tile, workers, panel_depth)
         elements = inner * (rows + columns) + 2 * rows * columns + held * (rows + workers * columns)
         # sums of another dtype are there beside the rounded ones for a moment
         beside = rows * columns * spec.sums.itemsize if spec.sums != spec.dtype else 0
@@ -121,6 +129,7 @@ async def multiply_into(
     request: dict[str, Any],
     follow: Follow,
     tell: Tell,
+    tuning: Tuning,
 ) -> tuple[da.Array, Summed | None]:
     """Write C[index] of C = A·B into `out`, tile by tile; return it as a lazy dask array.
 
@@ -138,11 +147,14 @@ async def multiply_into(
         raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, request["workers"])
     free = FILL * free_nbytes(workers.values())
-    shape = tile_shape(spec, target.unit, free, len(workers))
+    panel_depth = tuning.matmul.panel_depth
+    shape = tile_shape(spec, target.unit, free, len(workers), panel_depth=panel_depth)
     with Written(out, target.run) as written:
-        await check_reached(client, target, _names(workers))
+        await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
-        sums = await _multiply_tiles(client, a, b, target, written, shape, request, follow, tell)
+        sums = await _multiply_tiles(
+            client, a, b, target, written, shape, request, follow, tell, tuning
+        )
     stored: da.Array = da.from_zarr(out)
     return stored, sums
 
@@ -157,6 +169,7 @@ async def _multiply_tiles(
     request: dict[str, Any],
     follow: Follow,
     tell: Tell,
+    tuning: Tuning,
 ) -> Summed | None:
     """Compute and write what is missing in tiles of at most this shape; return the last sums."""
     rows, columns, c = None, None, None
@@ -172,7 +185,7 @@ async def _multiply_tiles(
                     columns = b[:, column:beyond]
                     tile = {**request, "product": check(rows, columns).to_json()}
                     rows, columns, c, sums = await product(
-                        client, rows, columns, tile, follow, tell
+                        client, rows, columns, tile, follow, tell, tuning
                     )
                     columns = None
                     await _write(client, c, target, row, column)
@@ -188,7 +201,12 @@ async def _multiply_tiles(
 
 
 async def fill(
-    client: Client, c: da.Array, index: tuple[Any, ...], out: Any, names: Sequence[str] | None
+    client: Client,
+    c: da.Array,
+    index: tuple[Any, ...],
+    out: Any,
+    names: Sequence[str] | None,
+    tuning: Tuning,
 ) -> da.Array:
     """Write C[index] of a C that is nothing to multiply, of a side of 0, into `out`."""
     workers = await taking_part(client, names)
@@ -196,7 +214,7 @@ async def fill(
         raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, names)
     with Written(out, target.run) as written:
-        await check_reached(client, target, _names(workers))
+        await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([c.name])
         if c.size:
             await _write(client, c, target, 0, 0)

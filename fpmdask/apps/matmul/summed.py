@@ -18,7 +18,7 @@ from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
 from fpmdask.apps.dealing import dealt
-from fpmdask.apps.homes import LEAST_PATIENCE, HomeLeft, Homes, Tell, token
+from fpmdask.apps.homes import HomeLeft, Homes, Tell, token
 from fpmdask.apps.inputs import finished, taking_part
 from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
@@ -28,9 +28,7 @@ from fpmdask.coordinator.report import Summed
 from fpmdask.errors import ChunksLostError
 from fpmdask.partition.even import even
 from fpmdask.runtime.dask_private import Alias, GraphNode, List, Task, TaskRef
-
-# A worker adds up so many bytes of all workers' sums, unless all of them add up a part of C.
-ONE_NBYTES = 16 << 20
+from fpmdask.tuning import DEFAULT, Tuning
 
 # The number of a chunk along K, and from … to in it.
 InChunk = tuple[int, int, int]
@@ -46,6 +44,7 @@ async def multiply(
     hang: float,
     recovery: float,
     tell: Tell,
+    tuning: Tuning = DEFAULT,
 ) -> tuple[da.Array, Summed]:
     """Return C = A·B, and what it took.
 
@@ -63,6 +62,8 @@ async def multiply(
         As for `Homes`.
     recovery
         Seconds for which lost chunks of A and B are waited for.
+    tuning
+        The client's.
 
     Raises
     ------
@@ -78,8 +79,10 @@ async def multiply(
     made again as Dask makes lost results again. O(chunks + parts · workers) tasks.
     """
     began = time.perf_counter()
-    homes = Homes(client, hang, tell)
-    stage = partial(_made, homes, a, b, spec, lines, workers, recovery)
+    homes = Homes(client, hang, tell, tuning.runtime)
+    stage = partial(
+        _made, homes, a, b, spec, lines, workers, recovery, tuning.matmul.sum_part_nbytes
+    )
     parts, shares, chunks = await homes.again(stage)
     name = token("inner")
     keys = [(name, i, j) for i in range(len(chunks[0])) for j in range(len(chunks[1]))]
@@ -96,7 +99,7 @@ async def multiply(
     try:
         await finished(client, c)
     except ChunksLostError:
-        await _still_there(client, (a, b), recovery)
+        await _still_there(homes, (a, b), recovery)
         raise
     return c, Summed(time.perf_counter() - began, shares)
 
@@ -109,11 +112,12 @@ async def _made(
     lines: Mapping[str, int] | None,
     workers: Sequence[str] | None,
     recovery: float,
+    sum_part_nbytes: int,
 ) -> tuple[list[Future[Any]], list[dict[str, Any]], tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return the parts of C, what the workers tell of their sums, and the chunks of C."""
     futures: dict[Any, Future[Any]] = {}
     for x in (a, b):
-        await _again(homes.client, x, recovery)
+        await _again(homes, x, recovery)
         futures |= {future.key: future for future in futures_of(x)}
     chunks = [futures[key] for key in spec.keys]
     where = dict(zip(spec.keys, await homes.places(chunks), strict=True))
@@ -140,7 +144,7 @@ async def _made(
         if own
     }
     rows, _, columns = spec.shape
-    wanted = -(-len(sums) * rows * columns * spec.sums.itemsize // ONE_NBYTES)
+    wanted = -(-len(sums) * rows * columns * spec.sums.itemsize // sum_part_nbytes)
     # those with most to do have the largest shares of the cluster's speed
     adders = sorted(sums, key=lambda worker: -busy[worker])[: max(1, wanted)]
     axis = int(columns > rows)
@@ -156,7 +160,7 @@ async def _made(
         shares = await homes.client.gather(found[len(sizes) :])
     except (ChunksLostError, FutureCancelledError) as error:
         traceback.clear_frames(error.__traceback__)  # another one may replace it
-        await _still_there(homes.client, (a, b), recovery)
+        await _still_there(homes, (a, b), recovery)
         raise
     return found[: len(sizes)], shares, ((rows,), sizes) if axis else (sizes, (columns,))
 
@@ -190,7 +194,7 @@ def _busy(
     return busy
 
 
-async def _still_there(client: Client, arrays: Sequence[da.Array], recovery: float) -> None:
+async def _still_there(homes: Homes, arrays: Sequence[da.Array], recovery: float) -> None:
     """Refuse to go on without chunks that nobody can make again.
 
     What is made of lost chunks is lost with them, but the caller knows only these.
@@ -202,10 +206,10 @@ async def _still_there(client: Client, arrays: Sequence[da.Array], recovery: flo
     """
     for x in arrays:
         if any(future.cancelled() for future in futures_of(x)):
-            await _again(client, x, recovery)
+            await _again(homes, x, recovery)
 
 
-async def _again(client: Client, x: da.Array, recovery: float) -> None:
+async def _again(homes: Homes, x: da.Array, recovery: float) -> None:
     """Wait for chunks that were in memory, which may have to be made again.
 
     Raises
@@ -214,8 +218,9 @@ async def _again(client: Client, x: da.Array, recovery: float) -> None:
         If a chunk cannot be made again, or is not within these seconds.
     """
     if all(future.done() for future in futures_of(x)):
-        recovery = max(recovery, LEAST_PATIENCE)  # to find that out takes some time, too
-    waiting = asyncio.ensure_future(finished(client, x))
+        # to find that out takes some time, too
+        recovery = max(recovery, homes.tuning.stage_patience_seconds)
+    waiting = asyncio.ensure_future(finished(homes.client, x))
     try:
         await asyncio.wait([waiting], timeout=recovery)
         if waiting.done():

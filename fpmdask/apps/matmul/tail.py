@@ -22,18 +22,14 @@ from itertools import accumulate
 
 from fpmdask.apps.matmul.stealing import Helpers, level_of
 from fpmdask.apps.matmul.tile import Tile
+from fpmdask.tuning import DEFAULT, MatmulTuning
 
 # A helper's task has to be sent and to begin, and its result to be fetched.
 OVERHEAD_SECONDS = 0.15
-# Help must make the last worker finish so much earlier.
-GAIN_SECONDS = 0.2
 # A help multiplies for so many times as long as it takes to begin it and to receive its panels.
 WORTH = 1.0
 # A giver that begins its next panel sooner than this cannot be told in time.
 LEAD_SECONDS = 0.15
-# Workers that still compute take work off one that would need so many times as long as all together
-# could, by what it has done in whole panels of so many seconds: a shorter stall passes by itself.
-EARLY, STEADY_SECONDS = 1.25, 4.0
 # A rate is that of the last panels that took so long: quotas of CPU come in periods of 0.1 s.
 RATE_SECONDS = 0.3
 
@@ -146,6 +142,8 @@ class Tail:
     uneven : collection of str, optional
         Workers behind slow links: their stalls count in their pace, and nobody takes lines off
         them while it still computes itself.
+    tuning : MatmulTuning, optional
+        When help is worth it.
     beside : Counter, optional
         Worker -> elements that it holds for others, sums that it helps with from now on among them.
 
@@ -153,17 +151,17 @@ class Tail:
     -----
     Work is counted in multiplications, time in seconds on the caller's clock. A worker's rate is
     that of its last panels of `RATE_SECONDS`, so that a change in mid-run shows; where the panel in
-    work takes longer, that counts, less up to `STEADY_SECONDS` in which it had not arrived. All
+    work takes longer, that counts, less up to `steady_seconds` in which it had not arrived. All
     could finish at the time ``T`` by which those that are done before can have multiplied what is
     left of the others' parts, each after `OVERHEAD_SECONDS` and the panels that it has to receive;
     those count whose help multiplies for as long as it takes to begin it, and in any case one. A
     worker that has nothing to do takes from the one that is expected last as many lines as it can
     finish by ``T``, or as that one has too many, whichever is less, and only where the last one
-    finishes at least `GAIN_SECONDS` earlier. Where the last one, by whole panels of
-    `STEADY_SECONDS`, would need `EARLY` times as long as ``T``, workers that still compute do so,
-    too, and multiply these lines after their own part, unless its panels come unevenly; nobody ever
-    waits for one that waits for it. Nobody is idle meanwhile: who waits for others to multiply its
-    lines helps, and takes lines back that these do not come to in time, or are late with: the
+    finishes at least `help_gain_seconds` earlier. Where the last one, by whole panels of
+    `steady_seconds`, would need `help_early` times as long as ``T``, workers that still compute do
+    so, too, and multiply these lines after their own part, unless its panels come unevenly; nobody
+    ever waits for one that waits for it. Nobody is idle meanwhile: who waits for others to multiply
+    its lines helps, and takes lines back that these do not come to in time, or are late with: the
     panels that they need have to cross its link, instead of a sum. O(workers · (log workers +
     panels)) per question and per help that is made or taken back.
 
@@ -186,6 +184,7 @@ class Tail:
     work_per_byte: float
     arriving: Mapping[str, float] = field(default_factory=dict)
     uneven: Collection[str] = ()
+    tuning: MatmulTuning = DEFAULT.matmul
     _parts: dict[int, _Part] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
     _helps: dict[int, Help] = field(default_factory=dict)  # that have not ended
@@ -210,7 +209,7 @@ class Tail:
     def reached(self, part: int, index: int, now: float, *, arrived: bool = True) -> None:
         """Take note that a part's panel `index` is in work since `now`, or waited for.
 
-        Up to `STEADY_SECONDS` of the stalls of a part say nothing of its worker's speed. What it
+        Up to `steady_seconds` of the stalls of a part say nothing of its worker's speed. What it
         stalls beyond that, and all of it behind a slow link, is its pace.
         """
         state = self._parts.get(part)
@@ -293,7 +292,7 @@ class Tail:
                 later = ends[help.number] - now
                 later += help.tile.area * self.itemsize * self.arriving.get(worker, 0.0)
                 sooner = needed + self._seconds_of(help, worker)
-                if sooner + GAIN_SECONDS < later:
+                if sooner + self.tuning.help_gain_seconds < later:
                     needed = sooner
                     back.append(help)
             for help in back:
@@ -456,7 +455,7 @@ class Tail:
             return None
         latest, part = max(giving)
         state = self._parts[part]
-        steady = state.rate_in(STEADY_SECONDS) if early else None
+        steady = state.rate_in(self.tuning.steady_seconds) if early else None
         if early and steady is None:
             return None
         first = self._first(state, now)
@@ -496,7 +495,7 @@ class Tail:
             seconds = self._seconds_left(state, now, steady)
             rates[state.worker] = steady / saved, seconds
             level = level_of([*rates.values()], [one[:2] for one in able.values()])
-            if seconds < EARLY * level:
+            if seconds < self.tuning.help_early * level:
                 return None
             rates[state.worker] = self._rate(state, now) / saved, latest
         helpers = Helpers([*rates.values()], able)
@@ -514,7 +513,8 @@ class Tail:
         if count < least:
             return None
         seconds = begin + count * late.per_line / self._rates[helper]
-        if latest - max(level, seconds) - count * late.receiving < GAIN_SECONDS:
+        gain = latest - max(level, seconds) - count * late.receiving
+        if gain < self.tuning.help_gain_seconds:
             return None
         state = late.state
         assert state.tile is not None
@@ -617,7 +617,7 @@ class Tail:
             return now
         if not state.stalled:
             return state.since
-        return min(now, state.since + STEADY_SECONDS - state.stalls)
+        return min(now, state.since + self.tuning.steady_seconds - state.stalls)
 
     def _seconds_left(self, state: _Part, now: float, pace: float | None = None) -> float:
         rate = pace or self._rate(state, now)

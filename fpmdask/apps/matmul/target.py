@@ -19,8 +19,6 @@ from fpmdask.runtime.dask_private import DataNode, Task
 
 # Stores of Zarr that several processes cannot write to.
 UNSHARED = frozenset({"MemoryStore", "ZipStore"})
-# A worker that hangs does not hold the others up: before it writes anything, its task looks.
-ANSWER_SECONDS = 30.0
 
 
 def check_out(out: Any, sides: Sequence[int], index: Sequence[Any], dtype: np.dtype[Any]) -> Any:
@@ -205,7 +203,9 @@ async def _answer(out: Any, run: str) -> bool:
     return await offload(finds, out, run)
 
 
-async def check_reached(client: Client, target: Target, workers: Mapping[str, str]) -> None:
+async def check_reached(
+    client: Client, target: Target, workers: Mapping[str, str], answer_seconds: float
+) -> None:
     """Refuse an array that workers do not find where the client does.
 
     Parameters
@@ -216,6 +216,8 @@ async def check_reached(client: Client, target: Target, workers: Mapping[str, st
         The array and that mark.
     workers
         Address -> name of those that take part, one at least.
+    answer_seconds
+        How long their answers are waited for.
 
     Raises
     ------
@@ -230,7 +232,7 @@ async def check_reached(client: Client, target: Target, workers: Mapping[str, st
         for address in workers
     }
     try:
-        await asyncio.wait(asking.values(), timeout=ANSWER_SECONDS)
+        await asyncio.wait(asking.values(), timeout=answer_seconds)
         answers = {a: asked.result().get(a) for a, asked in asking.items() if asked.done()}
     finally:
         for asked in asking.values():

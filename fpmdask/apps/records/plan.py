@@ -13,10 +13,8 @@ from typing import Any
 
 from fpmdask.errors import RecordsError
 from fpmdask.records.format import RECORD_NBYTES, File
+from fpmdask.tuning import DEFAULT, RecordsTuning
 
-# A part of the result, and a sorted run of the input, at most; less where memory is short.
-MOST_NBYTES = 64 << 20
-LEAST_NBYTES = 1 << 20
 # A run or part needs so many times its bytes: itself, its order, copies on their way; with room.
 AT_ONCE = 4
 
@@ -90,7 +88,7 @@ def merged(found: Mapping[str, Sequence[Sequence[Any]]]) -> tuple[Job, list[list
     return Job(tuple(files[path] for path in paths)), [seen[path] for path in paths]
 
 
-def run_records(working: float, threads: int) -> int:
+def run_records(working: float, threads: int, tuning: RecordsTuning = DEFAULT.records) -> int:
     """Return how many records a run or a part may have on a worker with so many bytes for them.
 
     Raises
@@ -103,11 +101,12 @@ def run_records(working: float, threads: int) -> int:
     >>> run_records(float("inf"), 1), run_records(100e6, 2)
     (671088, 125000)
     """
-    nbytes = min(MOST_NBYTES, working / (AT_ONCE * threads))
-    if nbytes < LEAST_NBYTES:
+    nbytes = min(tuning.part_most_nbytes, working / (AT_ONCE * threads))
+    if nbytes < tuning.part_least_nbytes:
+        needed = AT_ONCE * threads * tuning.part_least_nbytes
         raise RecordsError(
             f"a worker has {working / 1e6:.0f} MB of memory to work with; "
-            f"{AT_ONCE * threads * LEAST_NBYTES / 1e6:.0f} MB are needed: give it more, or fewer "
+            f"{needed / 1e6:.0f} MB are needed: give it more, or fewer "
             "threads"
         )
     return int(nbytes) // RECORD_NBYTES

@@ -13,8 +13,6 @@ from fpmdask.apps.sort.attempt import LostWorker, again
 from fpmdask.apps.sort.shares import Speeds
 from fpmdask.coordinator.context import RunContext
 
-# Fewer records than this per worker are not worth measuring anybody.
-FEW = 1 << 15
 # Under which the library keeps what sorts took.
 LEARNED = "records.share"
 
@@ -41,7 +39,8 @@ async def run(context: RunContext) -> dict[str, Any]:
     if finished is not None:
         context.set_result({}, {}, None, "complete already", {})
         return finished
-    speeds = Speeds(context, LEARNED, {}, FEW, "records", where="memory and disks")
+    few = context.tuning.records.few_records
+    speeds = Speeds(context, LEARNED, {}, few, "records", where="memory and disks")
     shares = await sort.shares(speeds) if sort.job.records else {}
     measured = time.perf_counter()
     phases["measure"] = measured - looked

@@ -254,7 +254,8 @@ class RecordsSort:
 
     def most(self, address: str) -> int:
         """Return how many records a run or part may have there."""
-        return run_records(self.memory[address].working, self.threads(address))
+        working, threads = self.memory[address].working, self.threads(address)
+        return run_records(working, threads, self.context.tuning.records)
 
     async def claim(self) -> None:
         """Make the target and note the job there; learn which parts are finished."""

@@ -22,12 +22,10 @@ from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.coordinator import proxy
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
+from fpmdask.tuning import SortTuning, Tuning
 
 # NumPy inputs are cut into blocks of about this size.
 BLOCK_NBYTES = 64 << 20
-# What is lost of a result is looked for in about so much of the input at once, or in as much as
-# makes so many groups of its chunks.
-GROUP_NBYTES, MOST_GROUPS = 256 << 20, 16
 
 Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
 
@@ -71,6 +69,7 @@ async def sort(
     x: Any,
     request: dict[str, Any],
     follow: Follow,
+    tuning: Tuning,
     *,
     descending: bool,
     index: bool,
@@ -78,7 +77,8 @@ async def sort(
 ) -> da.Array:
     """Return the sorted array, with `index` the positions of its keys in order.
 
-    ``follow`` runs ``request`` as the app "sort"; beside each key a worker needs ``extra`` bytes.
+    ``follow`` runs ``request`` as the app "sort", ``tuning`` is the client's; beside each key a
+    worker needs ``extra`` bytes.
     What cannot be run is refused before the input is computed or sent, as far as its size is known.
     """
 
@@ -111,7 +111,8 @@ async def sort(
                 raise
             del there  # what is left of it makes room
         else:
-            return _collected(client, there, SortSpec.from_json(asked["sort"]), value)
+            spec = SortSpec.from_json(asked["sort"])
+            return _collected(client, there, spec, value, tuning.sort)
 
 
 def _is_there(x: Any) -> bool:
@@ -149,17 +150,21 @@ async def _in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> d
     return persisted
 
 
-def _collected(client: Client, x: da.Array, spec: SortSpec, value: Mapping[str, Any]) -> da.Array:
+def _collected(
+    client: Client, x: da.Array, spec: SortSpec, value: Mapping[str, Any], tuning: SortTuning
+) -> da.Array:
     """Return the result over the published keys, each with tasks that make it from all of x.
 
-    None of these has much more than `GROUP_NBYTES` of x, a part of `MOST_GROUPS`, or the chunks of
+    None of these has much more than `group_nbytes` of x, a part of `most_groups`, or the chunks of
     one worker's runs.
     """
     name, sizes = value["name"], value["sizes"]
+    groups = x.nbytes / tuning.group_nbytes
     if spec.index:
-        graph = _positions_again(spec, name, value["plan"], x.nbytes <= GROUP_NBYTES)
+        graph = _positions_again(spec, name, value["plan"], groups <= 1)
     else:
-        graph = _keys_again(spec, name, sizes, value["ends"], math.ceil(x.nbytes / GROUP_NBYTES))
+        few = min(math.ceil(groups), tuning.most_groups)
+        graph = _keys_again(spec, name, sizes, value["ends"], few)
     inputs: Any = [x]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=inputs)
     dtype = INDEX if spec.index else spec.dtype
@@ -182,7 +187,7 @@ def _keys_again(
 ) -> dict[Any, Task]:
     """Return the tasks that make lost chunks of keys again; parts · groups of them."""
     run, dtype = uuid4().hex, spec.dtype.str
-    groups = max(1, min(groups, len(spec.keys), MOST_GROUPS))
+    groups = max(1, min(groups, len(spec.keys)))
     graph: dict[Any, Task] = {}
     for part, own in enumerate(ends):
         chunk = name, _at(spec, part, len(ends))

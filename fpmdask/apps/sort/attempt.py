@@ -14,15 +14,8 @@ from fpmdask.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, PartitionError
 
-# A step that takes a worker so many times as long as the others is not waited for.
-OVERDUE = 10.0
 # A worker that does not say so soon that it is there hangs.
 PING_SECONDS = 5.0
-AGAIN_SECONDS = 0.2
-# Nannies start a worker again within seconds.
-REJOIN_SECONDS = 10.0
-# A run that is disturbed so often is given up.
-MOST_ATTEMPTS = 20
 PAUSED = (
     "it is paused, and does nothing: its memory is full; give it more (memory_limit), add workers, "
     "or let go of what it holds"
@@ -45,6 +38,7 @@ class Attempt:
 
     def __init__(self, context: RunContext, number: int) -> None:
         self.context, self.number = context, number
+        self.overdue = context.tuning.sort.overdue
         self.name = f"attempt {number}"
         self.workers: list[str] = []
         # units that each has to do in the step, where they are not meant to take as long
@@ -100,7 +94,7 @@ class Attempt:
                 silent = set(self.workers) - heard.keys()
                 overdue = False
                 if heard:  # where nobody is done it may just take long
-                    patience = OVERDUE * self._more_work(silent, heard) * (last - began)
+                    patience = self.overdue * self._more_work(silent, heard) * (last - began)
                     overdue = time.monotonic() - last > max(hang, patience)
                 await self._look_after(silent, overdue=overdue)
                 continue
@@ -152,7 +146,7 @@ class Attempt:
         if not gone:
             gone, reason = list(filter(self._stopped, workers)), PAUSED
         if not gone:
-            reason = f"{OVERDUE:g} times as late as the others"
+            reason = f"{self.overdue:g} times as late as the others"
         for worker in gone or (workers if overdue else ()):
             if worker in self.context.workers:
                 self.context.give_up_on(worker, reason)
@@ -198,9 +192,10 @@ async def again(context: RunContext, number: int, lost: LostWorker) -> None:
         If no worker is left, or there have been too many attempts.
     """
     context.emit("starting over", reason=str(lost))
-    await asyncio.sleep(AGAIN_SECONDS)  # the scheduler may not know yet who is gone
-    give_up = time.monotonic() + REJOIN_SECONDS
+    tuning = context.tuning.sort
+    await asyncio.sleep(tuning.retry_seconds)
+    give_up = time.monotonic() + tuning.rejoin_seconds
     while not context.workers and time.monotonic() < give_up:
-        await asyncio.sleep(AGAIN_SECONDS)
-    if not context.workers or number > MOST_ATTEMPTS:
+        await asyncio.sleep(tuning.retry_seconds)
+    if not context.workers or number > tuning.most_attempts:
         raise CoordinatorError(f"the sort was given up after this: {lost}")

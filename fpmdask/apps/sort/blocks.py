@@ -17,14 +17,11 @@ from typing import Any
 import numpy as np
 
 from fpmdask.apps.sort.splitters import cuts, place_of, sampled
+from fpmdask.tuning import DEFAULT, SortTuning
 
-# A block: it and what is copied into it stay in the second cache of one core.
-BLOCK_NBYTES = 1 << 20
-# With more parts they are as much larger: counting in each block what is before their ends is to
+# With more parts blocks are as much larger: counting in each block what is before their ends is to
 # stay little beside sorting it.
 FEW_PARTS = 32
-# Keys of all blocks together that stand for a run, if they are not longer than two blocks.
-SAMPLE = 1 << 16
 
 
 class Run:
@@ -76,6 +73,8 @@ class BlockedRun(Run):
     ----------
     blocks : sequence of ndarray
         At least one, each sorted by `numpy.sort`; not copied.
+    tuning : SortTuning
+        How many keys stand for the run.
 
     Notes
     -----
@@ -91,13 +90,14 @@ class BlockedRun(Run):
     (2, 5, [1, 2], [5, 9])
     """
 
-    def __init__(self, blocks: Sequence[np.ndarray]) -> None:
+    def __init__(self, blocks: Sequence[np.ndarray], tuning: SortTuning = DEFAULT.sort) -> None:
         self.blocks = list(blocks)
         self.size, self.nbytes = sum(b.size for b in blocks), sum(b.nbytes for b in blocks)
         self._raw = [bytes_of(block) for block in blocks]
         self.sample = self.blocks[0]
         if len(blocks) > 1:
-            most = min(SAMPLE, max(1, 2 * BLOCK_NBYTES // blocks[0].itemsize))
+            two_blocks = 2 * tuning.block_nbytes // blocks[0].itemsize
+            most = min(tuning.block_samples, max(1, two_blocks))
             share = most / max(1, self.size)
             self.sample = np.concatenate(
                 [
@@ -182,15 +182,17 @@ def bytes_of(keys: np.ndarray) -> memoryview:
     return memoryview(raw)
 
 
-def block_size(itemsize: int, parts: int) -> int:
+def block_size(itemsize: int, parts: int, nbytes: int = DEFAULT.sort.block_nbytes) -> int:
     """Return how many keys of so many bytes a block has, where these are cut for so many parts.
+
+    `nbytes` is what a block has for few parts.
 
     Examples
     --------
     >>> block_size(8, 6), block_size(8, 64), block_size(1 << 21, 6)
     (131072, 262144, 1)
     """
-    return max(1, BLOCK_NBYTES * max(parts, FEW_PARTS) // FEW_PARTS // itemsize)
+    return max(1, nbytes * max(parts, FEW_PARTS) // FEW_PARTS // itemsize)
 
 
 def cut_up(keys: np.ndarray, size: int) -> list[np.ndarray]:

@@ -24,9 +24,8 @@ import pyarrow.compute as pc
 
 from fpmdask.errors import PartitionError
 from fpmdask.packing import ordered_words
+from fpmdask.tuning import DEFAULT
 
-# So many different strings are numbered; they pass through the client.
-MOST_DISTINCT, MOST_DISTINCT_NBYTES = 4096, 1 << 20
 # Of a partition in which most strings are others, no more are told.
 FEW_DISTINCT = 1024
 
@@ -70,8 +69,15 @@ class Field:
         return value + 8 * self.width + (self.width.bit_length())
 
 
-def seen(column: pd.Series, name: Any) -> Seen:
+def seen(
+    column: pd.Series,
+    name: Any,
+    most_distinct: int = DEFAULT.sort.most_distinct,
+    most_distinct_nbytes: int = DEFAULT.sort.most_distinct_nbytes,
+) -> Seen:
     """Return what the scheme of keys needs to know of one partition's column.
+
+    So many different strings, of so many bytes, are few.
 
     Raises
     ------
@@ -90,7 +96,8 @@ def seen(column: pd.Series, name: Any) -> Seen:
     there = values.filter(pa.array(~null)) if nulls else values
     ends = pc.min_max(there)
     longest = pc.max(pc.binary_length(there)).as_py()
-    return Seen(kind, nulls, ends["min"].as_py(), ends["max"].as_py(), longest, _distinct(there))
+    few = _distinct(there, most_distinct, most_distinct_nbytes)
+    return Seen(kind, nulls, ends["min"].as_py(), ends["max"].as_py(), longest, few)
 
 
 def _seen_plain(values: np.ndarray, name: Any) -> Seen:
@@ -104,18 +111,25 @@ def _seen_plain(values: np.ndarray, name: Any) -> Seen:
     return Seen(kind, nulls, int(low), int(high))
 
 
-def _distinct(values: Any) -> frozenset[bytes] | None:
-    if len(pc.unique(values[:MOST_DISTINCT])) > MOST_DISTINCT // 2 and len(values) > MOST_DISTINCT:
+def _distinct(values: Any, most: int, most_nbytes: int) -> frozenset[bytes] | None:
+    if len(pc.unique(values[:most])) > most // 2 and len(values) > most:
         return None
     found = pc.unique(values)
-    if len(found) > MOST_DISTINCT or found.nbytes > MOST_DISTINCT_NBYTES:
+    if len(found) > most or found.nbytes > most_nbytes:
         return None
     if len(found) > max(FEW_DISTINCT, len(values) // 2):
         return None  # of many such partitions all strings would pass through the client
     return frozenset(found.to_pylist())
 
 
-def scheme(seen: Sequence[Seen], name: Any, *, descending: bool, nulls_first: bool) -> Field:
+def scheme(
+    seen: Sequence[Seen],
+    name: Any,
+    *,
+    descending: bool,
+    nulls_first: bool,
+    most_distinct: int = DEFAULT.sort.most_distinct,
+) -> Field:
     """Return how a column becomes bits, from what all partitions have in it.
 
     Raises
@@ -139,7 +153,7 @@ def scheme(seen: Sequence[Seen], name: Any, *, descending: bool, nulls_first: bo
         return Field(kind, descending, nulls, nulls_first, low, high)
     if all(part.distinct is not None for part in some):
         merged = sorted(frozenset[bytes]().union(*(part.distinct or () for part in some)))
-        if len(merged) <= MOST_DISTINCT:
+        if len(merged) <= most_distinct:
             last = len(merged) - 1
             return Field(kind, descending, nulls, nulls_first, 0, last, distinct=tuple(merged))
     # what is between two strings in order begins as both do

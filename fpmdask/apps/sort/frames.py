@@ -31,13 +31,12 @@ from fpmdask.coordinator import proxy
 from fpmdask.coordinator.report import Moved, Report
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.dask_private import Alias, DataNode, GraphNode, Task, TaskRef, meta_of
+from fpmdask.tuning import Tuning
 
 # Rows by which it is found out how much of the keys is needed, of all partitions together and of
 # one of many.
 SAMPLE, LEAST_SAMPLE = 1 << 14, 16
 
-# Fewer rows than this are sorted where they are.
-FEW = 1 << 19
 # What most rows become.
 KEY = np.dtype(np.uint64)
 
@@ -55,11 +54,13 @@ async def sort_values(
     request: dict[str, Any],
     follow: arrays.Follow,
     tell: Tell,
+    tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Return the frame with its rows in order, and what that took; None where it has no rows.
 
-    ``follow`` runs ``request`` as the app "sort"; ``tell`` gets events of what is done beside. A
-    pandas frame is sent to the workers, and sent again where one leaves with a part of it.
+    ``follow`` runs ``request`` as the app "sort"; ``tell`` gets events of what is done beside;
+    ``tuning`` is the client's. A pandas frame is sent to the workers, and sent again where one
+    leaves with a part of it.
 
     Raises
     ------
@@ -72,14 +73,14 @@ async def sort_values(
     """
     await proxy.check(client, "sort", request)  # before the frame is computed
     if not isinstance(frame, pd.DataFrame):
-        return await _sort_dask(client, frame, order, request, follow, tell)
+        return await _sort_dask(client, frame, order, request, follow, tell, tuning)
     # where workers are named, all of them must be there
     sendings = SENDINGS if request["workers"] is None else 1
     while True:
         sendings -= 1
         ddf = await sent(client, frame, request["workers"])
         try:
-            return await _sort_dask(client, ddf, order, request, follow, tell)
+            return await _sort_dask(client, ddf, order, request, follow, tell, tuning)
         except ChunksLostError:
             if not sendings:
                 raise
@@ -93,13 +94,14 @@ async def _sort_dask(
     request: dict[str, Any],
     follow: arrays.Follow,
     tell: Tell,
+    tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Do what `sort_values` does, for a dask frame."""
     # persisting what is in memory makes a task per partition, which waits for a stopped worker
     there = _is_in_memory(ddf)
     persisted = ddf if there else await loaded(client, ddf, request["workers"])
     try:
-        return await _sort_persisted(client, ddf, persisted, order, request, follow, tell)
+        return await _sort_persisted(client, ddf, persisted, order, request, follow, tell, tuning)
     except (ChunksLostError, FutureCancelledError):
         # what was made of lost partitions is lost with them, but the caller knows only these
         if any(future.cancelled() for future in futures_of(persisted)):
@@ -116,18 +118,20 @@ async def _sort_persisted(
     request: dict[str, Any],
     follow: arrays.Follow,
     tell: Tell,
+    tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Do the work of `sort_values`; apart, as another exception may replace its exception."""
     began = time.perf_counter()
     partitions = _partitions(persisted)
     nbytes, spare = await check_fits(client, partitions, request["workers"])
-    homes = Homes(client, request["measuring"]["hang"], tell)
+    homes = Homes(client, request["measuring"]["hang"], tell, tuning.runtime)
     stage = partial(_each, homes, persisted, partitions)
     looks: list[Look] = [Look(0, (), {}, "")] * len(partitions)
-    for numbers, told in await homes.again(partial(stage, "look", rows.look, order, homes.asked)):
-        for n, look in zip(numbers, told, strict=True):
-            looks[n] = look
-    sizes = [look.rows for look in looks]
+    look = partial(rows.look, (tuning.sort.most_distinct, tuning.sort.most_distinct_nbytes))
+    for numbers, told in await homes.again(partial(stage, "look", look, order, homes.asked)):
+        for n, found in zip(numbers, told, strict=True):
+            looks[n] = found
+    sizes = [found.rows for found in looks]
     if not any(sizes):
         return _collection(ddf, partitions, None), None
     extra = -(-COPIES * nbytes // sum(sizes))
@@ -138,7 +142,7 @@ async def _sort_persisted(
         like = await homes.again(partial(_without_rows, homes, persisted, partitions[pattern]))
     dealing: Report | None = None
     handed: list[tuple[str, Future[Any]]] = []
-    if spare >= (1 + HANDED) * nbytes and sum(sizes) >= FEW:
+    if spare >= (1 + HANDED) * nbytes and sum(sizes) >= tuning.sort.few_rows:
         spec = SortSpec(KEY, (sum(sizes),), "", extra=extra).to_json()
         asked = {**request, "sort": spec, "payload": like is not None}
         answer, dealing = await follow("sort.deal", asked)
@@ -146,7 +150,7 @@ async def _sort_persisted(
             dealt = partial(handed_over, homes, persisted, partitions, sizes, answer["shares"])
             partitions, sizes, handed = await homes.again(dealt)
             stage = partial(_each, homes, persisted, partitions)
-    short = _keys(order, looks, sizes, union)
+    short = _keys(order, looks, sizes, union, tuning.sort.most_distinct)
     keys = await _with_words(homes, stage, short, sizes, null=like is not None)
     parts: list[Future[Any]] = []
     known: tuple[Any, ...] | None = None
@@ -175,7 +179,7 @@ async def _sort_persisted(
         del encoded
         made = time.perf_counter()
         found = await arrays.sort(
-            client, x, request, follow, descending=False, index=False, extra=extra
+            client, x, request, follow, tuning, descending=False, index=False, extra=extra
         )
         del x
         sorted_at = time.perf_counter()
@@ -325,6 +329,7 @@ def _keys(
     looks: Sequence[Look],
     sizes: Sequence[int],
     union: Mapping[Any, pd.CategoricalDtype],
+    most_distinct: int,
 ) -> Keys:
     """Return the scheme of keys that have one word."""
     how = []
@@ -334,6 +339,7 @@ def _keys(
             name,
             descending=not order.ascending[n],
             nulls_first=order.na_position == "first",
+            most_distinct=most_distinct,
         )
         if (column := INDEX if level else name) in union:
             made = replace(made, high=max(0, len(union[column].categories) - 1))

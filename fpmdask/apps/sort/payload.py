@@ -11,12 +11,8 @@ import numpy as np
 
 from fpmdask.apps.sort.words import row_numbers, same_prefixes
 from fpmdask.timing.scratch import memory_of, shortened
+from fpmdask.tuning import DEFAULT, SortTuning
 
-# Keys that become row numbers at once: what is made of so few on the way stays in the cache.
-BLOCK = 16_000
-# Rows that are sorted and put in order at once: their columns stay in the processor's cache.
-RUN_BITS = 19
-RUN_ROWS = 1 << RUN_BITS
 # Bytes at whose multiples a column begins.
 ALIGNED = 64
 # Column dtypes of these sizes travel.
@@ -73,11 +69,11 @@ class Payload:
             found[[*bundle]] = [*accumulate((self.sizes[n] for n in bundle), initial=0)][:-1]
         return found
 
-    def rows(self, keys: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Yield of each block of keys where it is, the rows' partitions, and their places there."""
+    def rows(self, keys: np.ndarray, block: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Yield of each block of keys where it is, the rows' partitions, and their places."""
         local = (1 << self.local_bits) - 1
-        for low in range(0, keys.size, BLOCK):
-            here = slice(low, min(low + BLOCK, keys.size))
+        for low in range(0, keys.size, block):
+            here = slice(low, min(low + block, keys.size))
             numbers = row_numbers(keys[here], self.row_bits)
             yield here, numbers >> self.local_bits, numbers & local
 
@@ -100,15 +96,15 @@ class Payload:
         )
 
 
-def run_edges(size: int) -> list[int]:
+def run_edges(size: int, run_bits: int = DEFAULT.sort.run_bits) -> list[int]:
     """Return where the runs of a chunk begin and end; there is one at least.
 
     Examples
     --------
-    >>> run_edges(10), run_edges(RUN_ROWS + 1)
-    ([0, 10], [0, 524288, 524289])
+    >>> run_edges(10), run_edges(9, 3)
+    ([0, 10], [0, 8, 9])
     """
-    return [*range(0, max(1, size), RUN_ROWS), size]
+    return [*range(0, max(1, size), 1 << run_bits), size]
 
 
 def sections(dtypes: Sequence[Any], size: int) -> tuple[list[int], int]:
@@ -142,6 +138,8 @@ def gathered(
     keys: np.ndarray,
     made: Sequence[np.ndarray],
     take: Callable[[str, int, Any], np.ndarray],
+    *,
+    block: int = DEFAULT.sort.row_block,
 ) -> None:
     """Put the rows of a run of a chunk into the order of its keys.
 
@@ -157,10 +155,12 @@ def gathered(
         For each column, memory for that of the run.
     take
         Gives memory that is used again from run to run: label, size and dtype.
+    block
+        Rows whose numbers are looked at at once.
     """
     first = payload.first - low
     at = take("rows", keys.size, np.intp)
-    for here, partitions, local in payload.rows(keys):
+    for here, partitions, local in payload.rows(keys, block):
         np.add(first[partitions], local, out=at[here])
     for pieces, column in zip(columns, made, strict=True):
         whole = _rows_of(pieces, low, take("column", keys.size, column.dtype))
@@ -201,6 +201,8 @@ class Part:
         Of the keys.
     size : int
         How many there are.
+    tuning : SortTuning
+        How large runs are, and what is put in order at once.
 
     Attributes
     ----------
@@ -208,8 +210,14 @@ class Part:
         To be filled with those of one piece after the other, each in the order of its keys.
     """
 
-    def __init__(self, payload: Payload, dtype: np.dtype[Any], size: int) -> None:
-        self.payload = payload
+    def __init__(
+        self,
+        payload: Payload,
+        dtype: np.dtype[Any],
+        size: int,
+        tuning: SortTuning = DEFAULT.sort,
+    ) -> None:
+        self.payload, self._tuning = payload, tuning
         words = payload.words
         self._begins, self._end = sections(words, size)
         widest = max(dtype.itemsize, *(word.itemsize for word in words))
@@ -235,13 +243,17 @@ class Part:
             The columns as `sections` says. Without `Payload.whole`, then a bit for each row:
             whether it is `tied` to the one before it.
         """
-        came, same = whence(self.payload, pieces, self.keys)
-        nbytes = _filled(self._memory, self._begins, self._end, self.columns, came, same)
+        came, same = whence(self.payload, pieces, self.keys, self._tuning)
+        block = self._tuning.row_block
+        nbytes = _filled(self._memory, self._begins, self._end, self.columns, came, same, block)
         return shortened(self._memory, nbytes)
 
 
 def whence(
-    payload: Payload, pieces: Sequence[tuple[int, int, int]], keys: np.ndarray
+    payload: Payload,
+    pieces: Sequence[tuple[int, int, int]],
+    keys: np.ndarray,
+    tuning: SortTuning,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return where the row of each sorted key came, and whether it is `tied` to the one before it.
 
@@ -251,6 +263,8 @@ def whence(
         Of which run of which chunk the part's rows come, and how many; they came in this order.
     keys
         Those of the part, in order.
+    tuning
+        As for `Part`.
 
     Notes
     -----
@@ -264,12 +278,12 @@ def whence(
     for chunk, bundle in enumerate(payload.bundles):
         which[[*bundle]] = [of_run.get((chunk, run), 0) for run in range(most)]
     # of a partition's row: where it is in the chunk, and in a table of `most` runs per chunk
-    first = payload.first + (np.arange(len(payload.sizes)) * most << RUN_BITS)
+    first = payload.first + (np.arange(len(payload.sizes)) * most << tuning.run_bits)
     free = np.cumsum([0, *(size for _, _, size in pieces)])[:-1]
     came = np.empty(keys.size, np.min_scalar_type(keys.size))  # where the row of each key came
     same = np.zeros(0 if payload.whole else keys.size, bool)
-    for here, partitions, local in payload.rows(keys):
-        source = which.take(first[partitions] + local >> RUN_BITS)
+    for here, partitions, local in payload.rows(keys, tuning.row_block):
+        source = which.take(first[partitions] + local >> tuning.run_bits)
         some = np.bincount(source, minlength=free.size)
         by_source = np.argsort(source, kind="stable")  # by counting: one or two bytes
         next_ones = np.repeat(free - np.cumsum(some) + some, some)
@@ -302,7 +316,7 @@ def in_order(columns: Sequence[np.ndarray], order: np.ndarray, same: np.ndarray)
     """Return a part of the columns' rows in this order, with a bit for each of `same`."""
     begins, end = sections([column.dtype for column in columns], order.size)
     part = np.empty(end + -(-same.size // 8), np.uint8)
-    _filled(part, begins, end, columns, order, same)
+    _filled(part, begins, end, columns, order, same, DEFAULT.sort.row_block)
     return part
 
 
@@ -313,12 +327,13 @@ def _filled(
     columns: Sequence[np.ndarray],
     order: np.ndarray,
     same: np.ndarray,
+    block: int,
 ) -> int:
-    """Write the columns' rows in order, and then the bits; return how many bytes that are."""
+    """Write the columns' rows in order, so many at once, then the bits; return how many bytes."""
     for begin, column in zip(begins, columns, strict=True):
         made = part[begin : begin + order.size * column.itemsize].view(column.dtype)
-        for low in range(0, order.size, BLOCK):
-            np.take(column, order[low : low + BLOCK], out=made[low : low + BLOCK], mode="clip")
+        for low in range(0, order.size, block):
+            np.take(column, order[low : low + block], out=made[low : low + block], mode="clip")
     bits = np.packbits(same)
     part[end : end + bits.size] = bits
     return end + bits.size

@@ -12,13 +12,10 @@ import numpy as np
 from fpmdask.apps.dealing import Piece
 from fpmdask.apps.sort.payload import Payload
 from fpmdask.errors import PartitionError
+from fpmdask.tuning import DEFAULT, SortTuning
 
 # Positions, as `numpy.argsort` has them.
 INDEX = np.dtype(np.int64)
-# A part is put in order bucket by bucket, which takes two thirds of what it takes at once. A bucket
-# has a slice of each block before the exchange: with fewer bytes, or more buckets of all parts,
-# these get so short that counting and sending them takes more than is gained.
-BUCKET_NBYTES, MOST_BUCKETS = 8 << 20, 256
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,12 @@ class SortSpec:
         order = 2 * word + max(word, self.dtype.itemsize) if self.index else 0
         return 2 * self.nbytes_per_key + order + self.extra
 
-    @property
-    def bucket(self) -> int | None:
+    def bucket(self, tuning: SortTuning = DEFAULT.sort) -> int | None:
         """Keys of a part that are put in order at once; None for all that are in it."""
         if self.index or self.payload is not None:
             return None
-        return max(1, BUCKET_NBYTES // self.dtype.itemsize, self.units // MOST_BUCKETS)
+        most = tuning.bucket_nbytes // self.dtype.itemsize
+        return max(1, most, self.units // tuning.most_buckets)
 
     @property
     def keys(self) -> list[tuple[str, int]]:

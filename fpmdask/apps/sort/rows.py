@@ -137,20 +137,22 @@ class Look:
     form: str
 
 
-def look(order: Order, partitions: Sequence[int], *frames: pd.DataFrame) -> list[Look]:
-    """Task: look at the keys of partitions."""
-    return [look_at(frame, order) for frame in frames]
+def look(
+    few: tuple[int, int], order: Order, partitions: Sequence[int], *frames: pd.DataFrame
+) -> list[Look]:
+    """Task: look at the keys of partitions; `few` are the most different strings, and bytes."""
+    return [look_at(frame, order, *few) for frame in frames]
 
 
-def look_at(frame: pd.DataFrame, order: Order) -> Look:
-    """Look at the keys of one partition."""
+def look_at(frame: pd.DataFrame, order: Order, *few: int) -> Look:
+    """Look at the keys of one partition; `few` as for `look`."""
     found = []
     for name, column in order.columns(frame):
         if isinstance(column.dtype, pd.CategoricalDtype):
             last = max(0, len(column.cat.categories) - 1)
             found.append(Seen(NUMBER, int(column.isna().sum()), 0, last))
         else:
-            found.append(seen(column, name))
+            found.append(seen(column, name, *few))
     tokens = {name: str(tokenize(dtype)) for name, dtype in categories(frame).items()}
     return Look(len(frame), tuple(found), tokens, _form(frame))
 

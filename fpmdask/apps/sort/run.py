@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fpmdask.apps.sort.attempt import LostWorker, again
 from fpmdask.apps.sort.kernel import NAME
 from fpmdask.apps.sort.plan import SortSpec
-from fpmdask.apps.sort.shares import ROUGH, Speeds, busy_seconds
+from fpmdask.apps.sort.shares import TIMING, Speeds, busy_seconds
 from fpmdask.apps.sort.sorting import Sorting
 from fpmdask.coordinator.chunks import free_nbytes
 from fpmdask.coordinator.context import KernelFailed, RunContext
 from fpmdask.errors import PartitionError
 
-# Fewer keys than this per worker are not worth measuring anybody.
-FEW = 1 << 17
 # Under which the library keeps what sorts took.
 LEARNED = "sort.share"
 
@@ -134,7 +133,13 @@ async def deal(context: RunContext) -> dict[str, Any]:
 
 def _speeds(context: RunContext, spec: SortSpec, *, payload: bool) -> Speeds:
     what = {"dtype": spec.dtype.str, "index": spec.index, "payload": payload}
-    return Speeds(context, LEARNED, what, FEW, "keys", ROUGH)
+    tuning = context.tuning.sort
+    rough = replace(
+        TIMING,
+        min_seconds=tuning.timing_min_seconds,
+        budget_seconds=tuning.timing_budget_seconds,
+    )
+    return Speeds(context, LEARNED, what, tuning.few_keys, "keys", rough)
 
 
 def _room(context: RunContext, spec: SortSpec, address: str) -> float:

@@ -106,7 +106,7 @@ def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapp
 class _Share:
     def __init__(self, side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> None:
         self.side, self.space, self.order = side, space, order
-        self.spec = SortSpec.from_json(order["sort"])
+        self.spec, self.tuning = SortSpec.from_json(order["sort"]), space.tuning.sort
         self.attempt = order["attempt"]
         self.notes = space.notes(f"attempt {self.attempt}")
         self.threads = max(1, side.worker.state.nthreads)
@@ -195,7 +195,7 @@ class _Share:
         Those that come from others are once they are here, and a thread is through with its own.
         """
         began = time.perf_counter()
-        size = block_size(keys.itemsize, self.order["parts"])
+        size = block_size(keys.itemsize, self.order["parts"], self.tuning.block_nbytes)
         wanted = self._wanted(pieces, keys, size)
         threads, receiving = pools
         here = self._here(pieces)
@@ -230,7 +230,7 @@ class _Share:
             each.result()
         self._worked("sort", "hand over", began)
         # samples and counts are those of one run at least
-        return [BlockedRun([*(block for block, _ in own), *late] or [keys])]
+        return [BlockedRun([*(block for block, _ in own), *late] or [keys], self.tuning)]
 
     def _with_positions(self, pools: Pools, pieces: Sequence[Piece], keys: np.ndarray) -> list[Run]:
         """Return runs in order: of the pieces that are here, then of those that come."""
@@ -324,7 +324,7 @@ class _Share:
             columns = payload.columns_of(frames)
             keys = np.empty(piece.size, self.spec.dtype)
             made = [np.empty(piece.size, word) for word in what.words]
-            for low, high in pairwise(payload.run_edges(piece.size)):
+            for low, high in pairwise(payload.run_edges(piece.size, self.tuning.run_bits)):
                 own = keys[low:high]
                 along = [column[low:high] for column in made]
                 runs.append(Run(own))
@@ -332,11 +332,11 @@ class _Share:
                 work.append((encoder, columns, low, own, along))
 
         def some(turn: int) -> None:
-            take = Scratch().take
+            take, block = Scratch().take, self.tuning.row_block
             for encoder, columns, low, own, along in work[turn :: self.threads]:
                 encoder.fill(low, own)
                 own.sort()
-                payload.gathered(what, columns, low, own, along, take)
+                payload.gathered(what, columns, low, own, along, take, block=block)
 
         with ThreadPoolExecutor(self.threads, "fpmdask-sort") as threads:
             list(threads.map(some, range(self.threads)))
@@ -414,7 +414,7 @@ class _Share:
         buckets: Sequence[Sequence[Sequence[Any]]],
     ) -> Future[Sorted]:
         """Receive one part; return it as it will be once it is in order."""
-        if self.spec.bucket is not None:
+        if self.spec.bucket(self.tuning) is not None:
             return self._in_buckets(threads, runs, buckets)
         what = self.spec.payload
         (pieces,) = buckets
@@ -422,7 +422,7 @@ class _Share:
         if what is not None:
             of = self.order["runs"]
             sizes = [(*of[peer][number], high - low) for peer, number, low, high, _ in pieces]
-            rows = payload.Part(what, self.spec.dtype, size)
+            rows = payload.Part(what, self.spec.dtype, size, self.tuning)
             self._take(runs, pieces, rows.keys, named(rows.columns))
             return threads.submit(self._at_work, self._in_order, rows, sizes)
         keys, positions = np.empty(size, self.spec.dtype), np.empty(size, INDEX)

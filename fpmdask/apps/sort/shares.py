@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fpmdask.coordinator.context import RunContext
@@ -19,12 +19,8 @@ from fpmdask.timing import TimingPolicy
 
 # CPU-quota periods are 10 ms and more: shorter timings say little.
 TIMING = TimingPolicy(min_repetitions=1, min_seconds=0.12, budget_seconds=0.2, warmup=1)
-# Where what the run itself takes is looked at before most of it is shared out.
-ROUGH = replace(TIMING, min_seconds=0.04, budget_seconds=0.08)
 # Rounds of DFPA: times per key hardly depend on the number, so that little is left to find.
 ROUNDS = 1
-# Half of what a run took counts, where it took some worker so long.
-LEAST_SECONDS = 0.05
 # So many models are made in one step of the scheduler's event loop.
 AT_ONCE = 16
 
@@ -186,10 +182,11 @@ class Speeds:
             those with most of the units.
         """
         units = sum(shares.values())
+        least_seconds = self.context.tuning.sort.learned_least_seconds
         told = {
             address: done / seconds
             for address, (done, seconds) in taken.items()
-            if done and seconds >= LEAST_SECONDS
+            if done and seconds >= least_seconds
         }
         of_told = sum(shares[address] for address in told)
         if not self.told or self.learned or 2 * of_told < units or sum(bounds.values()) < units:
@@ -225,7 +222,8 @@ class Speeds:
         """
         library = self.context.coordinator.library
         told = [one for one in taken if one[0] in self.context.workers and one[1] and one[2] > 0]
-        if max((seconds for *_, seconds in told), default=0.0) < LEAST_SECONDS:
+        least_seconds = self.context.tuning.sort.learned_least_seconds
+        if max((seconds for *_, seconds in told), default=0.0) < least_seconds:
             return
         async for window in windows(told, AT_ONCE):
             for address, units, seconds in window:

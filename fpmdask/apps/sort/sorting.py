@@ -38,7 +38,7 @@ class Sorting(Attempt):
         """Go through the steps; return what the client needs to know of the result."""
         context, spec = self.context, self.spec
         places = await wait_for_chunks(context, spec.keys)
-        await check_reachable(context.scheduler, places)
+        await check_reachable(context, places)
         shares = {worker: n for worker, n in shares.items() if worker in context.workers}
         if sum(shares.values()) < spec.units:
             raise LostWorker("a worker left before the sort began")
@@ -65,7 +65,9 @@ class Sorting(Attempt):
         planned = [size for _, size in _parts(context, busy)]
         count = sample_count(spec.units, min(planned), len(busy))
         # the same objects for all workers: they are pickled once
-        sort, of_runs = spec.to_json(), runs_of(pieces) if spec.payload is not None else {}
+        sort, of_runs = spec.to_json(), {}
+        if spec.payload is not None:
+            of_runs = runs_of(pieces, context.tuning.sort.run_bits)
         orders = {
             worker: {
                 "sort": sort,
@@ -129,8 +131,9 @@ class Sorting(Attempt):
             for n in range(len(sizes[worker]))
         ]
         lengths = [sizes[worker][n] for worker, n in runs]
+        bucket = self.spec.bucket(self.context.tuning.sort)
         splitting = await asyncio.to_thread(
-            Splitting, samples, lengths, places, shares, noise, self.spec.bucket
+            Splitting, samples, lengths, places, shares, noise, bucket
         )
         while splitting.tried is not None:
             counts = await self._counted(runs, splitting.tried)
@@ -291,11 +294,15 @@ def loads_of(
     return loads(held, shares, MOVING, room)
 
 
-def runs_of(pieces: Mapping[str, Sequence[Piece]]) -> dict[str, list[tuple[int, int]]]:
+def runs_of(
+    pieces: Mapping[str, Sequence[Piece]], run_bits: int
+) -> dict[str, list[tuple[int, int]]]:
     """Return worker -> (chunk, number of the run of its piece) of each run that it makes."""
     return {
         worker: [
-            (piece.chunk, run) for piece in own for run in range(len(run_edges(piece.size)) - 1)
+            (piece.chunk, run)
+            for piece in own
+            for run in range(len(run_edges(piece.size, run_bits)) - 1)
         ]
         for worker, own in pieces.items()
     }

@@ -32,15 +32,13 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from fpmdask.tuning import DEFAULT, RuntimeTuning
+
 logger = logging.getLogger(__name__)
 
-# A peer that neither takes nor sends a byte for so long is taken for gone.
-SILENT_SECONDS = 120
 # An owner that waits for what it is asked for says so that often.
 ALIVE_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
-# Both ends of a TLS handshake may be busy workers.
-HANDSHAKE_SECONDS = 30.0
 # Buffers of one system call (IOV_MAX is 1024).
 VECTOR = 1000
 # Requests are lists of keys; anything longer is not one. Memory is taken as their bytes come.
@@ -100,12 +98,17 @@ class Channel:
         From every method, when the peer is gone, silent or does not understand.
     """
 
-    def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        context: ssl.SSLContext | None = None,
+        tuning: RuntimeTuning = DEFAULT.runtime,
+    ) -> None:
         connection = socket.create_connection(address, CONNECT_SECONDS)
         if context is not None:
-            connection.settimeout(HANDSHAKE_SECONDS)
+            connection.settimeout(tuning.handshake_seconds)
             connection = context.wrap_socket(connection)
-        self._socket = _prepared(connection, SILENT_SECONDS)
+        self._socket = _prepared(connection, tuning.silent_peer_seconds)
 
     def ask(self, request: Mapping[str, Any]) -> None:
         """Send a request; it has at least ``run``."""
@@ -148,10 +151,18 @@ class Channels:
         calls ``alive()`` every `ALIVE_SECONDS`.
     context
         For TLS.
+    tuning
+        How long peers are waited for.
     """
 
-    def __init__(self, host: str, serve: Serve, context: ssl.SSLContext | None = None) -> None:
-        self._serve_request = serve
+    def __init__(
+        self,
+        host: str,
+        serve: Serve,
+        context: ssl.SSLContext | None = None,
+        tuning: RuntimeTuning = DEFAULT.runtime,
+    ) -> None:
+        self._serve_request, self._tuning = serve, tuning
         self._context = context
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, 0), family=family)
@@ -219,7 +230,7 @@ class Channels:
         with plain:
             connection = plain
             if self._context is not None:
-                plain.settimeout(HANDSHAKE_SECONDS)
+                plain.settimeout(self._tuning.handshake_seconds)
                 connection = self._context.wrap_socket(
                     plain, server_side=True, do_handshake_on_connect=False
                 )
@@ -286,8 +297,9 @@ class Channels:
         poll = select.poll()
         poll.register(connection, event)
         with self.waiting():
-            if not poll.poll(SILENT_SECONDS * 1000):
-                raise TimeoutError(f"the peer takes nothing for {SILENT_SECONDS} s")
+            patience = self._tuning.silent_peer_seconds
+            if not poll.poll(patience * 1000):
+                raise TimeoutError(f"the peer takes nothing for {patience} s")
 
 
 def _prepared(connection: socket.socket, patience: int | None) -> socket.socket:

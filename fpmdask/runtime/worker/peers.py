@@ -13,6 +13,7 @@ from distributed import Worker
 
 from fpmdask.runtime.recent import Recent
 from fpmdask.runtime.worker.channel import Channel
+from fpmdask.tuning import RuntimeTuning
 
 # So many of the peers that were lost last are known as such while runs go on.
 MOST_PEERS = 1 << 12
@@ -25,6 +26,8 @@ class Peers:
     ----------
     worker
         Whose connections these are.
+    tuning
+        How long others are waited for.
 
     Attributes
     ----------
@@ -32,8 +35,8 @@ class Peers:
         Addresses of workers that no channel reaches: Dask's messages may.
     """
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, worker: Worker, tuning: RuntimeTuning) -> None:
+        self._worker, self._tuning = worker, tuning
         self._gone = Recent(MOST_PEERS)  # since the first of the runs that go on
         self.unreachable = Recent(MOST_PEERS)
         self._channels: dict[str, set[Channel]] = {}  # no peer without one
@@ -55,7 +58,7 @@ class Peers:
         if peer in self._gone:
             raise ConnectionError(f"{peer} has left the cluster")
         host, port = address
-        opened = Channel((host, port), self._context())
+        opened = Channel((host, port), self._context(), self._tuning)
         with self._opening:
             self._channels.setdefault(peer, set()).add(opened)
         if peer in self._gone:  # meanwhile: `gone` has not shut this one

@@ -1,14 +1,13 @@
 """Shared by the tests of the multiplication."""
 
-from dataclasses import replace
-
+import dask
 import pytest
 
-from fpmdask.apps.matmul import distribute
+from tests.tuned import SHORT_ROUNDS
 
 
 @pytest.fixture
-def short_rounds(monkeypatch):
-    """In-process workers share one interpreter: their speeds mean nothing, so measure briefly."""
-    brief = replace(distribute.TIMING, min_seconds=0.002, budget_seconds=0.004)
-    monkeypatch.setattr(distribute, "TIMING", brief)
+def short_rounds():
+    """Measure briefly, on clusters that are no `gen_cluster`: that sets its own configuration."""
+    with dask.config.set(SHORT_ROUNDS):
+        yield

@@ -12,13 +12,18 @@ from distributed import get_worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import distribute, fetch, kernel, place, plan, share, tail
+from fpmdask.apps.matmul import distribute, fetch, kernel, share, tail
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.coordinator.rounds import REPEATS
 from tests.eventually import side_of
+from tests.tuned import SHORT_ROUNDS, tuned
 
-pytestmark = pytest.mark.usefixtures("short_rounds")
-CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+CONFIG = {
+    "distributed.scheduler.active-memory-manager.start": False,
+    **SHORT_ROUNDS,
+    # updates that sleep are a thousand times as slow as real ones: bytes cost next to nothing
+    **tuned(matmul={"panel_depth": 20, "receiving_operations": 0.01, "sending_operations": 0.01}),
+}
 SLOW = "2"
 EVEN = {"0": 100, "1": 100, SLOW: 100}
 
@@ -26,14 +31,6 @@ EVEN = {"0": 100, "1": 100, SLOW: 100}
 def cluster(**options):
     nthreads = [("127.0.0.1", 1)] * 3
     return gen_cluster(client=True, nthreads=nthreads, config=CONFIG, timeout=60, **options)
-
-
-@pytest.fixture(autouse=True)
-def many_panels(monkeypatch):
-    monkeypatch.setattr(plan, "PANEL_DEPTH", 20)
-    # updates that sleep are a thousand times as slow as real ones: bytes cost next to nothing
-    monkeypatch.setattr(place, "RECEIVING", 0.01)
-    monkeypatch.setattr(place, "SENDING", 0.01)
 
 
 @contextmanager
@@ -227,7 +224,9 @@ async def test_a_product_is_preceded_by_short_rounds(c, s, *workers):
 
 
 @cluster()
-async def test_who_still_computes_takes_work_off_a_much_slower_worker(c, s, *workers, monkeypatch):
+async def test_who_still_computes_takes_work_off_a_much_slower_worker(
+    c, s, *workers, monkeypatch, tuning
+):
     early, original = [], tail.Tail.helps
 
     def helps(self, now):
@@ -237,7 +236,7 @@ async def test_who_still_computes_takes_work_off_a_much_slower_worker(c, s, *wor
         return made
 
     monkeypatch.setattr(tail.Tail, "helps", helps)
-    monkeypatch.setattr(tail, "STEADY_SECONDS", 0.3)
+    tuning(matmul={"steady_seconds": 0.3})
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
     with updates({"0": 0.1, "1": 0.1, SLOW: 0.6}):
@@ -248,7 +247,7 @@ async def test_who_still_computes_takes_work_off_a_much_slower_worker(c, s, *wor
 
 @cluster()
 async def test_news_that_come_late_and_together_do_not_make_a_worker_fast(
-    c, s, *workers, monkeypatch
+    c, s, *workers, monkeypatch, tuning
 ):
     """What comes of a worker that gets CPU only now and then; by its clock it is not faster."""
     say, reached, held, rates = share._Notes._say, tail.Tail.reached, [], []
@@ -266,7 +265,7 @@ async def test_news_that_come_late_and_together_do_not_make_a_worker_fast(
         reached(self, *given, **options)
         rates.extend(self._rates[w] for w in self._rates if w == workers[1].address)
 
-    monkeypatch.setattr(share, "NEWS_SECONDS", 0.0)
+    tuning(matmul={"news_seconds": 0.0})
     monkeypatch.setattr(share._Notes, "_say", late)
     monkeypatch.setattr(tail.Tail, "reached", followed)
     balancer = await fpmdask.Balancer(c)
@@ -365,11 +364,11 @@ async def test_who_waits_helps_and_takes_back_what_its_helper_does_not_come_to(
 @pytest.mark.parametrize("losses", [{"help"}, {"part", "help"}])
 @cluster()
 async def test_a_helper_that_gives_hears_of_its_own_lines_whatever_it_lost(
-    c, s, *workers, losses, monkeypatch
+    c, s, *workers, losses, monkeypatch, tuning
 ):
     made, losses = [], set(losses)
     scripted(made, losses, monkeypatch)
-    monkeypatch.setattr(tail, "GAIN_SECONDS", 60.0)  # however busy the machine: none is taken back
+    tuning(matmul={"help_gain_seconds": 60.0})  # however busy the machine: none is taken back
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
     options = {"layout": "rows", "distribution": EVEN, "rebalance": True}
@@ -382,11 +381,11 @@ async def test_a_helper_that_gives_hears_of_its_own_lines_whatever_it_lost(
 
 
 @cluster()
-async def test_a_sum_that_breaks_off_is_not_added_twice(c, s, *workers, monkeypatch):
+async def test_a_sum_that_breaks_off_is_not_added_twice(c, s, *workers, monkeypatch, tuning):
     """Also where the giver, multiplying the lines itself, starts again and hears of it again."""
     made, broken, lost = [], [], []
     scripted(made, set(), monkeypatch)
-    monkeypatch.setattr(tail, "GAIN_SECONDS", 60.0)  # however busy the machine: none is taken back
+    tuning(matmul={"help_gain_seconds": 60.0})  # however busy the machine: none is taken back
     take, start = fetch.Fetcher.take, fetch.Fetcher.start
 
     def taken(self, key, tile, peer, address, add):

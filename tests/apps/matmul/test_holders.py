@@ -44,9 +44,8 @@ async def test_inputs_on_a_worker_without_fpmdask_come_as_dask_sends_them(
 
 
 @cluster(config={"fpmdask.channels": False})
-async def test_a_holder_that_never_gives_its_chunks_is_named(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(product, "LEAST_STARTS", 3)
-    monkeypatch.setattr(product, "LOOK_AGAIN_SECONDS", 0.02)
+async def test_a_holder_that_never_gives_its_chunks_is_named(c, s, *workers, tuning):
+    tuning(matmul={"least_starts": 3, "restart_seconds": 0.02})
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.ones((90, 60), chunks=(90, 60)), workers=[workers[0].address])
     await wait(x)
@@ -62,8 +61,8 @@ async def test_a_holder_that_never_gives_its_chunks_is_named(c, s, *workers, mon
 
 
 @cluster(config={"fpmdask.channels": False})
-async def test_whatever_ends_a_background_task_ends_the_run(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(product, "LOOK_AGAIN_SECONDS", 0.02)
+async def test_whatever_ends_a_background_task_ends_the_run(c, s, *workers, monkeypatch, tuning):
+    tuning(matmul={"restart_seconds": 0.02})
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.ones((90, 60), chunks=(90, 60)), workers=[workers[0].address])
     await wait(x)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fpmdask
 from fpmdask.apps.dealing import dealt
-from fpmdask.apps.matmul import arrays, ranges, sum_tasks, summed
+from fpmdask.apps.matmul import arrays, ranges, sum_tasks
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.tiling import INNER, LAYOUTS
@@ -96,8 +96,8 @@ async def test_nan_and_inf_propagate_as_in_numpy(c, s, *workers):
 
 
 @cluster()
-async def test_parts_of_a_larger_product_are_on_all_workers(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(summed, "ONE_NBYTES", 1)
+async def test_parts_of_a_larger_product_are_on_all_workers(c, s, *workers, tuning):
+    tuning(matmul={"sum_part_nbytes": 1})
     balancer = await fpmdask.Balancer(c)
     x = RANDOM.random((3000, 20))
     tall = c.persist(chunked(x, 250, 20))
@@ -113,8 +113,8 @@ async def test_parts_of_a_larger_product_are_on_all_workers(c, s, *workers, monk
 
 
 @cluster()
-async def test_no_more_workers_add_up_than_hold_few_bytes_each(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(summed, "ONE_NBYTES", 3 * 600 * 8 // 2)
+async def test_no_more_workers_add_up_than_hold_few_bytes_each(c, s, *workers, tuning):
+    tuning(matmul={"sum_part_nbytes": 3 * 600 * 8 // 2})
     balancer = await fpmdask.Balancer(c)
     v, b = RANDOM.random(500), RANDOM.random((500, 600))
     for left, chunks in ((v, ((300, 300),)), (v[None], ((1,), (300, 300)))):
@@ -194,7 +194,7 @@ async def test_vectors_numpy_and_lazy_inputs(c, s, *workers):
 
 @cluster(nthreads=2)
 async def test_a_matrix_by_its_transpose_is_received_once(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda *given: True)
     balancer = await fpmdask.Balancer(c)
     for dtype in ("f8", "c8", "i2", "f2"):
         values = (RANDOM.random((900, 8)) * 9).astype(dtype)
@@ -306,7 +306,7 @@ async def test_what_a_worker_lacks_of_its_range_has_to_fit(c, s, *workers, monke
 
 
 @cluster()
-async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypatch):
+async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypatch, tuning):
     async def measured(context, units, *given):
         found = await original(context, units, *given)
         assert sum(found.values()) == units
@@ -314,8 +314,8 @@ async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypat
 
     original = ranges._measured
     monkeypatch.setattr(ranges, "_measured", measured)
-    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
-    monkeypatch.setattr(ranges, "LEAST_NBYTES", 0)
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda *given: True)
+    tuning(matmul={"ranges_least_nbytes": 0})
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).random((40, 9000), chunks=(40, 500)))
     await wait(x)
@@ -339,7 +339,7 @@ async def test_no_worker_is_handed_more_than_it_has_memory_for(c, s, *workers, m
 
     original = ranges._measured
     monkeypatch.setattr(ranges, "_measured", measured)
-    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda *given: True)
     free = 3 * 40 * 40 * 8 + 1000 * 80 * 8  # the sums, and 1000 lines more
     monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: free)
     balancer = await fpmdask.Balancer(c)
@@ -381,7 +381,7 @@ async def test_a_matrix_by_itself(c, s, *workers, monkeypatch):
 
     original = ranges._measured
     monkeypatch.setattr(ranges, "_measured", measured)
-    monkeypatch.setattr(ranges, "worth_handing_over", lambda spec: True)
+    monkeypatch.setattr(ranges, "worth_handing_over", lambda *given: True)
     balancer = await fpmdask.Balancer(c)
     values = RANDOM.random((90, 90))
     x = c.persist(chunked(values, 30, 30))
@@ -391,8 +391,8 @@ async def test_a_matrix_by_itself(c, s, *workers, monkeypatch):
 
 
 @cluster()
-async def test_named_workers_only(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(ranges, "LEAST_NBYTES", 0)
+async def test_named_workers_only(c, s, *workers, tuning):
+    tuning(matmul={"ranges_least_nbytes": 0})
     balancer = await fpmdask.Balancer(c, workers=["0", "2"])
     x = c.persist(da.random.default_rng(1).random((4, 9000), chunks=(4, 500)))
     await wait(x)

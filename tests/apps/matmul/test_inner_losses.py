@@ -8,7 +8,6 @@ import pytest
 from distributed import wait
 
 import fpmdask
-from fpmdask.apps import homes
 from fpmdask.apps.homes import Homes
 from fpmdask.apps.matmul import summed
 from fpmdask.errors import ChunksLostError, CoordinatorError
@@ -138,8 +137,8 @@ async def test_chunks_that_are_there_need_no_time_to_be_made_again(c, s, *worker
 
 
 @cluster()
-async def test_named_workers_that_are_gone_are_named(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(homes, "AGAIN_SECONDS", 0)
+async def test_named_workers_that_are_gone_are_named(c, s, *workers, monkeypatch, tuning):
+    tuning(runtime={"stage_retry_seconds": 0})
     balancer = await fpmdask.Balancer(c, workers=["1"])
     x = c.persist(da.random.default_rng(1).random((4, 900), chunks=(4, 100)))
     await wait(x)

@@ -26,9 +26,9 @@ from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.layout import Rectangle
 from fpmdask.partition import proportional
 from tests.eventually import nothing_left, until
+from tests.tuned import SHORT_ROUNDS
 
-pytestmark = pytest.mark.usefixtures("short_rounds")
-CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False, **SHORT_ROUNDS}
 ROWS = {"0": 60, "1": 40, "2": 20}
 
 
@@ -382,11 +382,11 @@ async def test_numpy_inputs_go_to_the_named_workers_only(c, s, *workers):
 
 
 @cluster()
-async def test_long_rows_of_numpy_inputs_are_cut(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(inputs, "BLOCK_NBYTES", 800)
+async def test_long_rows_of_numpy_inputs_are_cut(c, s, *workers, tuning):
+    tuning(matmul={"block_nbytes": 800})
     balancer = await fpmdask.Balancer(c)
     a, b = values_of(1, (2, 250)), values_of(2, (250, 3))
-    sent = await inputs.in_memory(c, a, None)
+    sent = await inputs.in_memory(c, a, None, 800)
     assert sent.chunks == ((1, 1), (100, 100, 50))
     result = await balancer.matmul(a, b)
     np.testing.assert_array_equal(await c.compute(result), a @ b)

@@ -21,14 +21,16 @@ from fpmdask.apps.matmul.learned import (
     spent,
 )
 from fpmdask.apps.matmul.moving import held_bytes, moved_bytes
-from fpmdask.apps.matmul.place import RECEIVING, SENDING, Placement, operations, placed
+from fpmdask.apps.matmul.place import Placement, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.coordinator.context import RunContext
 from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity, canonical
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import proportional
+from fpmdask.tuning import DEFAULT
 
 SIDE, CHUNK = 4096, 1024
+MOVED = DEFAULT.matmul.receiving_operations, DEFAULT.matmul.sending_operations
 # The CPU that a worker gets in one product differs by so much from that in another one.
 NOISE = 0.07
 # Of a scouting round, which is short: by how much speeds are off.
@@ -58,7 +60,7 @@ class Worker:
 def cluster(rng: np.random.Generator) -> list[Worker]:
     """Return workers whose costs of moving are not those that plans take them for."""
     speed = rng.uniform(20e9, 80e9)
-    receiving, sending = rng.uniform(0.4, 3, 2) * (RECEIVING, SENDING) / speed
+    receiving, sending = rng.uniform(0.4, 3, 2) * MOVED / speed
     beside = rng.uniform(0, 0.08)
     rates = rng.uniform(0.1, 0.5, int(rng.integers(2, 7)))
     return [Worker(rate, speed, receiving, sending, beside) for rate in rates]

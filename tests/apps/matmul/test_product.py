@@ -22,9 +22,10 @@ from fpmdask.apps.matmul.tiling import LAYOUTS
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.layout import Rectangle, br, kl, nrrp
 from tests.eventually import no_data, nothing_left, side_of, until
+from tests.tuned import SHORT_ROUNDS
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
-CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False, **SHORT_ROUNDS}
 
 
 def cluster(**options):
@@ -538,6 +539,7 @@ security = Security.temporary()
 @gen_cluster(
     client=True,
     security=security,
+    config=SHORT_ROUNDS,
     scheduler_kwargs={"protocol": "tls://"},
     worker_kwargs={"protocol": "tls://"},
 )
@@ -553,6 +555,7 @@ async def test_tls_clusters_work_like_plain_ones(c, s, *workers):
     client=True,
     nthreads=[("127.0.0.1", 1)] * 3,
     security=security,
+    config=SHORT_ROUNDS,
     scheduler_kwargs={"protocol": "tls://"},
     worker_kwargs={"protocol": "tls://"},
 )

@@ -10,11 +10,10 @@ import pytest
 from distributed import Client, get_worker, wait
 
 import fpmdask
-from fpmdask.apps.matmul import product, share
+from fpmdask.apps.matmul import share
 from tests.apps.matmul.test_product import cluster
-from tests.eventually import no_data
+from tests.eventually import no_data, side_of
 
-pytestmark = pytest.mark.usefixtures("short_rounds")
 ROWS = {"0": 40, "1": 30, "2": 20}
 
 
@@ -73,6 +72,8 @@ async def test_a_client_that_goes_while_its_run_publishes(c, s, *workers):
     async with Client(s.address, asynchronous=True, set_as_default=False) as other:
         balancer = await fpmdask.Balancer(other)
         x = input_of(other)
+        for worker in workers:
+            await side_of(worker)  # has its handlers then
         held = [held_back(worker.handlers, "fpmdask_publish") for worker in workers]
         running = asyncio.ensure_future(balancer.matmul(x, x.T, distribution=ROWS))
         for answered, _ in held:
@@ -177,9 +178,10 @@ async def test_a_worker_that_failed_at_a_part_and_then_leaves_loses_nothing(c, s
 @pytest.mark.parametrize("times", [1, 1000])
 @cluster()
 async def test_a_worker_that_cannot_publish_is_asked_again_then_given_up(
-    c, s, *workers, times, monkeypatch
+    c, s, *workers, times, tuning
 ):
-    monkeypatch.setattr(product, "PUBLISH_SECONDS", 0.05)
+    tries = 3
+    tuning(matmul={"publish_seconds": 0.05, "publish_tries": tries})
     balancer = await fpmdask.Balancer(c)
     x = input_of(c)
     original, asked = workers[2].handlers["fpmdask_publish"], []
@@ -193,8 +195,8 @@ async def test_a_worker_that_cannot_publish_is_asked_again_then_given_up(
     workers[2].handlers["fpmdask_publish"] = broken
     result = await asyncio.wait_for(balancer.matmul(x, x.T, distribution=ROWS), 20)
     np.testing.assert_array_equal(await c.compute(result), np.full((90, 90), 60.0))
-    given_up = times > product.PUBLISH_TRIES
-    assert len(asked) == (product.PUBLISH_TRIES if given_up else times + 1)
+    given_up = times > tries
+    assert len(asked) == (tries if given_up else times + 1)
     assert ("CommClosedError" in balancer.report.left_out.get("2", "")) == given_up
     del x, result
     await no_data(s, workers)

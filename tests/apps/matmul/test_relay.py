@@ -11,7 +11,7 @@ from distributed import wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import plan, relay, run
+from fpmdask.apps.matmul import relay, run
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
 from fpmdask.apps.matmul.relay import HIDDEN, RELAYED, in_order_of_arrival, relays, slice_of
 from fpmdask.coordinator.links import Link, slow_links
@@ -19,9 +19,13 @@ from fpmdask.runtime.regions import view
 from fpmdask.runtime.worker.channel import Channels
 from fpmdask.runtime.worker.exchange import Exchange, FetchFailed
 from fpmdask.runtime.worker.offers import Offers
+from tests.tuned import SHORT_ROUNDS, tuned
 
-pytestmark = pytest.mark.usefixtures("short_rounds")
-CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+CONFIG = {
+    "distributed.scheduler.active-memory-manager.start": False,
+    **SHORT_ROUNDS,
+    **tuned(matmul={"panel_depth": 40, "probed_nbytes": 0}),
+}
 FAST, SLOW = Link(1e-9, 1e-9), Link(1e-9, 1e-7)
 EVEN = {"0": 100, "1": 100, "2": 100, "3": 100}
 
@@ -110,12 +114,6 @@ def test_slices_of_all_panels_are_the_chunk():
             if box is not None:
                 view(seen, box)[...] += 1
         assert (seen == 1).all()
-
-
-@pytest.fixture(autouse=True)
-def many_panels(monkeypatch):
-    monkeypatch.setattr(plan, "PANEL_DEPTH", 40)
-    monkeypatch.setattr(run, "PROBED_NBYTES", 0)
 
 
 def cluster():
@@ -240,8 +238,8 @@ async def test_what_a_relay_cannot_give_comes_from_the_owner(c, s, *workers, mon
 
 
 @cluster()
-async def test_slices_of_a_chunk_may_come_in_any_order(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(plan, "PANEL_DEPTH", 30)  # 27, 27 and 26 of a chunk: the last comes first
+async def test_slices_of_a_chunk_may_come_in_any_order(c, s, *workers, monkeypatch, tuning):
+    tuning(matmul={"panel_depth": 30})  # 27, 27 and 26 of a chunk: the last comes first
     with_slow_links(monkeypatch, {"0"})
     balancer = await fpmdask.Balancer(c)
     a, b, expected = await inputs(c, workers[0])

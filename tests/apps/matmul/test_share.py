@@ -10,12 +10,13 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import kernel, share
 from fpmdask.apps.matmul import learned as learn
+from fpmdask.apps.matmul import share
 from fpmdask.apps.matmul.blas import copied
 from fpmdask.apps.matmul.plan import Tile
 from fpmdask.apps.matmul.share import GIVE_WAY_SECONDS, Part, Progress
 from fpmdask.runtime.worker.channel import Channels
+from tests.tuned import tuned
 
 
 @pytest.fixture
@@ -60,6 +61,9 @@ def test_who_gets_far_less_than_a_core_lacks_cpu(part, cpu, gave_way, lacks):
     assert progress.lacks_cpu is lacks
 
 
+BANDS = tuned(matmul={"blas_band_rows": 50})
+
+
 @pytest.fixture
 def asked(monkeypatch):
     """The seconds for which shares have given way, each time; a panel has four bands."""
@@ -71,7 +75,6 @@ def asked(monkeypatch):
 
     original = Channels.give_way
     monkeypatch.setattr(Channels, "give_way", give_way)
-    monkeypatch.setattr(kernel, "_BLAS_ROWS", 50)
     return found
 
 
@@ -86,7 +89,7 @@ async def multiplied(c, dtype="f8"):
 
 
 @pytest.mark.parametrize(("dtype", "bands"), [("f8", 4), ("i8", 1)])
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, config=BANDS)
 async def test_who_lacks_cpu_gives_way(c, s, *workers, asked, monkeypatch, dtype, bands):
     """Before each band; whether it does is decided once per panel."""
     panels, update = [], share.panel_update
@@ -105,7 +108,7 @@ async def test_who_lacks_cpu_gives_way(c, s, *workers, asked, monkeypatch, dtype
 
 
 @pytest.mark.parametrize(("lacks", "threads"), [(False, 1), (True, 2)])
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, config=BANDS)
 async def test_nobody_else_gives_way(c, s, *workers, asked, monkeypatch, lacks, threads):
     for worker in workers:
         worker.state.nthreads = threads
@@ -125,13 +128,12 @@ async def test_what_had_the_cpu_while_panels_were_multiplied_is_a_part_of_all(c,
 @pytest.mark.parametrize(("waits", "learned"), [(0.0, True), (0.1, False)])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
 async def test_a_share_that_hardly_multiplied_teaches_nothing(
-    c, s, *workers, monkeypatch, waits, learned
+    c, s, *workers, monkeypatch, tuning, waits, learned
 ):
     """However long it gave way: the seconds of the rest are mostly noise."""
     least = 0.0 if learned else 0.2
-    monkeypatch.setattr(learn, "LEAST_SECONDS", least)
+    tuning(matmul={"learned_least_seconds": least, "blas_band_rows": 20})
     monkeypatch.setattr(Channels, "give_way", lambda self, seconds: time.sleep(waits))
-    monkeypatch.setattr(kernel, "_BLAS_ROWS", 20)
     monkeypatch.setattr(Progress, "lacks_cpu", True)
     report = await multiplied(c)
     assert all(share["compute_seconds"] > least for share in report.shares)

@@ -13,38 +13,36 @@ from distributed import get_worker, wait
 import fpmdask
 from fpmdask.apps.matmul import kernel, product, share
 from tests.apps.matmul.test_helping import EVEN, cluster, inputs, updates
-from tests.apps.matmul.test_helping import many_panels as many_panels
 
-pytestmark = pytest.mark.usefixtures("short_rounds")
 SLOW = "2"
 
 
+@pytest.mark.parametrize(("panels", "depth"), [(20, 20), (2, 400)])  # the first one is cut in two
 @cluster()
-async def test_a_small_share_that_is_done_soon_says_nothing_of_large_ones(c, s, *workers):
+async def test_a_small_share_that_is_done_soon_says_nothing_of_large_ones(
+    c, s, *workers, panels, depth, tuning
+):
+    tuning(matmul={"panel_depth": depth})
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
 
+    def long(name):
+        if name != "0":
+            time.sleep(1.5 / panels)
+
     options = {"layout": "rows", "distribution": {"0": 2, "1": 149, "2": 149}, "rebalance": False}
-    for panels, depth in ((20, 20), (2, 400)):  # the first one is cut in two
-
-        def long(name, panels=panels):
-            if name != "0":
-                time.sleep(1.5 / panels)
-
-        with (
-            dask.config.set({"fpmdask.hang": "0.6s"}),
-            pytest.MonkeyPatch.context() as patch,
-            updates(dict.fromkeys("012", 0.0), long),
-        ):
-            patch.setattr("fpmdask.apps.matmul.plan.PANEL_DEPTH", depth)
-            result = await balancer.matmul(x, x.T, **options)
-        assert not balancer.report.left_out
-        np.testing.assert_array_equal(await c.compute(result), expected)
+    with (
+        dask.config.set({"fpmdask.hang": "0.6s"}),
+        updates(dict.fromkeys("012", 0.0), long),
+    ):
+        result = await balancer.matmul(x, x.T, **options)
+    assert not balancer.report.left_out
+    np.testing.assert_array_equal(await c.compute(result), expected)
 
 
 @cluster()
-async def test_a_slow_worker_that_tells_how_far_it_is_goes_on(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(product, "OVERDUE", 0.1)
+async def test_a_slow_worker_that_tells_how_far_it_is_goes_on(c, s, *workers, tuning):
+    tuning(matmul={"overdue": 0.1})
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
     options = {"layout": "rows", "distribution": EVEN, "rebalance": False}
@@ -58,8 +56,8 @@ async def test_a_slow_worker_that_tells_how_far_it_is_goes_on(c, s, *workers, mo
 
 
 @cluster()
-async def test_a_worker_whose_call_does_not_return_is_given_up(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(product, "OVERDUE", 0.1)
+async def test_a_worker_whose_call_does_not_return_is_given_up(c, s, *workers, tuning):
+    tuning(matmul={"overdue": 0.1})
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
     released = threading.Event()
@@ -82,10 +80,10 @@ async def test_a_worker_whose_call_does_not_return_is_given_up(c, s, *workers, m
 
 
 @cluster()
-async def test_waiting_for_a_lost_chunk_is_no_silence(c, s, *workers, monkeypatch):
+async def test_waiting_for_a_lost_chunk_is_no_silence(c, s, *workers, monkeypatch, tuning):
     """Only the lost chunk is waited for, too."""
     named = {str(worker.name): worker for worker in workers}
-    monkeypatch.setattr(product, "OVERDUE", 0.1)
+    tuning(matmul={"overdue": 0.1})
     asked, original = [], product.wait_for_chunks
 
     async def waiting(context, keys):
@@ -138,8 +136,10 @@ async def test_waiting_for_a_lost_chunk_is_no_silence(c, s, *workers, monkeypatc
 
 
 @cluster()
-async def test_a_cancelled_product_of_integers_stops_within_a_panel(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(kernel, "_NUMPY_OPERATIONS", 1)  # bands of a row
+async def test_a_cancelled_product_of_integers_stops_within_a_panel(
+    c, s, *workers, monkeypatch, tuning
+):
+    tuning(matmul={"numpy_band_operations": 1})  # bands of a row
     begun, bands, original = threading.Event(), [], kernel.gemm_accumulate
 
     def slow(*args, **options):

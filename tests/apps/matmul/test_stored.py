@@ -16,9 +16,10 @@ from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.written import MARK, Written, joined, missing
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.eventually import nothing_left
+from tests.tuned import SHORT_ROUNDS
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
-CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False, **SHORT_ROUNDS}
 
 
 def cluster(**options):
@@ -407,7 +408,7 @@ async def test_a_refusal_keeps_what_is_written(c, s, *workers, tmp_path, small_m
     kept = on_store(out).attrs[MARK]
     assert "run" not in kept
 
-    async def refuse(client, target, workers):
+    async def refuse(client, target, workers, answer_seconds):
         assert on_store(out).attrs[MARK] == {**kept, "run": target.run}
         raise PartitionError("elsewhere")
 

@@ -15,9 +15,10 @@ import fpmdask
 from fpmdask.apps.matmul import stored, target
 from fpmdask.apps.matmul.written import MARK, Written
 from fpmdask.errors import PartitionError
+from tests.tuned import SHORT_ROUNDS
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
-CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False, **SHORT_ROUNDS}
 
 
 def cluster(**options):
@@ -82,7 +83,7 @@ def test_a_place_that_workers_do_not_share_is_refused(elsewhere, monkeypatch, as
     a, b = factors()
     out = zarr.open_array("/proc/self/cwd/c", mode="r+")
 
-    async def unasked(client, target, workers):
+    async def unasked(client, target, workers, answer_seconds):
         pass
 
     if not asked:  # whoever writes is elsewhere
@@ -109,22 +110,21 @@ def test_workers_that_take_no_part_need_not_reach_it(elsewhere):
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_not_waited_for(elsewhere, monkeypatch):
+def test_a_worker_that_hangs_is_not_waited_for(elsewhere):
     client, second = elsewhere
     workers = {a: str(a) for a in client.scheduler_info(n_workers=-1)["workers"]}
     out = zarr.open_array(os.path.abspath("c"), mode="r+")
     (pid,) = client.run(os.getpid, workers=[second]).values()
     known, unknown = (target.Target(out, run, (), None) for run in ("this call", "another"))
     with Written(out, "this call"):  # both have imported what they need to answer
-        client.sync(target.check_reached, client, known, workers)
-    monkeypatch.setattr(target, "ANSWER_SECONDS", 1.0)
+        client.sync(target.check_reached, client, known, workers, 30.0)
     os.kill(pid, signal.SIGSTOP)
     (first,) = {*workers} - {second}
     try:
         with Written(out, "this call"):
-            client.sync(target.check_reached, client, known, workers)
+            client.sync(target.check_reached, client, known, workers, 1.0)
             with pytest.raises(PartitionError, match=f"worker {first} does not find"):
-                client.sync(target.check_reached, client, unknown, workers)
+                client.sync(target.check_reached, client, unknown, workers, 1.0)
     finally:
         os.kill(pid, signal.SIGCONT)
 

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.matmul.tail import GAIN_SECONDS, OVERHEAD_SECONDS, STEADY_SECONDS, Tail
+from fpmdask.apps.matmul.tail import OVERHEAD_SECONDS, Tail
 from fpmdask.apps.matmul.tile import Tile
+from fpmdask.tuning import DEFAULT
+
+TUNING = DEFAULT.matmul
 
 
 class Simulation:
@@ -318,7 +321,7 @@ def test_a_help_that_is_late_is_expected_to_be_late_by_as_long_again():
     assert tail._ends(10.0) == {help.number: 10.0 + OVERHEAD_SECONDS + work / 1e5}
     tail.reached(1, 6, 12.0)
     tail.multiplied(1, 13.6)  # 45,000 a second in the end: 7.3 s for these lines
-    late = 10.0 + OVERHEAD_SECONDS + work / 1e5 + work / 4.5e4 + GAIN_SECONDS
+    late = 10.0 + OVERHEAD_SECONDS + work / 1e5 + work / 4.5e4 + TUNING.help_gain_seconds
     assert tail.taken_back({1}, late - 0.05) == []
     assert tail.taken_back({1}, late + 0.05) == [help]
     assert tail.beside["fast"] == 0
@@ -464,7 +467,7 @@ def test_a_stall_says_nothing_of_a_workers_speed():
             tail.reached(0, 6, now=6.0)
             before = tail.helps(6.0)
         tail.reached(0, 7, now=7.0 + stall)
-        return before, tail.helps(7.0 + stall), tail._parts[0].rate_in(STEADY_SECONDS)
+        return before, tail.helps(7.0 + stall), tail._parts[0].rate_in(TUNING.steady_seconds)
 
     plain = half_way(0.0)
     assert plain[0]
@@ -488,7 +491,7 @@ def test_a_part_that_waits_for_lost_chunks_is_left_alone_and_not_slower_for_it()
     assert tail._seconds_left(tail._parts[0], 25.5) == pytest.approx(14.5)
     for panel in range(6, 11):
         tail.reached(0, panel, now=20.0 + panel)
-    assert tail._parts[0].rate_in(STEADY_SECONDS) == pytest.approx(1e5)
+    assert tail._parts[0].rate_in(TUNING.steady_seconds) == pytest.approx(1e5)
 
 
 def stalling(stalls, work):

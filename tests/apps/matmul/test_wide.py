@@ -22,8 +22,8 @@ from fpmdask.layout import Rectangle
 from tests.apps.matmul.test_inputs import leave_free, reads_of, source
 from tests.apps.matmul.test_product import cluster, random, tolerance
 from tests.eventually import nothing_left
+from tests.tuned import SHORT_ROUNDS
 
-pytestmark = pytest.mark.usefixtures("short_rounds")
 EVEN = {"0": 1000, "1": 1000, "2": 1000}
 
 
@@ -140,7 +140,7 @@ async def test_any_chunks_dtypes_and_layouts_equal_numpy(c, s, *workers, layout)
                     assert named[address] == part["worker"]
 
 
-@cluster(config={"fpmdask.channels": False})
+@cluster(config={**SHORT_ROUNDS, "fpmdask.channels": False})
 async def test_pieces_travel_in_dask_messages_too(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     a, b = whole_numbers((10, 50), 1), whole_numbers((50, 90), 2)
@@ -216,7 +216,11 @@ async def test_a_worker_that_leaves_in_the_run_loses_nothing(c, s, *workers, row
 
 
 @gen_cluster(
-    client=True, nthreads=[("127.0.0.1", 1)] * 2, timeout=60, clean_kwargs={"threads": False}
+    client=True,
+    nthreads=[("127.0.0.1", 1)] * 2,
+    config=SHORT_ROUNDS,
+    timeout=60,
+    clean_kwargs={"threads": False},
 )
 async def test_a_wide_product_is_stored(c, s, *workers, tmp_path):
     a, b = whole_numbers((8, 30), 1), whole_numbers((30, 60), 2)

@@ -26,25 +26,24 @@ from fpmdask.records import KINDS, verify, write_records
 from fpmdask.records.files import Folder
 from fpmdask.records.format import RECORD_NBYTES, keys, order
 from tests.eventually import side_of
+from tests.tuned import tuned
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 SIZES = [4000, 0, 2500, 1]
 
 
-def cluster(workers=3, nthreads=1, **options):
+# Runs and parts of 500 records at most, so that there are several.
+SMALL = tuned(records={"part_most_nbytes": 500 * RECORD_NBYTES, "part_least_nbytes": 1})
+
+
+def cluster(workers=3, nthreads=1, small=False, **options):
     threads = [("127.0.0.1", nthreads)] * workers
-    return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=60, **options)
+    config = {**CONFIG, **(SMALL if small else {})}
+    return gen_cluster(client=True, nthreads=threads, config=config, timeout=60, **options)
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Runs and parts of 500 records at most, so that there are several."""
-    monkeypatch.setattr(plan, "MOST_NBYTES", 500 * RECORD_NBYTES)
-    monkeypatch.setattr(plan, "LEAST_NBYTES", 1)
-
-
-@pytest.fixture
-def little_memory(small, monkeypatch):
+def little_memory(monkeypatch):
     """Memory for hardly more than a run and a part: nearly everything is spilled."""
     monkeypatch.setattr(state, "memory_of", lambda *worker: state.Memory(200_000.0, 70_000.0))
 
@@ -97,8 +96,8 @@ async def all_idle(workers):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@cluster(nthreads=2)
-async def test_records_are_sorted_stably_into_parts(c, s, *workers, kind, small, tmp_path):
+@cluster(nthreads=2, small=True)
+async def test_records_are_sorted_stably_into_parts(c, s, *workers, kind, tmp_path):
     written = write_records(tmp_path / "in", SIZES, kind=kind, seed=1)
     balancer = await fpmdask.Balancer(c)
     target = str(tmp_path / "out")
@@ -120,7 +119,7 @@ async def test_records_are_sorted_stably_into_parts(c, s, *workers, kind, small,
 
 
 @pytest.mark.parametrize("channels", [True, False])
-@cluster()
+@cluster(small=True)
 async def test_what_memory_has_no_room_for_is_spilled(
     c, s, *workers, channels, little_memory, tmp_path
 ):
@@ -144,7 +143,7 @@ STEPS = ["survey", "claim", "sort", "count", "plan", "exchange", "finish"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
-@cluster()
+@cluster(small=True)
 async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(
     c, s, *workers, step, little_memory, tmp_path
 ):
@@ -163,7 +162,7 @@ async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(
     assert only_the_result(tmp_path / "out")
 
 
-@cluster()
+@cluster(small=True)
 async def test_who_stays_reads_nothing_twice(
     c, s, *workers, little_memory, held, tmp_path, monkeypatch
 ):
@@ -190,9 +189,9 @@ async def test_who_stays_reads_nothing_twice(
     assert found_in(tmp_path / "out") == expected(written)
 
 
-@cluster()
+@cluster(small=True)
 async def test_a_second_call_takes_up_what_a_failed_one_has_finished(
-    c, s, *workers, small, tmp_path, monkeypatch
+    c, s, *workers, tmp_path, monkeypatch
 ):
     written = write_records(tmp_path / "in", SIZES, kind="duplicates", seed=4)
     original, made = share._Share._part, []
@@ -230,9 +229,9 @@ async def test_a_second_call_takes_up_what_a_failed_one_has_finished(
     assert balancer.report.reason == "complete already"
 
 
-@cluster(workers=2)
+@cluster(workers=2, small=True)
 async def test_an_empty_part_is_made_where_it_alone_is_missing(
-    c, s, *workers, small, tmp_path, monkeypatch
+    c, s, *workers, tmp_path, monkeypatch
 ):
     written = write_records(tmp_path / "in", [2000], seed=4)
     target = tmp_path / "out"
@@ -256,8 +255,8 @@ async def test_an_empty_part_is_made_where_it_alone_is_missing(
     assert found_in(target) == expected(written)
 
 
-@cluster()
-async def test_a_cancelled_sort_leaves_nothing_but_finished_parts(c, s, *workers, small, tmp_path):
+@cluster(small=True)
+async def test_a_cancelled_sort_leaves_nothing_but_finished_parts(c, s, *workers, tmp_path):
     written = write_records(tmp_path / "in", [50_000], seed=4)
     begun = asyncio.Event()
 
@@ -359,8 +358,8 @@ async def test_a_given_distribution_is_kept(c, s, *workers, kind, tmp_path):
         await balancer.sort_records(written.paths, tmp_path / "2", distribution={"nobody": 6000})
 
 
-@cluster(workers=2)
-async def test_every_run_that_is_sorted_is_a_sign_of_life(c, s, *workers, small, tmp_path):
+@cluster(workers=2, small=True)
+async def test_every_run_that_is_sorted_is_a_sign_of_life(c, s, *workers, tmp_path):
     """Of a worker that has more of them to sort than others, which wait for it."""
     written = write_records(tmp_path / "in", [6000], seed=6)
     balancer = await fpmdask.Balancer(c)
@@ -398,9 +397,9 @@ async def test_files_of_the_same_keys_are_cut_as_exactly(c, s, *workers, striped
     assert verify(tmp_path / "out").ok
 
 
-@cluster(workers=2)
+@cluster(workers=2, small=True)
 async def test_who_has_much_more_to_do_is_not_taken_for_hanging(
-    c, s, *workers, small, tmp_path, monkeypatch
+    c, s, *workers, tmp_path, monkeypatch
 ):
     written = write_records(tmp_path / "in", [6000], seed=6)
     original = share.read
@@ -419,9 +418,9 @@ async def test_who_has_much_more_to_do_is_not_taken_for_hanging(
     assert found_in(tmp_path / "out") == expected(written)
 
 
-@cluster()
+@cluster(small=True)
 async def test_a_given_distribution_is_shared_out_again_where_a_worker_is_lost(
-    c, s, *workers, small, tmp_path
+    c, s, *workers, tmp_path
 ):
     written = write_records(tmp_path / "in", [6000], seed=6)
     closing = []
@@ -439,10 +438,8 @@ async def test_a_given_distribution_is_shared_out_again_where_a_worker_is_lost(
     assert units["1"] / units["2"] == pytest.approx(19, rel=0.1)
 
 
-@cluster(workers=1)
-async def test_a_worker_that_comes_takes_the_place_of_the_last_one(
-    c, s, worker, small, held, tmp_path
-):
+@cluster(workers=1, small=True)
+async def test_a_worker_that_comes_takes_the_place_of_the_last_one(c, s, worker, held, tmp_path):
     held.add("0")
     written = write_records(tmp_path / "in", SIZES, seed=6)
     changing = []
@@ -483,9 +480,9 @@ async def test_a_file_that_only_a_worker_without_a_share_sees_is_read_by_it(
     assert found_in(tmp_path / "out") == expected(written)
 
 
-@cluster(workers=2)
+@cluster(workers=2, small=True)
 async def test_a_later_call_clears_what_a_finished_sort_has_left(
-    c, s, *workers, small, tmp_path, monkeypatch
+    c, s, *workers, tmp_path, monkeypatch
 ):
     written = write_records(tmp_path / "in", [3000], seed=6)
     target = tmp_path / "out"
@@ -509,8 +506,8 @@ async def test_a_later_call_clears_what_a_finished_sort_has_left(
     assert only_the_result(target)
 
 
-@cluster(workers=2)
-async def test_a_result_that_was_moved_is_found_where_it_is(c, s, *workers, small, tmp_path):
+@cluster(workers=2, small=True)
+async def test_a_result_that_was_moved_is_found_where_it_is(c, s, *workers, tmp_path):
     written = write_records(tmp_path / "in", [3000], seed=6)
     balancer = await fpmdask.Balancer(c)
     await balancer.sort_records(written.paths, tmp_path / "out")
@@ -542,9 +539,9 @@ async def test_workers_share_what_is_free_on_one_disk(
     assert not (tmp_path / "out").exists()
 
 
-@cluster(workers=2, worker_kwargs={"memory_limit": 0})
+@cluster(workers=2, worker_kwargs={"memory_limit": 0}, small=True)
 async def test_workers_without_a_limit_spill_where_their_machine_has_no_memory(
-    c, s, *workers, small, tmp_path, monkeypatch
+    c, s, *workers, tmp_path, monkeypatch
 ):
     written = write_records(tmp_path / "in", [3000], seed=6)
     original = survey._survey
@@ -557,8 +554,8 @@ async def test_workers_without_a_limit_spill_where_their_machine_has_no_memory(
     assert found_in(tmp_path / "out") == expected(written)
 
 
-@cluster(workers=2)
-async def test_parts_that_are_gone_later_are_noticed(c, s, *workers, small, tmp_path):
+@cluster(workers=2, small=True)
+async def test_parts_that_are_gone_later_are_noticed(c, s, *workers, tmp_path):
     written = write_records(tmp_path / "in", [3000], seed=6)
     balancer = await fpmdask.Balancer(c)
     await balancer.sort_records(written.paths, tmp_path / "out")
@@ -567,7 +564,7 @@ async def test_parts_that_are_gone_later_are_noticed(c, s, *workers, small, tmp_
         await balancer.sort_records(written.paths, tmp_path / "out")
 
 
-@cluster(workers=2)
+@cluster(workers=2, small=True)
 async def test_a_failed_sort_keeps_neither_spill_files_nor_runs(
     c, s, *workers, little_memory, tmp_path, monkeypatch
 ):
@@ -602,8 +599,8 @@ async def test_no_record_and_one_record(c, s, *workers, tmp_path):
         assert verify(target, records=count, checksum=written.checksum).ok
 
 
-@cluster()
-async def test_other_file_systems(c, s, *workers, small):
+@cluster(small=True)
+async def test_other_file_systems(c, s, *workers):
     folder = Folder("memory://unsorted")
     folder.make()
     data = np.random.default_rng(0).integers(0, 256, (3000, 100), np.uint8)
@@ -617,7 +614,7 @@ async def test_other_file_systems(c, s, *workers, small):
 
 
 @pytest.mark.parametrize("where", ["spill", "target"])
-@cluster()
+@cluster(small=True)
 async def test_a_full_disk_is_said_and_loses_nothing(
     c, s, *workers, where, little_memory, tmp_path, monkeypatch
 ):
@@ -686,10 +683,8 @@ async def test_bad_input_is_refused_at_once(c, s, *workers, tmp_path, monkeypatc
         await balancer.sort_records(good, out)
 
 
-@cluster(workers=2)
-async def test_a_file_that_changes_in_between_is_noticed(
-    c, s, *workers, small, tmp_path, monkeypatch
-):
+@cluster(workers=2, small=True)
+async def test_a_file_that_changes_in_between_is_noticed(c, s, *workers, tmp_path, monkeypatch):
     written = write_records(tmp_path / "in", [5000], seed=8)
     original = share.read
 
@@ -710,10 +705,8 @@ async def test_a_file_that_changes_in_between_is_noticed(
         await balancer.sort_records(written.paths, tmp_path / "out")
 
 
-@cluster(workers=2)
-async def test_a_file_that_vanishes_on_the_way_is_named(
-    c, s, *workers, small, tmp_path, monkeypatch
-):
+@cluster(workers=2, small=True)
+async def test_a_file_that_vanishes_on_the_way_is_named(c, s, *workers, tmp_path, monkeypatch):
     written = write_records(tmp_path / "in", [5000, 300], seed=8)
     original = share.read
 
@@ -746,10 +739,8 @@ async def test_a_target_that_is_not_shared_is_refused(c, s, *workers, tmp_path, 
     await balancer.sort_records(written.paths, tmp_path / "out")
 
 
-@cluster(workers=2)
-async def test_a_file_that_only_a_lost_worker_saw_is_named(
-    c, s, *workers, small, tmp_path, monkeypatch
-):
+@cluster(workers=2, small=True)
+async def test_a_file_that_only_a_lost_worker_saw_is_named(c, s, *workers, tmp_path, monkeypatch):
     written = write_records(tmp_path / "in", [3000, 2000], seed=5)
     find, lost = survey.find, asyncio.Event()
 
@@ -770,10 +761,8 @@ async def test_a_file_that_only_a_lost_worker_saw_is_named(
         await asyncio.wait_for(running, 30)
 
 
-@cluster(workers=1)
-async def test_a_worker_of_two_slots_reads_two_runs_at_once(
-    c, s, worker, small, tmp_path, monkeypatch
-):
+@cluster(workers=1, small=True)
+async def test_a_worker_of_two_slots_reads_two_runs_at_once(c, s, worker, tmp_path, monkeypatch):
     written = write_records(tmp_path / "in", SIZES, seed=4)
     both, original = threading.Barrier(2), share.read
 

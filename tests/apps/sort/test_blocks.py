@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpmdask.apps.sort import blocks as module
 from fpmdask.apps.sort.blocks import BlockedRun, Run, block_size, cut_up, fillings
 from fpmdask.apps.sort.share import Blocks
+from fpmdask.tuning import DEFAULT, SortTuning
 
 RANDOM = np.random.default_rng(0)
 COUNT = 20_000
@@ -32,11 +32,11 @@ KEYS = {
 }
 
 
-def blocked(keys, size):
+def blocked(keys, size, tuning=DEFAULT.sort):
     blocks = cut_up(keys.copy(), size)
     for block in blocks:
         block.sort()
-    return BlockedRun(blocks)
+    return BlockedRun(blocks, tuning)
 
 
 @pytest.mark.parametrize("size", [777, COUNT])
@@ -98,10 +98,9 @@ def test_places_that_were_not_counted_are_refused():
 
 
 @pytest.mark.parametrize("name", ["uniform", "ordered", "reversed"])
-def test_ranks_of_a_sample_are_off_by_its_noise(name, monkeypatch):
-    monkeypatch.setattr(module, "SAMPLE", 1 << 10)
+def test_ranks_of_a_sample_are_off_by_its_noise(name):
     keys = KEYS[name]
-    run = blocked(keys, 777)
+    run = blocked(keys, 777, SortTuning(block_samples=1 << 10))
     ranks = np.searchsorted(np.sort(keys), run.sample)
     off = ranks - (np.arange(run.sample.size) + 0.5) * keys.size / run.sample.size
     assert 0 < run.noise < 0.005 * COUNT

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps import homes
 from fpmdask.apps.dealing import Piece
 from fpmdask.apps.sort import carried, frames, handing, payload, rows, run
 from fpmdask.apps.sort.handing import cut_up
@@ -22,6 +21,7 @@ from fpmdask.apps.sort.payload import Part, Payload, gathered, run_edges, sectio
 from fpmdask.apps.sort.words import packed
 from fpmdask.coordinator import chunks
 from fpmdask.coordinator.library import ModelLibrary
+from fpmdask.tuning import SortTuning
 from tests.apps.sort.test_sort_values import (
     FRAME,
     ROWS,
@@ -66,16 +66,10 @@ def no_other_way(monkeypatch):
     monkeypatch.setattr(frames, "delivered", fetched)
 
 
-@pytest.fixture
-def short_runs(monkeypatch):
-    monkeypatch.setattr(payload, "RUN_BITS", 6)
-    monkeypatch.setattr(payload, "RUN_ROWS", 1 << 6)
-    monkeypatch.setattr(payload, "BLOCK", 50)
-
-
 @pytest.mark.slow
 @cluster(nthreads=2)
-async def test_plain_rows_sort_as_in_pandas(c, s, *workers, no_other_way, short_runs):
+async def test_plain_rows_sort_as_in_pandas(c, s, *workers, no_other_way, tuning):
+    tuning(sort={"run_bits": 6, "row_block": 50})
     balancer = await fpmdask.Balancer(c)
     x = c.persist(frame_of(PLAIN, 11))
     for n, (by, ascending) in enumerate(KEYS):
@@ -244,10 +238,9 @@ async def test_rows_without_a_value_are_on_all_workers(c, s, *workers):
 
 
 @cluster()
-async def test_what_was_handed_over_and_lost_is_waited_for(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(frames, "FEW", 0)
+async def test_what_was_handed_over_and_lost_is_waited_for(c, s, *workers, monkeypatch, tuning):
+    tuning(sort={"few_rows": 0}, runtime={"stage_attempts": 3})
     monkeypatch.setattr(frames, "ready", slowly(frames.ready))
-    monkeypatch.setattr(homes, "MOST_ATTEMPTS", 3)
     addresses = [worker.address for worker in workers]
     monkeypatch.setattr(
         fpmdask.Balancer, "_follow", dealing(fpmdask.Balancer._follow, addresses, [ROWS, 0, 0])
@@ -313,9 +306,9 @@ async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, step)
 async def test_who_holds_all_rows_is_not_taken_for_hanging(
     c, s, *workers, no_other_way, monkeypatch
 ):
-    def slowly(*given):
+    def slowly(*given, **options):
         time.sleep(2.5)
-        return gathered(*given)
+        return gathered(*given, **options)
 
     monkeypatch.setattr(payload, "gathered", slowly)
     balancer = await fpmdask.Balancer(c)
@@ -328,8 +321,8 @@ async def test_who_holds_all_rows_is_not_taken_for_hanging(
 
 
 @cluster()
-async def test_slow_workers_hand_rows_over(c, s, *workers, no_other_way, monkeypatch):
-    monkeypatch.setattr(frames, "FEW", 0)
+async def test_slow_workers_hand_rows_over(c, s, *workers, no_other_way, monkeypatch, tuning):
+    tuning(sort={"few_rows": 0})
     addresses = [worker.address for worker in workers]
 
     shares = [ROWS // 2, ROWS // 2 - 10, 10]
@@ -364,9 +357,8 @@ async def test_slow_workers_hand_rows_over(c, s, *workers, no_other_way, monkeyp
 
 
 @cluster()
-async def test_workers_are_measured_before_rows_are_handed_over(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(frames, "FEW", 0)
-    monkeypatch.setattr(run, "FEW", 0)
+async def test_workers_are_measured_before_rows_are_handed_over(c, s, *workers, tuning):
+    tuning(sort={"few_rows": 0, "few_keys": 0})
     balancer = await fpmdask.Balancer(c)
     x = c.persist(frame_of(PLAIN))
     await balancer.sort_values(x, "float")
@@ -386,13 +378,6 @@ def memory(label, size, dtype):
 @pytest.mark.parametrize("run_bits", [19, 4])
 @given(st.data())
 def test_rows_are_put_in_the_order_of_their_keys(run_bits, data):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(payload, "RUN_BITS", run_bits)
-        patch.setattr(payload, "RUN_ROWS", 1 << run_bits)
-        rows_in_order(data)
-
-
-def rows_in_order(data):
     """What workers do: a run's rows are put in order, sent in slices, and put in order again."""
     seed = data.draw(st.integers(0, 999))
     random = np.random.default_rng(seed)
@@ -415,7 +400,7 @@ def rows_in_order(data):
         full = [frame[n] for n in bundle if sizes[n]]
         if not full:
             continue
-        for number, (low, high) in enumerate(pairwise(run_edges(made.size))):
+        for number, (low, high) in enumerate(pairwise(run_edges(made.size, run_bits))):
             run_keys = np.sort(made[low:high])
             rows_of = [np.empty(run_keys.size, word) for word in what.words]
             gathered(what, payload.columns_of(full), low, run_keys, rows_of, memory)
@@ -426,7 +411,7 @@ def rows_in_order(data):
     if not keys:
         return
     every = np.sort(np.concatenate(keys))
-    memory_of_part = Part(what, every.dtype, every.size)
+    memory_of_part = Part(what, every.dtype, every.size, SortTuning(run_bits=run_bits))
     memory_of_part.keys[:] = every
     for column, rows_of in zip(memory_of_part.columns, columns, strict=True):
         column[:] = np.concatenate(rows_of)

@@ -13,6 +13,7 @@ from fpmdask.apps.sort import encode
 from fpmdask.apps.sort.encode import fields, scheme, seen
 from fpmdask.apps.sort.words import MOST_WORDS, packed, prefixes, row_numbers, words_needed
 from fpmdask.errors import PartitionError
+from fpmdask.tuning import DEFAULT
 
 NAN = float("nan")
 TEXT = st.text(st.sampled_from("a\0bé\U0001f600"), max_size=20)
@@ -96,14 +97,15 @@ def frames(draw):
     return pd.DataFrame(made)
 
 
-def keys_of(frame, ascending, na_position, words=None):
+def keys_of(frame, ascending, na_position, words=None, most_distinct=DEFAULT.sort.most_distinct):
     """Return what three partitions of a frame would have as keys, and whether they are whole."""
     cuts = np.array_split(np.arange(len(frame)), 3)
     parts = [frame.iloc[own] for own in cuts]
     how = []
     for name, up in zip(frame.columns, ascending, strict=True):
-        found = [seen(part[name], name) for part in parts]
+        found = [seen(part[name], name, most_distinct) for part in parts]
         options = {"descending": not up, "nulls_first": na_position == "first"}
+        options["most_distinct"] = most_distinct
         how.append(scheme(found, name, **options))
     row_bits = max(1, (len(frame) - 1).bit_length())
     exact = -(-(sum(field.bits for field in how) + row_bits) // 64)
@@ -138,10 +140,8 @@ def sorted_by_pandas(frame, **options):
 def test_keys_sort_as_pandas_does(numbered, frame, data):
     ascending = [data.draw(st.booleans()) for _ in frame.columns]
     na_position = data.draw(st.sampled_from(["first", "last"]))
-    with pytest.MonkeyPatch.context() as patch:
-        if not numbered:
-            patch.setattr(encode, "MOST_DISTINCT", 0)
-        keys, row_bits, whole = keys_of(frame, ascending, na_position)
+    most = DEFAULT.sort.most_distinct if numbered else 0
+    keys, row_bits, whole = keys_of(frame, ascending, na_position, most_distinct=most)
     assert whole
     found = row_numbers(np.sort(keys), row_bits)
     expected = sorted_by_pandas(frame, ascending=ascending, na_position=na_position)
@@ -224,6 +224,7 @@ def test_words_are_few_where_few_rows_agree_in_them(values, words):
 def test_strings_of_small_partitions_are_told_only_where_few_are_different():
     few = pa.array([b"a", b"b"] * 2000)
     unique = pa.array([b"%d" % n for n in range(4000)])
-    assert encode._distinct(few) == {b"a", b"b"}
-    assert encode._distinct(unique[:100]) == set(unique[:100].to_pylist())
-    assert encode._distinct(unique) is None
+    most = DEFAULT.sort.most_distinct, DEFAULT.sort.most_distinct_nbytes
+    assert encode._distinct(few, *most) == {b"a", b"b"}
+    assert encode._distinct(unique[:100], *most) == set(unique[:100].to_pylist())
+    assert encode._distinct(unique, *most) is None

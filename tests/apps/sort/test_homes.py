@@ -14,11 +14,11 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps import homes
-from fpmdask.apps.homes import Homes, Waiting
+from fpmdask.apps.homes import LOOK_SECONDS, Homes, Waiting
 from fpmdask.apps.sort import run
 from fpmdask.coordinator import chunks
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError
+from fpmdask.tuning import RuntimeTuning
 from tests.apps.sort.test_sort_values import (
     CONFIG,
     FRAME,
@@ -27,6 +27,7 @@ from tests.apps.sort.test_sort_values import (
     frame_of,
 )
 from tests.eventually import nothing_left, until
+from tests.tuned import tuned
 
 HELD = threading.Event()
 
@@ -38,13 +39,13 @@ def hold():
 def two_workers():
     config = CONFIG | {"distributed.worker.memory.pause": False, "fpmdask.hang": "1s"}
     config["fpmdask.busy-patience"] = "1h"
+    config |= tuned(runtime={"stage_patience_seconds": 0.0})
     threads = [("127.0.0.1", 1)] * 2
     return gen_cluster(client=True, nthreads=threads, config=config, timeout=90)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(homes, "LEAST_PATIENCE", 0.0)
+def released():
     HELD.clear()
     yield
     HELD.set()
@@ -106,7 +107,8 @@ async def test_a_paused_worker_that_is_done_stops_nobody(c, s, *workers, monkeyp
         ("fpmdask-some", 1): Task(("fpmdask-some", 1), hold),
     }
     at = {key: worker.address for key, worker in zip(tasks, workers, strict=True)}
-    asking = asyncio.ensure_future(Homes(c, 1.0, print).asked("fpmdask-some", tasks, at, [], {}))
+    homes = Homes(c, 1.0, print, RuntimeTuning(stage_patience_seconds=0.0))
+    asking = asyncio.ensure_future(homes.asked("fpmdask-some", tasks, at, [], {}))
     while not (workers[0].data and workers[1].state.executing):
         await asyncio.sleep(0.01)
     workers[0].status = Status.paused
@@ -165,7 +167,7 @@ def test_signs_of_life():
         return {"status": status, "last_seen": seen, "metrics": metrics}
 
     def found(*told):
-        waiting = Waiting(3 * homes.LOOK_SECONDS)
+        waiting = Waiting(3 * LOOK_SECONDS)
         return [late for one in told for late in waiting.look({"w": one})]
 
     assert not found(*(worker("running", n, 0) for n in range(9)))

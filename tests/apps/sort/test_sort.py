@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from dataclasses import replace
 from itertools import pairwise
 
 import dask
@@ -19,9 +18,6 @@ from hypothesis import strategies as st
 import fpmdask
 from fpmdask.apps.sort import (
     arrays,
-    attempt,
-    blocks,
-    plan,
     run,
     share,
     shares,
@@ -29,9 +25,9 @@ from fpmdask.apps.sort import (
 )
 from fpmdask.apps.sort.attempt import Attempt
 from fpmdask.apps.sort.plan import SortSpec
-from fpmdask.coordinator import chunks
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 from fpmdask.runtime.worker.exchange import FetchFailed
+from fpmdask.tuning import DEFAULT
 from tests.eventually import nothing_left, side_of, until
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
@@ -113,11 +109,9 @@ async def test_many_negative_zeros_stay_as_many(c, s, *workers, kind):
 @pytest.mark.parametrize("channels", [True, False])
 @cluster(nthreads=2)
 async def test_runs_in_order_only_within_blocks_and_parts_of_many_buckets(
-    c, s, *workers, channels, monkeypatch
+    c, s, *workers, channels, tuning
 ):
-    monkeypatch.setattr(blocks, "BLOCK_NBYTES", 1 << 12)
-    monkeypatch.setattr(blocks, "SAMPLE", 1 << 10)
-    monkeypatch.setattr(plan, "BUCKET_NBYTES", 1 << 13)
+    tuning(sort={"block_nbytes": 1 << 12, "block_samples": 1 << 10, "bucket_nbytes": 1 << 13})
     balancer = await fpmdask.Balancer(c)
     if not channels:
         await without_channels(workers)
@@ -201,10 +195,9 @@ async def test_a_key_moves_once_and_only_to_another_worker(c, s, *workers):
 
 
 @cluster()
-async def test_shares_follow_measured_speeds_and_are_known_later(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(run, "FEW", 0)
-    brief = replace(run.ROUGH, min_seconds=0.002, budget_seconds=0.004)
-    monkeypatch.setattr(run, "ROUGH", brief)
+async def test_shares_follow_measured_speeds_and_are_known_later(c, s, *workers, tuning):
+    brief = {"timing_min_seconds": 0.002, "timing_budget_seconds": 0.004}
+    tuning(sort={"few_keys": 0, **brief})
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).random(60_000, chunks=5_000))
     found = await balancer.sort(x)
@@ -245,9 +238,8 @@ async def test_who_is_through_soon_is_given_more(c, s, *workers, monkeypatch):
 
 
 @cluster()
-async def test_the_first_step_of_a_run_corrects_what_the_kernel_told(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(run, "FEW", 0)
-    monkeypatch.setattr(shares, "LEAST_SECONDS", 0.0)
+async def test_the_first_step_of_a_run_corrects_what_the_kernel_told(c, s, *workers, tuning):
+    tuning(sort={"few_keys": 0, "learned_least_seconds": 0.0})
     balancer = await fpmdask.Balancer(c)
     values = RANDOM.random(120_000)
     x = c.persist(da.from_array(values, chunks=5_000))
@@ -290,13 +282,12 @@ async def test_named_workers_only(c, s, *workers):
 @pytest.mark.parametrize("step", ["measure", "sort", "count", "exchange", "publish"])
 @cluster()
 async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(
-    c, s, *workers, step, monkeypatch
+    c, s, *workers, step, tuning
 ):
     reached = asyncio.Event()
     if step == "measure":
-        monkeypatch.setattr(run, "FEW", 0)
-        long = replace(run.ROUGH, min_seconds=0.3, budget_seconds=0.5)
-        monkeypatch.setattr(run, "ROUGH", long)
+        long = {"timing_min_seconds": 0.3, "timing_budget_seconds": 0.5}
+        tuning(sort={"few_keys": 0, **long})
 
     def progress(event):
         if event["event"] == "step" and event["step"] == step and event["attempt"] == 0:
@@ -320,11 +311,10 @@ async def test_a_worker_that_leaves_in_any_step_costs_nothing_but_time(
 
 @cluster()
 async def test_nothing_more_is_sorted_of_a_part_that_cannot_be_received(
-    c, s, *workers, monkeypatch
+    c, s, *workers, monkeypatch, tuning
 ):
     """Its buckets that wait to be put in order are dropped."""
-    monkeypatch.setattr(blocks, "BLOCK_NBYTES", 1 << 12)
-    monkeypatch.setattr(plan, "BUCKET_NBYTES", 1 << 13)
+    tuning(sort={"block_nbytes": 1 << 12, "bucket_nbytes": 1 << 13})
     fetched, at_work = share._Share._fetched, share._Share._at_work
     failed, sorted_then, sorted_of = [], [], {}
 
@@ -379,9 +369,9 @@ async def test_a_worker_that_leaves_while_shares_are_revised_costs_nothing_but_t
 
 @cluster(workers=2)
 async def test_chunks_that_only_a_worker_without_fpmdask_holds_are_refused(
-    c, s, *workers, monkeypatch
+    c, s, *workers, monkeypatch, tuning
 ):
-    monkeypatch.setattr(chunks, "JOIN_SECONDS", 0.2)
+    tuning(runtime={"join_seconds": 0.2})
     balancer = await fpmdask.Balancer(c)
     for worker in workers:
         assert not await worker.plugins["fpmdask"].starting  # with the version that is there
@@ -429,14 +419,14 @@ async def test_elements_of_no_bytes_sort_too(c, s, *workers, kind, lazy):
     await nothing_left(s)
 
 
-@pytest.mark.parametrize("at_once", [1, arrays.GROUP_NBYTES])
+@pytest.mark.parametrize("at_once", [1, DEFAULT.sort.group_nbytes])
 @pytest.mark.parametrize("descending", [False, True])
 @cluster(nthreads=2)
 async def test_positions_that_are_lost_are_made_again_as_they_were(
-    c, s, *workers, descending, at_once, monkeypatch
+    c, s, *workers, descending, at_once, tuning
 ):
     """Also of equal keys, which are in the order of the workers' runs."""
-    monkeypatch.setattr(arrays, "GROUP_NBYTES", at_once)
+    tuning(sort={"group_nbytes": at_once})
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).integers(0, 5, 200_000, chunks=10_000))
     found = await balancer.argsort(x, descending=descending)
@@ -445,10 +435,10 @@ async def test_positions_that_are_lost_are_made_again_as_they_were(
     np.testing.assert_array_equal(await c.compute(found), before)
 
 
-@pytest.mark.parametrize("at_once", [3_000, arrays.GROUP_NBYTES])
+@pytest.mark.parametrize("at_once", [3_000, DEFAULT.sort.group_nbytes])
 @cluster()
-async def test_a_result_that_is_lost_is_made_again(c, s, *workers, at_once, monkeypatch):
-    monkeypatch.setattr(arrays, "GROUP_NBYTES", at_once)
+async def test_a_result_that_is_lost_is_made_again(c, s, *workers, at_once, tuning):
+    tuning(sort={"group_nbytes": at_once})
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).integers(0, 999, 20_000, chunks=1_000))
     found = await balancer.sort(x, descending=True)
@@ -605,7 +595,10 @@ async def test_a_worker_that_hangs_is_not_waited_for(c, s, *workers, monkeypatch
 
 @pytest.mark.parametrize("others", [0, 2])
 @cluster()
-async def test_paused_workers_are_named_or_done_without(c, s, *workers, others, monkeypatch):
+async def test_paused_workers_are_named_or_done_without(
+    c, s, *workers, others, monkeypatch, tuning
+):
+    tuning(sort={"rejoin_seconds": 0.0})
     balancer = await fpmdask.Balancer(c)
     values = RANDOM.random(3000)
     x = c.persist(da.from_array(values, chunks=100))
@@ -621,7 +614,6 @@ async def test_paused_workers_are_named_or_done_without(c, s, *workers, others, 
         dispatch(self, *args)
 
     monkeypatch.setattr(Attempt, "dispatch", pausing)
-    monkeypatch.setattr(attempt, "REJOIN_SECONDS", 0.0)
     with dask.config.set({"fpmdask.hang": "1s"}):
         sorting = asyncio.wait_for(balancer.sort(x), 20)
         if others:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fpmdask.apps.dealing import SURPLUS, dealt, loads
 from fpmdask.apps.sort.kernel import KINDS, SAMPLE, LocalSort, fill
 from fpmdask.apps.sort.order import stable_order
-from fpmdask.apps.sort.plan import MOST_BUCKETS, SortSpec, exchange
+from fpmdask.apps.sort.plan import SortSpec, exchange
 from fpmdask.apps.sort.splitters import (
     ENOUGH,
     ROUNDS,
@@ -22,6 +22,7 @@ from fpmdask.apps.sort.splitters import (
     sampled,
 )
 from fpmdask.timing import WorkerContext, check_kernel
+from fpmdask.tuning import DEFAULT
 
 DTYPES = ["?", "i1", "u8", "f2", "f8", "c8", "c16", "M8[s]", "m8[ns]", "S5", "U3"]
 
@@ -337,7 +338,9 @@ def test_buckets_have_about_the_size_that_was_asked_for(bucket):
 
 
 def test_a_bucket_has_no_fewer_keys_than_it_pays_to_send():
-    assert SortSpec(np.dtype("f8"), (96_000_000,), "x").bucket == 1 << 20
-    assert SortSpec(np.dtype("f4"), (96_000_000,), "x").bucket == 1 << 21
-    assert SortSpec(np.dtype("f8"), (2**30, 2**30), "x").bucket == 2**31 // MOST_BUCKETS
-    assert SortSpec(np.dtype("f8"), (96_000_000,), "x", index=True).bucket is None
+    assert SortSpec(np.dtype("f8"), (96_000_000,), "x").bucket() == 1 << 20
+    assert SortSpec(np.dtype("f4"), (96_000_000,), "x").bucket() == 1 << 21
+    assert (
+        SortSpec(np.dtype("f8"), (2**30, 2**30), "x").bucket() == 2**31 // DEFAULT.sort.most_buckets
+    )
+    assert SortSpec(np.dtype("f8"), (96_000_000,), "x", index=True).bucket() is None

@@ -21,7 +21,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.homes import Homes
-from fpmdask.apps.sort import encode, frames, rows
+from fpmdask.apps.sort import frames, rows
 from fpmdask.errors import ChunksLostError, PartitionError
 from tests.eventually import in_memory, nothing_left, until
 
@@ -126,11 +126,11 @@ async def test_rows_sort_as_in_pandas(c, s, *workers):
 
 @pytest.mark.slow
 @cluster(nthreads=2)
-async def test_cut_keys_sort_as_whole_ones(c, s, *workers, monkeypatch):
+async def test_cut_keys_sort_as_whole_ones(c, s, *workers, monkeypatch, tuning):
     """Also where nothing of them tells rows apart."""
     balancer = await fpmdask.Balancer(c)
     monkeypatch.setattr(frames, "words_needed", lambda *given: 1)
-    monkeypatch.setattr(encode, "MOST_DISTINCT", 0)
+    tuning(sort={"most_distinct": 0})
     for by, ascending in KEYS[-9:]:
         pdf = carrying_little(by)
         found = await balancer.sort_values(c.persist(frame_of(pdf)), by, ascending)
