@@ -11,6 +11,7 @@ import pytest
 
 from fpmdask.errors import PartitionError
 from fpmdask.layout import br, columns, fpm_br, fpm_kl, kl, nrrp, rows
+from fpmdask.layout.arrange import arranged, optimal
 from fpmdask.models import ConstantModel, PiecewiseLinearModel, SurfaceModel
 from tests.golden import Golden, numbers, whole
 
@@ -85,6 +86,28 @@ def test_golden_layouts_by_models(case):
                   epsilon=0.01, max_iterations=7),
         ],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 6, 8, 11])
+def test_golden_arrangements_under_tight_limits(workers):
+    """Limits that exclude the optimal columns in about half of the cases; of 0 blocks, too."""
+    trace = []
+    for case in range(12):
+        rng = numbers(100 * workers + case)
+        shape = (whole(rng, 3, 14), whole(rng, 3, 14))
+        even = shape[0] * shape[1] / workers
+        areas = np.array([rng.uniform(0.5, 9.0) * (rng.random() < 0.8) for _ in range(workers)])
+        areas[0] += 1.0
+        most = np.array([even * rng.uniform(0.0, 2.6) for _ in range(workers)]).round()
+        most[-1] += max(0.0, even * workers - most.sum())
+        excluded = optimal(areas, shape, most) is None
+        exact = optimal(areas, shape, most, exact=True) is None
+        try:
+            found = [[r.top, r.left, r.height, r.width] for r in arranged(areas, shape, most)]
+        except PartitionError as error:
+            found = str(error)
+        trace.append([excluded, exact, found])
+    GOLDEN.check(f"tight limits {workers}", trace)
 
 
 def test_golden_pictures():

@@ -18,6 +18,7 @@ from fpmdask.models import (
     PiecewiseLinearModel,
     TabulatedModel,
 )
+from fpmdask.models.bank import bank
 from fpmdask.partition import (
     Batches,
     Dfpa,
@@ -32,11 +33,12 @@ from fpmdask.partition import (
 )
 from fpmdask.partition.balanced import balanced
 from fpmdask.partition.evidence import Evidence
+from fpmdask.partition.geometric import distributed
 from fpmdask.partition.outcome import Round
 from fpmdask.partition.outliers import Measured, outliers
 from fpmdask.partition.refinement import probe, refined
 from fpmdask.partition.stopping import smallest_step, worthwhile
-from tests.golden import Golden, numbers, whole
+from tests.golden import Golden, checksum, numbers, whole
 
 GOLDEN = Golden(Path(__file__).parent)
 
@@ -265,6 +267,53 @@ def test_golden_partitioners(case):
         tried(integral, proportional(units, speeds) + 0.0, units, models),
     ]
     GOLDEN.check(f"partitioners {case}", trace)
+
+
+class SearchedBank:
+    """A bank that keeps every time at which all workers are searched, and every narrowing."""
+
+    def __init__(self, inner, calls):
+        self.inner, self.calls = inner, calls
+
+    def units_within(self, seconds):
+        self.calls.append(seconds)
+        return self.inner.units_within(seconds)
+
+    def time(self, workers, units):
+        self.calls.append(len(workers))
+        return self.inner.time(workers, units)
+
+    def narrowed(self, low, high):
+        self.calls.append([low, high])
+        return SearchedBank(self.inner.narrowed(low, high), self.calls)
+
+
+@pytest.mark.parametrize("kind", ["smooth", "steps", "plateaus", "tables", "constant"])
+@pytest.mark.parametrize("workers", [3, 30])
+def test_golden_searches_of_geometric(kind, workers):
+    """The times that are searched: the start, the secants, the medians of plateaus."""
+    rng, models = numbers(workers), []
+    for _ in range(workers):
+        speed = 10.0 ** rng.uniform(-1.5, 1.5)
+        sizes = np.cumsum([rng.uniform(5.0, 900.0) for _ in range(12)])
+        times = sizes / speed * (1.0 + 20.0 * (sizes > 2500.0))
+        if kind == "steps":
+            times = np.ceil(times / 10.0) * rng.uniform(0.5, 5.0)
+        if kind == "plateaus":
+            times = np.where(sizes < 1500.0, sizes / 60.0, np.maximum(30.0, sizes / 150.0))
+        if kind == "tables":
+            jumps = [10.0 ** whole(rng, 0, 2) * (rng.random() < 0.02) for _ in range(3000)]
+            models.append(TabulatedModel(np.cumsum(jumps)))
+        elif kind == "constant":
+            models.append(ConstantModel(speed))
+        else:
+            models.append(PiecewiseLinearModel.from_points(sizes, times))
+    trace = []
+    for units in (7, 50 * workers, 1400 * workers, 2700 * workers):
+        calls = []
+        shares = distributed(units, SearchedBank(bank(models), calls), np.full(workers, np.inf))
+        trace.append([calls, checksum(shares)])
+    GOLDEN.check(f"searches {kind} {workers}", trace)
 
 
 def test_golden_outliers():
