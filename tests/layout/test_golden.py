@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fpmdask.errors import PartitionError
-from fpmdask.layout import br, columns, fpm_br, fpm_kl, kl, nrrp, rows
+from fpmdask.layout import Layout, Rectangle, br, columns, fpm_br, fpm_kl, kl, nrrp, rows
 from fpmdask.layout.arrange import arranged, optimal
 from fpmdask.models import ConstantModel, PiecewiseLinearModel, SurfaceModel
 from tests.golden import Golden, numbers, whole
@@ -119,3 +119,35 @@ def test_golden_pictures():
     )  # fmt: skip
     shown = [layout._repr_html_() for layout in (corner, swinging, br(range(1, 9), (8, 64)))]
     GOLDEN.check("pictures", [page.splitlines() for page in shown])
+
+
+SURFACE = SurfaceModel.from_points([1.0], [1.0], [1.0])
+REFUSED = {
+    "shape": lambda: br([1.0], (0, 3)),
+    "too many blocks": lambda: br([1.0], (2**30, 2**30)),
+    "one side": lambda: kl([1.0], (3,)),
+    "grid": lambda: kl([1.0] * 6, (9, 9), grid=(2, 2)),
+    "areas": lambda: columns([1.0, 0.0, -2.0, math.nan]),
+    "no areas": lambda: columns([0.0, 0.0]),
+    "aspect": lambda: columns([1.0], 0.0),
+    "rows": lambda: rows([1.0, 2.0], (9, 10), [39.0, 41.0]),
+    "rectangles": lambda: br([1.0] * 3, (5, 5), [9.0, 9.0, 7.0]),
+    "surfaces": lambda: fpm_kl([SURFACE, ConstantModel(1.0)], (4, 4)),
+    "iterations": lambda: fpm_kl([SURFACE], (4, 4), max_iterations=0),
+    "hole": lambda: Layout((4, 6), ((Rectangle(0, 0, 4, 2),), (Rectangle(0, 2, 3, 4),))),
+    "overlap": lambda: Layout((4, 6), ((Rectangle(0, 0, 4, 4),), (Rectangle(0, 3, 4, 3),))),
+    "outside": lambda: Layout((4, 6), ((Rectangle(0, 0, 5, 6),),)),
+    "flat": lambda: Layout((4, 6), ((Rectangle(0, 0, 4, 6), Rectangle(0, 0, 0, 2)),)),
+    "two rectangles": lambda: nrrp([8.0, 1.0], (12, 12)).rectangles,
+    "speeds": lambda: Layout((1, 1), ((Rectangle(0, 0, 1, 1),),), (1.0, 2.0)),
+}
+
+
+def test_golden_refusals():
+    """What an error says of the value that is not allowed: which one, and where it is."""
+    said = {}
+    for name, call in REFUSED.items():
+        with pytest.raises(PartitionError) as refused:
+            call()
+        said[name] = str(refused.value)
+    GOLDEN.check("refusals", said)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fpmdask.errors import PartitionError
 from fpmdask.mheta import Machine, Program, Section, Stage, anchors, evaluator, predict, spectrum
 from fpmdask.mheta.explain import explain
 from fpmdask.mheta.instrument import fit
@@ -43,6 +44,7 @@ PROBLEMS = {
     "seventy nodes": (70, 2000, 4000, 0.0),
     "small budget": (6, 500, 40, 0.0),
     "two rows": (4, 2, 100, 0.0),
+    "large budget": (3, 50, 100_000, 0.0),
 }
 SEARCHES = {
     "gbs": gbs,
@@ -213,3 +215,46 @@ def test_golden_robust_lines():
         seconds[1] *= 10
         trace.append(list(robust_line(sizes, seconds, "reads")))
     GOLDEN.check("robust lines", trace)
+
+
+def small(**figures):
+    return Program([Section([Stage([1.0, 2.0, 3.0])])]), Machine(3, **figures)
+
+
+def searched(predicted, start=((3, 1),), **options):
+    rng = np.random.default_rng(0)
+    return random_search(lambda rows: predicted, start, **{"rng": rng, "budget": 9, **options})
+
+
+REFUSED = {
+    "rows": lambda: anchors(*small(), 0),
+    "many rows": lambda: anchors(*small(), 2**53),
+    "steps": lambda: spectrum(*small(), 9, steps=1001),
+    "distribution": lambda: predict(*small(), [1, 2, -1]),
+    "nodes": lambda: predict(*small(), [1, 2]),
+    "unequal": lambda: evaluator(*small())([[1, 2, 3], [1, 2]]),
+    "batch": lambda: evaluator(*small())([[1, 2, 3], [1, -2, 3]]),
+    "halves": lambda: evaluator(*small())([[1, 2, 3], [1, 2.5, 3]]),
+    "machine": lambda: small(memory_bytes=[1, 2, -3]),
+    "entries": lambda: small(read_s_per_byte=[1.0, 2.0]),
+    "figures": lambda: small(read_s_per_byte=[1.0, 2.0, float("nan")]),
+    "idle nodes": lambda: anchors(Program([Section([Stage([0.0, 1.0, 0.0, 0.0])])]), Machine(4), 9),
+    "stages": lambda: Program([Section([Stage([1.0, 2.0])]), Section([Stage([1.0])])]),
+    "arrays": lambda: Program([Section([Stage([1.0], reads=["A"])])]),
+    "start": lambda: searched([1.0], ((3, 1), (2, 2), (2, 1))),
+    "budget": lambda: searched([1.0], ((3, 1), (2, 2), (1, 3), (2, 2)), budget=2),
+    "seconds": lambda: searched([1.0, -2.0], ((3, 1), (2, 2))),
+    "shape": lambda: searched([1.0, 2.0]),
+    "generator": lambda: searched([1.0], rng=3),
+    "rows of starts": lambda: searched([1.0], ((2**60, 1),)),
+}
+
+
+def test_golden_refusals():
+    """What an error says of the value that is not allowed: which one, and where it is."""
+    said = {}
+    for name, call in REFUSED.items():
+        with pytest.raises(PartitionError) as refused:
+            call()
+        said[name] = str(refused.value)
+    GOLDEN.check("refusals", said)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fpmdask.errors import PartitionError
 from fpmdask.models import (
     AkimaModel,
     AnalyticModel,
@@ -134,3 +135,30 @@ def test_golden_surfaces(case):
         np.testing.assert_allclose(surface.slice(width).time(heights), at[:, k], rtol=1e-9)
     more = surface.with_point(5.0, 2.0, 3.0)
     GOLDEN.check(f"surface {case}", [at, more.time(heights, 2.2), more.points])
+
+
+REFUSED = {
+    "negative size": lambda: ConstantModel(2.0).time([0.0, 3.0, -4.0, 5.0, -6.0]),
+    "nan": lambda: ConstantModel(2.0).units_within([1.0, math.nan, -1.0]),
+    "speed of a negative size": lambda: TabulatedModel([0.0, 1.0]).speed(-2.0),
+    "words": lambda: ConstantModel(2.0).time(["1"]),
+    "second point": lambda: PiecewiseLinearModel.from_points([1.0, 2.0, 3.0], [1.0, -7.0, 2.0]),
+    "infinite size": lambda: AkimaModel.from_points([1.0, 2.0, math.inf], [1.0, 2.0, 3.0]),
+    "no speed": lambda: PiecewiseLinearModel.from_points([1.0, 1e300], [1.0, 1e-300]),
+    "count": lambda: PiecewiseLinearModel([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 5.0, 6.0]),
+    "table": lambda: TabulatedModel([0.0, 1.0, 2.0, -3.0, math.nan]),
+    "complexity": lambda: AnalyticModel(lambda x: 2.0 - x, 1.0).time([0.5, 1.0, 3.0, 4.0]),
+    "two dimensions": lambda: PiecewiseLinearModel.from_points([[1.0]], [1.0]),
+    "surface": lambda: SurfaceModel.from_points([1.0, 2.0], [1.0, 0.0], [1.0, 2.0]),
+    "lengths": lambda: SurfaceModel.from_points([1.0, 2.0], [1.0, 2.0], [1.0]),
+}
+
+
+def test_golden_refusals():
+    """What an error says of the value that is not allowed: which one, and where it is."""
+    said = {}
+    for name, call in REFUSED.items():
+        with pytest.raises(PartitionError) as refused:
+            call()
+        said[name] = str(refused.value)
+    GOLDEN.check("refusals", said)

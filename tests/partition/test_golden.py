@@ -25,6 +25,7 @@ from fpmdask.partition import (
     by_complexity,
     exact,
     geometric,
+    imbalance,
     integral,
     nlogn_correction,
     nlogn_lambert,
@@ -361,3 +362,52 @@ def test_balanced_finds_a_balanced_distribution_where_there_is_one(epsilon):
             assert sum(found) == 12
             assert max(busy) <= min(busy) * (1 + epsilon) * (1 + 1e-9)
     assert answers == {True, False}
+
+
+def asked(kind, *arguments, **options):
+    made = kind(*arguments, **options)
+    made.ask() if kind is Dfpa else made.ask(100)
+    return made
+
+
+ONE = ConstantModel(1.0)
+REFUSED = {
+    "units": lambda: proportional(2**52 + 1, [1.0]),
+    "half units": lambda: proportional(1.5, [1.0]),
+    "speeds": lambda: proportional(9, [1.0, 2.0, 0.0, -1.0]),
+    "no speeds": lambda: proportional(9, []),
+    "limits": lambda: proportional(9, [1.0, 2.0, 3.0], [4.0, -1.0, math.nan]),
+    "count of limits": lambda: proportional(9, [1.0, 2.0, 3.0], [4.0, 5.0]),
+    "room": lambda: proportional(9, [1.0, 2.0, 3.0], [4.9, 1.0, 3.2]),
+    "models": lambda: geometric(9, [ONE, 2.0, ONE]),
+    "falling table": lambda: geometric(2, [ONE, TabulatedModel([0.0, 3.0, 1.0]), ONE]),
+    "finite room": lambda: geometric(9, [TabulatedModel([0.0, 3.0, 4.0]), TabulatedModel([0, 1])]),
+    "shares": lambda: integral([1.0, 2.0, -3.0], 4, [ONE] * 3),
+    "table": lambda: exact(3, [[0.0, 1.0], [0.0, 2.0, -1.0]]),
+    "no finite time": lambda: exact(2, [[0.0, 1.0], [math.inf] * 3]),
+    "sizes": lambda: exact(3, [[0.0, math.inf, 1.0], [0.0, math.inf, 2.0]]),
+    "long tables": lambda: exact(30, [[0.0, 1.0], [math.inf, 1.0, 2.0]]),
+    "correction": lambda: nlogn_correction(2, [1.0] * 3 + [10.0] + [1.0] * 17),
+    "imbalance": lambda: imbalance([1.0, 2.0, 3.0], [3, 5, 4], [3, 4, 3]),
+    "no times": lambda: imbalance([1.0, 0.0, -1.0], [1, 1, 1]),
+    "no units": lambda: imbalance([1.0, 2.0], [0, 0]),
+    "batch": lambda: asked(Batches, 3).tell([1.0, 2.0, 0.0]),
+    "round": lambda: asked(Dfpa, 100, 3).tell([1.0, 2.0, 0.0]),
+    "unasked": lambda: Dfpa(100, 3).tell([1.0, 2.0, 3.0]),
+    "room of a round": lambda: asked(Dfpa, 100, 2).tell([math.inf, math.inf]),
+    "epsilon": lambda: Dfpa(100, 3, epsilon=0.0),
+    "rounds": lambda: Dfpa(100, 3, max_rounds=0),
+    "gain": lambda: Dfpa(100, 3, least_gain=-0.1),
+    "known": lambda: Dfpa(100, 3, models=[ONE, 1.0, None]),
+    "count of known": lambda: Dfpa(100, 3, models=[ONE, None]),
+}
+
+
+def test_golden_refusals():
+    """What an error says of the value that is not allowed: which one, and where it is."""
+    said = {}
+    for name, call in REFUSED.items():
+        with pytest.raises(PartitionError) as refused:
+            call()
+        said[name] = str(refused.value)
+    GOLDEN.check("refusals", said)
