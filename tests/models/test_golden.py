@@ -3,6 +3,7 @@
 `tests.golden` says how they are kept and written anew.
 """
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -162,3 +163,16 @@ def test_golden_refusals():
             call()
         said[name] = str(refused.value)
     GOLDEN.check("refusals", said)
+
+
+def test_no_array_of_a_model_can_be_written():
+    """Neither what it was made from nor what it has derived from that."""
+    surface = SurfaceModel.from_points([1.0, 2.0, 2.0], [1.0, 1.0, 3.0], [1.0, 2.0, 3.0])
+    models, found = [*every_kind(0), surface, *surface.columns], 0
+    for model in models:
+        for field in dataclasses.fields(model):
+            value = getattr(model, field.name)
+            if isinstance(value, np.ndarray):
+                found += 1
+                assert not value.flags.writeable, (model, field.name)
+    assert found > 15
