@@ -24,7 +24,7 @@ from fpmdask.mheta import (
 from fpmdask.mheta.prediction import PARTS
 from fpmdask.mheta.stages import ACCOUNTINGS
 from fpmdask.models import AkimaModel, ConstantModel, PiecewiseLinearModel, TabulatedModel
-from tests.mheta.random_programs import random_case
+from tests.mheta.random_programs import PATTERNS, random_case
 from tests.mheta.simulation import simulate
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())
@@ -114,6 +114,21 @@ def check_against_simulation(case, accounting):
         for part in PARTS:
             np.testing.assert_allclose(getattr(section, part), parts[part], **close)
         assert [stage.tolist() for stage in section.blocks] == wanted.blocks[number]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_the_simulation_agrees_on_few_nodes(nodes, pattern):
+    """The ends of a chain, of a tree and of a list of peers are next to each other there."""
+    rng, tried = np.random.default_rng(nodes), 0
+    while tried < 12:
+        case = random_case(rng)
+        sections = [s for s in case["program"]["sections"] if "communication" in s]
+        if len(case["distribution"]) == nodes and sections:
+            tried += 1
+            for section in sections:
+                section["communication"]["pattern"] = pattern
+            check_against_simulation(case, "exact")
 
 
 @pytest.mark.slow
