@@ -371,3 +371,15 @@ def test_bad_arguments_are_refused(words, message):
     arguments["distributions"] = [arguments.pop("distribution")]
     with pytest.raises(PartitionError):
         predict_many(**arguments)
+
+
+@pytest.mark.parametrize("arrays", [[], [Array("A", 10)], [Array("A", 10, resident=True)]])
+@pytest.mark.parametrize("short", [0, 1, 2])
+def test_a_node_whose_memory_is_a_byte_short_of_the_fixed_bytes_can_have_no_rows(arrays, short):
+    """Also where no array is there, or none is streamed."""
+    program = Program([Section([Stage([1.0, 1.0])])], arrays, fixed_bytes=50)
+    machine = Machine(2, memory_bytes=[None, 50 - short])
+    resident = any(array.resident for array in arrays)
+    expected = (1,) if short or resident else ()
+    assert predict(program, machine, [3, 1]).infeasible == expected
+    assert predict(program, machine, [4, 0]).infeasible == ()

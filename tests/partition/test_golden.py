@@ -411,3 +411,8 @@ def test_golden_refusals():
             call()
         said[name] = str(refused.value)
     GOLDEN.check("refusals", said)
+
+
+def test_units_that_take_no_time_are_not_balanced():
+    free = TabulatedModel([0.0, 0.0, 0.0, 1.0])
+    assert balanced(3, [free, free], np.full(2, np.inf), 0.1) is None
