@@ -314,8 +314,7 @@ def levelled(total: int, within: Callable[[float], Any]) -> FloatArray:
     above = np.minimum(above, total)  # inf where no number of units takes longer
     span = float((above - below).sum())
     part = (total - float(below.sum())) / span if span > 0 else 0.0
-    found = below + part * (above - below)
-    return np.asarray(found * (total / found.sum()))
+    return np.asarray(below + part * (above - below))
 
 
 def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:

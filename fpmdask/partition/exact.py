@@ -202,7 +202,7 @@ def _levels(question: _Question) -> Iterator[list[BoolArray | None]]:
     """Yield for k = 0, 1, ... what the first i workers reach, k of them having units."""
     size, p = question.target + 1, len(question.steps)
     parts = [_split(question, i) for i in range(p)]
-    below: list[BoolArray | None] = [None] * (p + 1)
+    below: list[BoolArray | None] = [None] * p
     for k in range(p + 1):
         level: list[BoolArray | None] = [np.ones(1, dtype=np.bool_) if k == 0 else None]
         for i, (busy, idle) in enumerate(parts):

@@ -1,5 +1,7 @@
 """FPM-KL: balance by slices of surfaces, and the paper's case in which it swings for ever."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 
 from fpmdask.errors import PartitionError
 from fpmdask.layout import fpm_br, fpm_kl, kl
+from fpmdask.layout.fpm_kl import _balanced
 from fpmdask.models import ConstantModel, PiecewiseLinearModel, SurfaceModel
+from fpmdask.models.bank import bank
 from fpmdask.partition import geometric
 from tests.conformance import check_layout
 
@@ -150,3 +154,31 @@ def test_bad_input(change, words):
     one = SurfaceModel.from_points([10], [10], [1.0])
     with pytest.raises(PartitionError, match=words):
         fpm_kl(**({"surfaces": [one, one], "shape": (4, 4)} | change))
+
+
+class CountingBank:
+    """A bank that counts how often all workers are searched."""
+
+    def __init__(self, inner):
+        self.inner, self.calls = inner, 0
+
+    def units_within(self, seconds):
+        self.calls += 1
+        return self.inner.units_within(seconds)
+
+    def time(self, workers, units):
+        return self.inner.time(workers, units)
+
+    def narrowed(self, low, high):
+        return CountingBank(self.inner.narrowed(low, high))
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 3.0, 1000.0])
+def test_heights_are_bisected_to_ten_digits_and_no_further(ratio):
+    """Each step halves the logarithm of the bounds, which are as far apart as the speeds."""
+    counting = CountingBank(bank([ConstantModel(1.0), ConstantModel(ratio), ConstantModel(ratio)]))
+    seconds, heights = _balanced(counting, 3, 60)
+    assert seconds == pytest.approx(60 / (1 + 2 * ratio), rel=2e-10)
+    np.testing.assert_allclose(heights * (1 + 2 * ratio), 60 * np.array([1, ratio, ratio]), 1e-9)
+    steps = math.log2((math.log(ratio) + 2e-9) / 1e-10)
+    assert abs(counting.calls - 1 - steps) < 2

@@ -24,7 +24,7 @@ from fpmdask.mheta.evaluate import Evaluator
 from fpmdask.mheta.prediction import PARTS
 from fpmdask.mheta.stages import ACCOUNTINGS
 from fpmdask.models import AkimaModel, ConstantModel, PiecewiseLinearModel, TabulatedModel
-from tests.mheta.random_programs import random_case
+from tests.mheta.random_programs import PATTERNS, random_case
 from tests.mheta.simulation import simulate
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())
@@ -114,6 +114,21 @@ def check_against_simulation(case, accounting):
         for part in PARTS:
             np.testing.assert_allclose(getattr(section, part), parts[part], **close)
         assert [stage.tolist() for stage in section.blocks] == wanted.blocks[number]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_the_simulation_agrees_on_few_nodes(nodes, pattern):
+    """The ends of a chain, of a tree and of a list of peers are next to each other there."""
+    rng, tried = np.random.default_rng(nodes), 0
+    while tried < 12:
+        case = random_case(rng)
+        sections = [s for s in case["program"]["sections"] if "communication" in s]
+        if len(case["distribution"]) == nodes and sections:
+            tried += 1
+            for section in sections:
+                section["communication"]["pattern"] = pattern
+            check_against_simulation(case, "exact")
 
 
 @pytest.mark.slow
@@ -355,3 +370,15 @@ def test_bad_arguments_are_refused(words, message):
     arguments["distributions"] = [arguments.pop("distribution")]
     with pytest.raises(PartitionError):
         predict_many(**arguments)
+
+
+@pytest.mark.parametrize("arrays", [[], [Array("A", 10)], [Array("A", 10, resident=True)]])
+@pytest.mark.parametrize("short", [0, 1, 2])
+def test_a_node_whose_memory_is_a_byte_short_of_the_fixed_bytes_can_have_no_rows(arrays, short):
+    """Also where no array is there, or none is streamed."""
+    program = Program([Section([Stage([1.0, 1.0])])], arrays, fixed_bytes=50)
+    machine = Machine(2, memory_bytes=[None, 50 - short])
+    resident = any(array.resident for array in arrays)
+    expected = (1,) if short or resident else ()
+    assert predict(program, machine, [3, 1]).infeasible == expected
+    assert predict(program, machine, [4, 0]).infeasible == ()

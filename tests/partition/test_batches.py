@@ -1,12 +1,17 @@
 """Batches with an unknown complexity, simulated: near the oracle's makespan after six of them."""
 
+import math
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fpmdask.errors import PartitionError
 from fpmdask.models import AnalyticModel
 from fpmdask.partition import Batches, by_complexity, integral
-from fpmdask.partition.batches import _apart
+from fpmdask.partition.batches import NEAR, CommonFunction, _apart
 
 
 def cliff(at):
@@ -242,3 +247,74 @@ def test_a_measurement_on_a_cliff_is_compared_with_the_nearer_end():
     # the ends themselves and flat pieces are compared with what is there
     x, y = np.array([1.0, 1.001, 2.0005]), np.array([5.0, 5.0, 8.0])
     assert _apart(x, y, units, costs) == pytest.approx([-7.0, 3.0, 0.5])
+
+
+class StraightFunction:
+    """`CommonFunction` as its documentation says, one number at a time."""
+
+    def __init__(self, points, near):
+        self.points = points  # (log size, log cost)
+        slopes = [(d - b) / (c - a) for (a, b), (c, d) in pairwise(points)]
+        self.steep = [slope > 8 for slope in slopes]
+        runs = [c - a for (a, _), (c, _) in pairwise(points)]
+        self.brink = [s and run <= math.log(near) for s, run in zip(self.steep, runs, strict=True)]
+        ends = [min(max(slope, 1.0), 2.0) for slope in slopes] or [1.0]
+        self.first, self.last = ends[0], ends[-1]
+
+    def cost(self, x):
+        (x0, y0), (xn, yn) = self.points[0], self.points[-1]
+        if x <= x0:
+            return y0 + self.first * (x - x0)
+        if x > xn:
+            return yn + self.last * (x - xn)
+        k = next(k for k, (_, (c, _)) in enumerate(pairwise(self.points)) if x <= c)
+        (a, b), (c, d) = self.points[k : k + 2]
+        return d if self.brink[k] else b + (d - b) * (x - a) / (c - a)
+
+    def size(self, y):
+        (x0, y0), (xn, yn) = self.points[0], self.points[-1]
+        if y < y0:
+            return x0 + (y - y0) / self.first
+        if y >= yn:
+            return xn + (y - yn) / self.last
+        k = max(k for k, (_, b) in enumerate(self.points) if b <= y)
+        (a, b), (c, d) = self.points[k : k + 2]
+        if self.brink[k] or y == b:
+            return a
+        return (a + c) / 2 if self.steep[k] else a + (c - a) * (y - b) / (d - b)
+
+
+steps = st.tuples(
+    st.sampled_from([0.001, 0.004, 0.006, 0.1, 0.7]), st.sampled_from([0.0, 0.002, 0.05, 0.9, 3.0])
+)
+
+
+@given(
+    st.lists(steps, max_size=6), st.lists(st.floats(-3, 12), min_size=1, max_size=9), st.booleans()
+)
+def test_the_common_function_is_what_the_straight_one_says(rises, places, exploring):
+    """Powers, plateaus, steep pieces and brinks; also at the points and beyond the ends."""
+    points = np.cumsum([(1.0, 2.0), *rises], axis=0)
+    near = NEAR if exploring else math.inf
+    function = CommonFunction(*points.T, near)
+    straight = StraightFunction(points.tolist(), near)
+    x, y = (np.concatenate([places, column]) for column in points.T)
+    # a float beside a point may be on either side of it
+    x, y = (np.concatenate([v[: len(places)], v[len(places) :] - 1e-9, [20.0]]) for v in (x, y))
+    np.testing.assert_allclose(
+        np.log(function(np.exp(x))), [straight.cost(v) for v in x], rtol=0, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        np.log(function.units_within(np.exp(y))), [straight.size(v) for v in y], rtol=0, atol=1e-6
+    )
+    assert function(0.0) == function.units_within(0.0) == 0.0
+
+
+def test_workers_at_one_cliff_are_spread_from_slow_to_fast_and_the_sum_stays():
+    function = CommonFunction(np.log([10.0, 20.0, 40.0]), np.log([10.0, 8000.0, 16000.0]))
+    middle = math.sqrt(200.0)
+    units, speeds = np.array([middle, 5.0, middle, middle]), np.array([3.0, 1.0, 1.0, 2.0])
+    spread = function.spread(units, speeds)
+    step = (middle - 10.0) / 2
+    np.testing.assert_allclose(spread, [middle + step, 5.0, middle - step, middle])
+    assert spread.sum() == pytest.approx(units.sum())
