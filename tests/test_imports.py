@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "layout": {"partition", "models"},
     "rawio": set(),
     "packing": set(),
-    "runtime": set(),
+    "runtime": {"tuning"},
     "records": {"rawio", "packing"},
     "coordinator": {
         "tuning",

@@ -100,7 +100,14 @@ def _between(
 
 
 def _within(gathered: Bank, seconds: float, limits: FloatArray) -> FloatArray:
-    return np.minimum(np.floor(gathered.units_within(seconds)), limits)
+    """Return the most whole units that are done in some seconds, by the times themselves.
+
+    The inverse function may round to just below a whole number whose time this is.
+    """
+    found = np.floor(gathered.units_within(seconds))
+    found = np.where(_times(gathered, found) > seconds, found - 1.0, found)
+    found = np.where(_times(gathered, found + 1.0) <= seconds, found + 1.0, found)
+    return np.minimum(found, limits)
 
 
 def _times(gathered: Bank, units: FloatArray | IntArray) -> FloatArray:

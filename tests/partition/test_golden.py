@@ -416,3 +416,18 @@ def test_golden_refusals():
 def test_units_that_take_no_time_are_not_balanced():
     free = TabulatedModel([0.0, 0.0, 0.0, 1.0])
     assert balanced(3, [free, free], np.full(2, np.inf), 0.1) is None
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 0.5])
+def test_a_time_that_is_exactly_that_of_whole_units_is_found_in_spite_of_rounding(epsilon):
+    """Against all distributions of 12 units over three piecewise linear workers."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        models = []
+        for _ in range(3):
+            sizes = np.sort(rng.choice(np.arange(1, 15), 3, replace=False))
+            seconds = np.cumsum(rng.uniform(0.1, 3, 3))
+            models.append(PiecewiseLinearModel.from_points(sizes.tolist(), seconds.tolist()))
+        times = [[0.0, *(float(model.time(x)) for x in range(1, 13))] for model in models]
+        found = balanced(12, models, np.full(3, np.inf), epsilon)
+        assert (found is not None) == brute_force_balanced(12, times, epsilon), seed

@@ -184,6 +184,7 @@ async def test_a_worker_that_cannot_publish_is_asked_again_then_given_up(
     tuning(matmul={"publish_seconds": 0.05, "publish_tries": tries})
     balancer = await fpmdask.Balancer(c)
     x = input_of(c)
+    await side_of(workers[2])
     original, asked = workers[2].handlers["fpmdask_publish"], []
 
     def broken(comm, **arguments):
