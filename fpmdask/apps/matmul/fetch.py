@@ -16,6 +16,7 @@ from fpmdask.apps.matmul.plan import MatmulSpec, Tile, pieces
 from fpmdask.apps.matmul.relay import RELAYED, check_of, relayed_key
 from fpmdask.apps.matmul.whereabouts import Whereabouts
 from fpmdask.coordinator.space import RunSpace
+from fpmdask.errors import PartitionError
 from fpmdask.runtime.regions import Box
 from fpmdask.runtime.worker.exchange import Fetch, FetchFailed, Want
 
@@ -146,11 +147,15 @@ class Fetcher:
         }
         remote = [one for n, one in enumerate(wanted) if n not in here]
         fetch = self._begun([self._want(one, panels, relayed=True) for one in remote])
-        for n, found in here.items():
-            panel = panels[wanted[n].operand]
-            if panel is not found:
-                self.spec.check_chunk(wanted[n].key, found.dtype)
-                wanted[n].inside(panel)[...] = found
+        try:
+            for n, found in here.items():
+                panel = panels[wanted[n].operand]
+                if panel is not found:
+                    self.spec.check_chunk(wanted[n].key, found.dtype)
+                    wanted[n].inside(panel)[...] = found
+        except PartitionError:
+            fetch.cancel()  # the pieces that were asked for are on their way
+            raise
         try:
             fetch = self._ended(fetch)
         except ChunksMissing as missing:
@@ -191,7 +196,7 @@ class Fetcher:
 
     def _begun(self, wants: Sequence[Want], arrived: Callable[[Want], None] | None = None) -> Fetch:
         try:
-            fetch = self.space.exchange.fetch(wants, arrived, check=check_of(self.spec))
+            fetch = self.space.exchange.fetch(wants, arrived, check=check_of(self.spec), at_once=0)
         except FetchFailed as failed:
             raise ChunksMissing(failed.keys) from failed
         self._fetching = fetch

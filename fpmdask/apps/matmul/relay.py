@@ -216,7 +216,7 @@ class Relaying:
     def _slice(self, owner: str, key: Any, box: Box, chunk: np.ndarray) -> Fetch:
         """Receive a slice into its chunk."""
         want = Want(key, box, view(chunk, box), (owner,), shape=chunk.shape)
-        fetch = self._space.exchange.fetch([want], check=check_of(self._spec))
+        fetch = self._space.exchange.fetch([want], check=check_of(self._spec), at_once=0)
         self._fetches[owner] = fetch
         if self._stopped.is_set():
             fetch.stop()

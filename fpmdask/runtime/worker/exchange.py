@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -143,6 +144,16 @@ class _Open:
         return _Open(self.want, self.turns[1:], (peer, why))
 
 
+@dataclass(slots=True)
+class _Asked:
+    """What one holder is asked for, and the channel through which it was."""
+
+    peer: str
+    open: list[_Open]
+    channel: Channel | None = None
+    used: bool = False  # the channel, before
+
+
 class Fetch:
     """Pieces that are on their way.
 
@@ -162,6 +173,7 @@ class Fetch:
         self.stopped = threading.Event()
         self._in_use: set[Channel] = set()
         self._left = count
+        self.in_wait: Callable[[], None] | None = None  # what `wait` does itself
         self._done = threading.Event()
         if not count:
             self._done.set()
@@ -183,6 +195,9 @@ class Fetch:
         RunCancelledError
             If the run is over, or the fetch was cancelled.
         """
+        work, self.in_wait = self.in_wait, None
+        if work is not None:
+            work()
         self._done.wait()
         failure, self._failure = self._failure, None
         if failure is not None and not self._run_over.is_set():
@@ -196,9 +211,11 @@ class Fetch:
     def cancel(self) -> None:
         """Receive no more; returns when no thread writes to the targets any longer."""
         self.stop()
-        self._done.wait()
+        with suppress(FetchFailed, PartitionError, RunCancelledError):
+            self.wait()
 
     def stop(self) -> None:
+        """Receive no more; what waits for it ends soon."""
         self.stopped.set()
         with self._lock:
             for channel in self._in_use:
@@ -332,7 +349,9 @@ class Exchange:
         check
             Raises where a dtype is not that of its place; safe casts are allowed by default.
         at_once
-            Peers that send at once.
+            Peers that are received from at once, by as many threads. With 0 this thread asks all
+            before it returns, and receives in `Fetch.wait`: one thread less where one would only
+            wait for the other.
 
         Raises
         ------
@@ -348,25 +367,32 @@ class Exchange:
                     f"{want.key}: box {want.box} does not fit into a target of {want.out.shape}"
                 )
         jobs = _by_holder(_Open(want, self._in_turn(want)) for want in every)
-        fetch = Fetch(min(at_once, len(jobs)), self._cancelled)
+        fetch = Fetch(min(at_once or 1, len(jobs)), self._cancelled)
         threads = self._pool(fetch)
 
-        def work() -> None:
+        def work(asked: deque[_Asked]) -> None:
             began = time.thread_time()
             try:
-                while jobs and not fetch.stopped.is_set():
-                    try:
-                        peer, open_ = jobs.popleft()
-                    except IndexError:  # another thread has taken the last one
-                        break
-                    jobs.extend(_by_holder(self._from(fetch, peer, open_, arrived, check)))
+                while (jobs or asked) and not fetch.stopped.is_set():
+                    if not asked:
+                        with suppress(IndexError):  # another thread has taken the last one
+                            asked.append(self._ask(fetch, *jobs.popleft()))
+                        continue
+                    one = asked.popleft()
+                    jobs.extend(_by_holder(self._given(fetch, one, arrived, check)))
             except BaseException as error:
                 fetch.failed(error)
             finally:
+                for one in asked:
+                    self._let_go(fetch, one, usable=False)
                 fetch.job_ended(time.thread_time() - began)
 
+        if not at_once and jobs:
+            asked = deque(self._ask(fetch, *job) for job in jobs)
+            jobs.clear()
+            fetch.in_wait = partial(work, asked)
         for _ in range(min(at_once, len(jobs))):
-            threads.submit(work)
+            threads.submit(work, deque())
         return fetch
 
     def close(self) -> None:
@@ -405,15 +431,32 @@ class Exchange:
 
     # ---- from one holder; in threads
 
-    def _from(
-        self,
-        fetch: Fetch,
-        peer: str,
-        open_: Sequence[_Open],
-        arrived: Arrived | None,
-        check: Check,
-    ) -> Iterator[_Open]:
-        """Ask a holder; yield what it does not give."""
+    def _ask(self, fetch: Fetch, peer: str, open_: list[_Open], *, new: bool = False) -> _Asked:
+        """Ask a holder through a channel, if there is a way."""
+        asked = _Asked(peer, open_)
+        address = self._channels.get(peer)
+        if (
+            address is None
+            or peer == self.address
+            or peer not in self._peers
+            or peer in self._bare
+            or peer in self._peers.unreachable
+        ):
+            return asked
+        try:
+            asked.channel, asked.used = self._channel(peer, address, new=new)
+        except OSError:  # a firewall, perhaps: Dask's messages may go through
+            self._peers.unreachable.add(peer)
+            return asked
+        fetch.use(asked.channel)
+        with suppress(OSError):  # its answer does not come, either
+            asked.channel.ask(self._request(open_))
+        return asked
+
+    def _given(
+        self, fetch: Fetch, asked: _Asked, arrived: Arrived | None, check: Check
+    ) -> Iterable[_Open]:
+        """Receive what a holder was asked for; return what it does not give."""
 
         def place(one: _Open, piece: Any, nbytes: int) -> None:
             check(one.want, piece.dtype)
@@ -425,51 +468,35 @@ class Exchange:
             if arrived is not None:
                 arrived(one.want)
 
-        if peer == self._worker.address:
-            yield from self._from_here(fetch, open_, place)
-        elif peer not in self._peers:
-            yield from (one.not_from(peer, "has left the cluster") for one in open_)
-        elif peer in self._bare:
-            yield from self._whole_chunks(peer, open_, place)
-        elif (address := self._channels.get(peer)) is None or peer in self._peers.unreachable:
-            yield from self._messages(fetch, peer, open_, place)
-        else:
-            try:
-                channel, used = self._channel(peer, address)
-            except OSError:  # a firewall, perhaps: Dask's messages may go through
-                self._peers.unreachable.add(peer)
-                yield from self._messages(fetch, peer, open_, place)
-                return
-            rest = self._through(fetch, channel, peer, open_, there, check)
-            if rest is None and used:  # the other end has closed it meanwhile, perhaps
-                with suppress(OSError):
-                    channel, _ = self._channel(peer, address, new=True)
-                    rest = self._through(fetch, channel, peer, open_, there, check)
-            yield from (
-                rest
-                if rest is not None
-                else (one.not_from(peer, "has closed the connection") for one in open_)
-            )
+        peer, open_ = asked.peer, asked.open
+        if asked.channel is not None:
+            rest = self._through(fetch, asked, there, check)
+            if rest is None and asked.used:  # the other end has closed it meanwhile, perhaps
+                asked = self._ask(fetch, peer, open_, new=True)
+                if asked.channel is not None:
+                    rest = self._through(fetch, asked, there, check)
+            return rest if rest is not None else _not_from(asked, "has closed the connection")
+        if peer == self.address:
+            return self._from_here(fetch, open_, place)
+        if peer not in self._peers:
+            return _not_from(asked, "has left the cluster")
+        if peer in self._bare:
+            return self._whole_chunks(peer, open_, place)
+        return self._messages(fetch, peer, open_, place)
 
     def _through(
-        self,
-        fetch: Fetch,
-        channel: Channel,
-        peer: str,
-        open_: Sequence[_Open],
-        there: Callable[[_Open, int], None],
-        check: Check,
+        self, fetch: Fetch, asked: _Asked, there: Callable[[_Open, int], None], check: Check
     ) -> list[_Open] | None:
-        """Ask through a channel; return what does not come, None where no answer comes at all."""
-        fetch.use(channel)
+        """Receive what was asked for; return what does not come, None where there is no answer."""
+        channel, open_ = asked.channel, asked.open
+        assert channel is not None
         done, answered, usable = 0, False, False
         try:
-            channel.ask(self._request(open_))
             header = channel.answer()
             answered = True
             if "dtypes" not in header:
                 usable = True
-                return _refused(peer, open_, header)
+                return _refused(asked.peer, open_, header)
             for one, kind in zip(open_, header["dtypes"], strict=True):
                 dtype, out = np.dtype(kind), one.want.out
                 check(one.want, dtype)
@@ -484,16 +511,24 @@ class Exchange:
             if fetch.stopped.is_set():
                 return []
             if answered:
-                return [one.not_from(peer, str(error)) for one in open_[done:]]
+                return [one.not_from(asked.peer, str(error)) for one in open_[done:]]
             return None
         finally:
-            fetch.give_back(channel)
-            if usable and not fetch.stopped.is_set():
-                with self._lock:
-                    self._idle.setdefault(peer, []).append(channel)
-            else:
-                self._peers.close(peer, channel)
+            self._let_go(fetch, asked, usable=usable)
         return []
+
+    def _let_go(self, fetch: Fetch, asked: _Asked, *, usable: bool) -> None:
+        """Keep a channel for the next request, or close it where an answer is still under way."""
+        channel, asked.channel = asked.channel, None
+        if channel is None:
+            return
+        fetch.give_back(channel)
+        with self._lock:
+            keep = usable and not fetch.stopped.is_set() and not self._cancelled.is_set()
+            if keep:
+                self._idle.setdefault(asked.peer, []).append(channel)
+        if not keep:
+            self._peers.close(asked.peer, channel)
 
     def _channel(
         self, peer: str, address: tuple[Any, ...], *, new: bool = False
@@ -614,6 +649,10 @@ def _by_holder(open_: Iterable[_Open]) -> deque[tuple[str, list[_Open]]]:
     if failed:
         raise FetchFailed(failed)
     return deque(found.items())
+
+
+def _not_from(asked: _Asked, why: str) -> list[_Open]:
+    return [one.not_from(asked.peer, why) for one in asked.open]
 
 
 def _refused(peer: str, open_: Sequence[_Open], header: Mapping[str, Any]) -> list[_Open]:
