@@ -105,9 +105,11 @@ def _within(gathered: Bank, seconds: float, limits: FloatArray) -> FloatArray:
     The inverse function may round to just below a whole number whose time this is.
     """
     found = np.floor(gathered.units_within(seconds))
-    found = np.where(_times(gathered, found) > seconds, found - 1.0, found)
-    found = np.where(_times(gathered, found + 1.0) <= seconds, found + 1.0, found)
-    return np.minimum(found, limits)
+    bounded = np.isfinite(found)  # times level out: any number of units
+    tried = np.where(bounded, found, 0.0)
+    found = np.where(_times(gathered, tried) > seconds, found - 1.0, found)
+    more = bounded & (_times(gathered, tried + 1.0) <= seconds)
+    return np.minimum(np.where(more, tried + 1.0, found), limits)
 
 
 def _times(gathered: Bank, units: FloatArray | IntArray) -> FloatArray:
