@@ -23,8 +23,9 @@ import dask.array as da
 from distributed import Client, LocalCluster, wait
 
 import fpmdask
-from fpmdask.apps.matmul import arrays, run
-from fpmdask.apps.matmul.product import Product
+from fpmdask.apps.matmul.client import arrays
+from fpmdask.apps.matmul.coordinator import run
+from fpmdask.apps.matmul.coordinator.product import Product
 from fpmdask.partition import proportional
 
 QUIET = {

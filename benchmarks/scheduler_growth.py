@@ -40,7 +40,7 @@ import numpy as np
 from distributed import Client, Scheduler, Worker, wait
 
 import fpmdask
-import fpmdask.coordinator.config  # its defaults must be there before `QUIET` is set for a while
+import fpmdask.config  # its defaults must be there before `QUIET` is set for a while
 
 WANTED = 0.010
 SAMPLE_SECONDS = 0.001

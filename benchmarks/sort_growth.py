@@ -33,8 +33,8 @@ from matmul_growth import definition
 from sort_against_dask import WARM, inputs
 
 import fpmdask
-from fpmdask.apps.sort.blocks import block_size, cut_up
 from fpmdask.apps.sort.kernel import SAMPLE
+from fpmdask.sorting.blocks import block_size, cut_up
 from fpmdask.timing import TimingPolicy
 
 POLICY = TimingPolicy(min_repetitions=3, min_seconds=1.0, budget_seconds=2.0, warmup=1)

@@ -15,19 +15,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from distributed import Client, default_client
 
-from fpmdask.apps.inputs import letting_go
-from fpmdask.apps.partition import SHORTEST_SECONDS
-from fpmdask.coordinator import arguments, config, proxy
-from fpmdask.coordinator.installation import without_fpmdask
-from fpmdask.coordinator.kernels import KernelLike, kernel_spec
-from fpmdask.coordinator.plugin import CoordinatorPlugin
-from fpmdask.coordinator.report import TOO_SHORT, Report, Summed, build
-from fpmdask.coordinator.shares import Shares
+from fpmdask import config
 from fpmdask.errors import CoordinatorError, NoWorkersError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
+from fpmdask.runtime.client import arguments, proxy
+from fpmdask.runtime.client.inputs import letting_go
+from fpmdask.runtime.client.kernels import KernelLike, kernel_spec
+from fpmdask.runtime.client.shares import Shares
 from fpmdask.runtime.recent import Recent
+from fpmdask.runtime.report import TOO_SHORT, Report, Summed, build
+from fpmdask.runtime.version import without_fpmdask
 from fpmdask.timing import TimingPolicy
+from fpmdask.timing.measure import SHORTEST_SECONDS
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from fpmdask.apps.records.client import SortedRecords
 
 APPS = {
-    "partition": "fpmdask.apps.partition:run",
-    "matmul": "fpmdask.apps.matmul.run:run",
-    "sort": "fpmdask.apps.sort.run:run",
-    "sort.deal": "fpmdask.apps.sort.run:deal",
-    "records": "fpmdask.apps.records.run:run",
+    "partition": "fpmdask.apps.partition.coordinator:run",
+    "matmul": "fpmdask.apps.matmul.coordinator.run:run",
+    "sort": "fpmdask.apps.sort.coordinator.run:run",
+    "sort.deal": "fpmdask.apps.sort.coordinator.run:deal",
+    "records": "fpmdask.apps.records.coordinator.run:run",
 }
 KERNELS = {
     "matmul.panel": "fpmdask.apps.matmul.kernel:PanelUpdate",
@@ -51,8 +51,8 @@ KERNELS = {
 }
 # What workers import once they have joined: products and sorts may take less than a second.
 TASKS = {
-    "matmul": ("fpmdask.apps.matmul.share", "fpmdask.apps.matmul.sum_tasks"),
-    "sort": ("fpmdask.apps.sort.share",),
+    "matmul": ("fpmdask.apps.matmul.worker.share", "fpmdask.apps.matmul.tasks"),
+    "sort": ("fpmdask.apps.sort.worker",),
 }
 # Names of workers of which a client has been warned, the last of them.
 _WARNED: WeakKeyDictionary[Client, Recent] = WeakKeyDictionary()
@@ -143,14 +143,14 @@ class Balancer:
         return self._install().__await__()
 
     async def _install(self) -> Self:
-        plugin = CoordinatorPlugin(
-            apps=APPS,
-            kernels=KERNELS,
-            tasks=TASKS,
-            slots=int(config.setting("slots")),
-            spill_target=float(config.setting("spill-target")),
-        )
-        await proxy.install(self.client, plugin)
+        settings = {
+            "apps": APPS,
+            "kernels": KERNELS,
+            "tasks": TASKS,
+            "slots": int(config.setting("slots")),
+            "spill_target": float(config.setting("spill-target")),
+        }
+        await proxy.install(self.client, settings)
         self._installed = True
         return self
 
@@ -346,8 +346,9 @@ class Balancer:
         ----------
         Lastovetsky and Reddy (2009), section 3 and Fig. 3.
         """
-        from fpmdask.apps import conversions
-        from fpmdask.apps.matmul import arrays, given, stored, target
+        from fpmdask.apps.matmul import given
+        from fpmdask.apps.matmul.client import arrays, stored, target
+        from fpmdask.runtime.client import conversions
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
@@ -564,7 +565,7 @@ class Balancer:
         at most), all of them pass through this client.
         """
         try:
-            from fpmdask.apps.sort import frames, labels
+            from fpmdask.apps.sort.client import frames, labels
         except ImportError as missing:
             raise PartitionError(
                 f"dask.dataframe cannot be used here ({missing}); install fpmdask[dataframe], on "
@@ -660,8 +661,8 @@ class Balancer:
         return SortedRecords.from_manifest(manifest)
 
     def _sort(self, x: Any, descending: bool, *, index: bool) -> Any:
-        from fpmdask.apps import conversions
-        from fpmdask.apps.sort import arrays
+        from fpmdask.apps.sort.client import arrays
+        from fpmdask.runtime.client import conversions
 
         if not isinstance(descending, bool | np.bool_):
             raise PartitionError(f"descending = {descending!r}; give True or False")

@@ -1,5 +1,8 @@
 """Every exception of this project: what was found, what is allowed, what to do."""
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class FpmdaskError(Exception):
     """Base of all errors raised by fpmdask."""
@@ -43,3 +46,8 @@ class ChunksLostError(CoordinatorError):
 
 class RunCancelledError(CoordinatorError):
     """The run was cancelled by its client."""
+
+
+def named(keys: Sequence[Any]) -> str:
+    """Return the first of some keys, for a message."""
+    return f"{', '.join(map(str, keys[:8]))}{', …' * (len(keys) > 8)}"

@@ -25,9 +25,9 @@ from distributed import Scheduler, Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from threadpoolctl import threadpool_limits
 
-from fpmdask.coordinator import config
-from fpmdask.coordinator.plugin import CoordinatorPlugin
+from fpmdask import config
 from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.coordinator.plugin import CoordinatorPlugin
 from fpmdask.runtime.dask_private import add_plugin_before_start, offer_resource_before_start
 
 THREADS = Path("/proc/self/task")

@@ -9,7 +9,7 @@ import pytest
 # around every test: ours must be there before.
 from hypothesis import settings
 
-import fpmdask.coordinator.config  # noqa: F401  (see above)
+import fpmdask.config  # noqa: F401  (see above)
 from tests.tuned import tuned
 
 # How long an example takes says nothing about the code on a machine that others use, too.

@@ -1,4 +1,4 @@
-"""The house: what may import what, and that the pure part and `import fpmdask` stay light."""
+"""The house: a path says in which process a module runs, and so what it may import."""
 
 import ast
 import subprocess
@@ -10,109 +10,43 @@ import pytest
 import fpmdask
 
 ROOT = Path(fpmdask.__file__).parent
-PURE = {"models", "timing", "partition", "layout", "mheta", "store", "errors", "packing", "tuning"}
 
-# floor → the floors it may import (itself and errors are always allowed)
-ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
-    "tuning": set(),
-    "models": set(),
-    "timing": {"models", "tuning"},
-    "partition": {"models"},
-    "mheta": {"models", "partition"},
-    "layout": {"partition", "models"},
-    "rawio": set(),
-    "packing": set(),
-    "runtime": {"tuning"},
-    "records": {"rawio", "packing"},
-    "coordinator": {
-        "tuning",
-        "models",
-        "timing",
-        "partition",
-        "layout",
-        "mheta",
-        "store",
-        "__init__",
-        "rawio",
-        "runtime",
-    },
-    "apps.pure": {
-        "models",
-        "timing",
-        "partition",
-        "layout",
-        "mheta",
-        "records",
-        "packing",
-        "tuning",
-    },
-    "apps.run": {
-        "tuning",
-        "models",
-        "timing",
-        "partition",
-        "coordinator",
-        "records",
-        "packing",
-        "runtime",
-    },
-    "balancer": {"models", "timing", "partition", "coordinator", "apps", "runtime"},
-    "preload": {"coordinator", "balancer", "runtime"},
-    "lab": set(),
-    "picture": {"models", "coordinator", "mheta"},
-    "__init__": {"balancer", "lab"},
-    "__main__": {"cli"},
+# What a module of each kind may import of ours; the kind follows from its path alone.
+MAY_IMPORT = {
+    "pure": {"pure"},
+    "dask": {"pure", "dask"},
+    "tasks": {"pure", "dask", "tasks", "worker"},
+    "worker": {"pure", "dask", "tasks", "worker"},
+    "coordinator": {"pure", "dask", "tasks", "coordinator"},
+    "client": {"pure", "dask", "tasks", "client"},
 }
-EXTERNAL_TO_PURE = {"numpy", "scipy"}
-# An application's kernel and plan are pure; these modules of it talk to Dask or pandas.
-DASK_SIDE = {
-    "run",
-    "share",
-    "arrays",
-    "attempt",
-    "carried",
-    "client",
-    "conversions",
-    "delivery",
-    "distribute",
-    "encode",
-    "fetch",
-    "frames",
-    "handing",
-    "helping",
-    "homes",
-    "labels",
-    "loading",
-    "inputs",
-    "learned",
-    "stored",
-    "sum_tasks",
-    "summed",
-    "product",
-    "ranges",
-    "relay",
-    "rows",
-    "runs",
-    "shares",
-    "sorting",
-    "state",
-    "survey",
-    "target",
-    "whereabouts",
-}
+PROCESSES = ("client", "coordinator", "worker", "tasks")
+# These say in their names that they are the bridge: any process has them.
+BRIDGE = {("config",), ("runtime", "dask_private"), ("runtime", "installation")}
+# Beside the cluster: commands, emulated clusters, pictures, and what a process starts with.
+BESIDE = {"cli", "lab", "picture", "preload", "__main__", "__init__"}
+# NumPy and SciPy are all that these need.
+NUMERICAL = {"models", "timing", "partition", "layout", "mheta", "sorting", "packing", "tuning"}
+IMPURE = {"dask", "distributed", "tornado", "asyncio", "socket", "subprocess"}
 
 
 def modules():
     return sorted(ROOT.rglob("*.py"))
 
 
-def floor_of(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[0] != "apps":
-        return parts[0]
-    dask_side = parts[-1] in DASK_SIDE or parts == ("apps", "partition")
-    return "apps.run" if dask_side else "apps.pure"
+def parts_of(path):
+    return path.relative_to(ROOT).with_suffix("").parts
+
+
+def kind_of(parts):
+    """Return the process in which a module runs, "pure" for any."""
+    if parts[0] in BESIDE:
+        return "beside"
+    if parts == ("balancer",):
+        return "client"
+    if parts in BRIDGE:
+        return "dask"
+    return next((part for part in parts if part in PROCESSES), "pure")
 
 
 def imports(path):
@@ -122,36 +56,90 @@ def imports(path):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
-            if node.module == "fpmdask":
-                yield from (f"fpmdask.{alias.name}" for alias in node.names)
-            else:
-                yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_go_down_only(path):
-    floor = floor_of(path)
-    if floor == "cli":
-        return  # the command line may import anything
-    allowed = ALLOWED[floor]
-    for name in imports(path):
-        top, _, rest = name.partition(".")
-        if top == "fpmdask":
-            target = rest.split(".")[0] if rest else "__init__"
-            if target.startswith("__version__"):
-                continue
-            own = floor.split(".")[0]
-            if own == "apps" and target == "apps":
-                continue
-            assert target in allowed | {own, "errors"}, f"{floor} imports {name}"
-        elif floor in PURE or floor == "apps.pure":
-            standard = top in sys.stdlib_module_names
-            assert standard or top in EXTERNAL_TO_PURE, f"{floor}, which is pure, imports {name}"
+def module_of(name):
+    """Return the parts of the module of ours that a dotted name is, or is in; None for others."""
+    parts = tuple(name.split("."))
+    if parts[0] != "fpmdask":
+        return None
+    for end in range(len(parts), 0, -1):
+        place = ROOT.joinpath(*parts[1:end])
+        if place.with_suffix(".py").is_file() and end > 1:
+            return parts[1:end]
+        if (place / "__init__.py").is_file():
+            return (*parts[1:end], "__init__")
+    raise AssertionError(f"found no module {name}")
 
 
-def test_every_floor_is_in_the_table():
-    floors = {floor_of(path) for path in modules()}
-    assert floors <= ALLOWED.keys() | {"cli"}
+def known_types(path):
+    """Return the names that a module imports for type checkers only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checks = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    inside = [node for check in checks for node in ast.walk(check)]
+    return {
+        f"{node.module}.{alias.name}"
+        for node in inside
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: "/".join(parts_of(path)))
+def test_a_module_imports_what_its_process_has(path):
+    parts = parts_of(path)
+    kind = kind_of(parts)
+    if kind == "beside":
+        return
+    for name in set(imports(path)) - known_types(path):
+        top = name.split(".")[0]
+        target = module_of(name)
+        if target is None:
+            if kind == "pure":
+                assert top not in IMPURE, f"{'.'.join(parts)} is pure and imports {name}"
+            if parts[0] in NUMERICAL:
+                standard = top in sys.stdlib_module_names
+                assert standard or top in {"numpy", "scipy"}, f"{'.'.join(parts)} imports {name}"
+            continue
+        if target == ("__init__",):
+            assert name.split(".")[1] in {"__version__", "errors"}, f"{name} in {parts}"
+            continue
+        other = "pure" if target[-1] == "__init__" and len(target) < 3 else kind_of(target)
+        assert other in MAY_IMPORT[kind], f"{'.'.join(parts)} ({kind}) imports {name} ({other})"
+        if parts[0] == "runtime":
+            assert target[0] not in ("apps", "balancer"), f"the runtime imports {name}"
+        if parts[0] == "apps" and target[0] == "apps":
+            assert parts[1] == target[1], f"one application imports another: {name} in {parts}"
+        if parts[0] in NUMERICAL or parts[0] == "records":
+            assert target[0] not in ("runtime", "apps"), f"{'.'.join(parts)} imports {name}"
+
+
+def test_no_circles():
+    """Also not between packages of one process; what only type checkers see does not count."""
+    graph = {}
+    for path in modules():
+        parts = parts_of(path)
+        names = set(imports(path)) - known_types(path)
+        targets = {module_of(name) for name in names} - {None, ("__init__",), parts}
+        graph[parts] = targets
+    done, doing = set(), []
+
+    def visit(parts):
+        if parts in done:
+            return
+        assert parts not in doing, f"a circle: {doing[doing.index(parts) :]}"
+        doing.append(parts)
+        for target in graph.get(parts, ()):
+            visit(target)
+        done.add(doing.pop())
+
+    for parts in graph:
+        visit(parts)
 
 
 def test_the_pure_part_loads_neither_dask_nor_distributed_nor_bokeh():
@@ -186,9 +174,9 @@ def test_importing_fpmdask_loads_nothing_but_itself():
 def test_workers_import_what_products_need_and_no_more():
     """On a tenth of a core every 10 ms of CPU are 0.1 s before the first product."""
     code = (
-        "import sys, fpmdask.coordinator.worker, fpmdask.apps.matmul.share; "
+        "import sys, fpmdask.runtime.worker.side, fpmdask.apps.matmul.worker.share; "
         "print([name for name in ('scipy.linalg', 'fpmdask.partition', 'dask.array', 'pandas',"
-        " 'fpmdask.coordinator.context', 'fpmdask.timing.gbbp') if name in sys.modules])"
+        " 'fpmdask.runtime.coordinator.context', 'fpmdask.timing.gbbp') if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert answer.stdout == "[]\n", answer.stderr
@@ -197,7 +185,7 @@ def test_workers_import_what_products_need_and_no_more():
 def test_a_worker_starts_without_the_large_parts_of_scipy():
     """They are loaded where they are called; half a second of CPU in every worker process."""
     code = (
-        "import importlib, sys, fpmdask.preload, fpmdask.coordinator.worker, fpmdask.balancer; "
+        "import importlib, sys, fpmdask.preload, fpmdask.runtime.worker.side, fpmdask.balancer; "
         "[importlib.import_module(n) for own in fpmdask.balancer.TASKS.values() for n in own]; "
         "print([part for part in ('interpolate', 'optimize', 'special', 'fft')"
         " if f'scipy.{part}' in sys.modules])"

@@ -10,9 +10,9 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.coordinator import config
-from fpmdask.coordinator.context import RunContext
+from fpmdask import config
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.tuning import DEFAULT, MatmulTuning, RuntimeTuning, Tuning
 from tests.eventually import side_of
 from tests.tuned import tuned

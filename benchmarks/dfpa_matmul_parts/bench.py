@@ -20,11 +20,11 @@ from distributed import Client, futures_of, wait
 
 import fpmdask
 from dfpa_matmul_parts import data
-from fpmdask.apps.matmul.distribute import least_gain, scout_rows, timing
+from fpmdask.apps.matmul.coordinator.distribute import least_gain, scout_rows, timing
 from fpmdask.apps.matmul.kernel import panel_depth
-from fpmdask.coordinator.report import Report
 from fpmdask.errors import PartitionError
 from fpmdask.lab import Lab
+from fpmdask.runtime.report import Report
 from fpmdask.timing import TimingPolicy
 
 Shares = dict[str, int]

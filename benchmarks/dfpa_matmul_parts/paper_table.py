@@ -12,7 +12,7 @@ import dask.array as da
 from dfpa_matmul_parts import data
 from dfpa_matmul_parts.bench import Bench, Experiment, Target, bench, figure, median, table
 from dfpa_matmul_parts.full_models import build
-from fpmdask.apps.matmul.distribute import timing
+from fpmdask.apps.matmul.coordinator.distribute import timing
 from fpmdask.apps.matmul.kernel import panel_depth
 from fpmdask.partition import geometric
 from fpmdask.timing import SurfaceModelBuilder

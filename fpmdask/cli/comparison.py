@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from fpmdask.balancer import Balancer
-    from fpmdask.coordinator.report import Report
     from fpmdask.lab import Lab
+    from fpmdask.runtime.report import Report
 
 # Deep enough for BLAS to run at its speed (0.95 of the deepest), and for a kernel of tens of
 # milliseconds.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fpmdask.errors import FpmdaskError
 
 if TYPE_CHECKING:
-    from fpmdask.coordinator.report import Report
     from fpmdask.models import Model
+    from fpmdask.runtime.report import Report
 
 RUN = "fpmdask.run"
 
@@ -63,7 +63,7 @@ def read_models(path: Path) -> dict[str, Model]:
 
 
 def _report(path: Path, data: Any) -> Report:
-    from fpmdask.coordinator.report import Report
+    from fpmdask.runtime.report import Report
 
     try:
         return Report.from_json(data)

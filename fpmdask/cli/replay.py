@@ -13,8 +13,8 @@ from fpmdask.cli.reading import read_run
 from fpmdask.errors import FpmdaskError
 
 if TYPE_CHECKING:
-    from fpmdask.coordinator.replay import Contradiction, Difference, Verdict
-    from fpmdask.coordinator.report import Report
+    from fpmdask.runtime.coordinator.replay import Contradiction, Difference, Verdict
+    from fpmdask.runtime.report import Report
 
 SHOWN = 5
 
@@ -50,7 +50,7 @@ def replay(ctx: click.Context, run: Path, as_json: bool) -> None:
 
 def _verify(path: Path, report: Report) -> Verdict:
     """Replay a report; errors name its file."""
-    from fpmdask.coordinator.replay import Verdict, verify
+    from fpmdask.runtime.coordinator.replay import Verdict, verify
 
     if report.log is None:
         if report.rounds:

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,11 +14,9 @@ from fpmdask.mheta.checks import BoolArray, FloatArray, IntArray
 from fpmdask.mheta.communication import ABSENT
 from fpmdask.mheta.machine import Machine
 from fpmdask.mheta.messages import Ranks, SectionMessages
+from fpmdask.mheta.prediction import Prediction, predicted
 from fpmdask.mheta.program import Program
 from fpmdask.mheta.stages import ACCOUNTINGS, SectionCosts
-
-if TYPE_CHECKING:
-    from fpmdask.mheta.prediction import Prediction
 
 # Rows of a chunk times nodes: a float64 array of a chunk has 256 KiB and stays in a core's cache.
 CHUNK = 2**15
@@ -154,7 +151,7 @@ class Evaluator:
             seconds[part] = np.where(good, batch.ranks.by_node(left, absent=0.0), np.inf).T
         return seconds
 
-    def prediction(self, distribution: ArrayLike) -> "Prediction":
+    def prediction(self, distribution: ArrayLike) -> Prediction:
         """Return what `predict` returns for one distribution.
 
         Parameters
@@ -167,8 +164,6 @@ class Evaluator:
         PartitionError
             If it is of another shape, or an entry is negative or fractional.
         """
-        from fpmdask.mheta.prediction import predicted
-
         return predicted(self, checks.distribution(distribution, self.machine.nodes))
 
     def prepare(self, rows: FloatArray) -> Batch:
@@ -329,3 +324,85 @@ def _kept(program: Program, machine: Machine, iterations: int, accounting: str) 
 
 
 _NOWHERE = np.zeros((1, 1), dtype=np.bool_)
+
+
+def predict(
+    program: Program,
+    machine: Machine,
+    distribution: ArrayLike,
+    *,
+    iterations: int = 1,
+    accounting: str = "exact",
+) -> Prediction:
+    """Predict how long an out-of-core iterative program takes for one distribution.
+
+    Parameters
+    ----------
+    program : Program
+    machine : Machine
+        Of as many nodes as the program has figures for.
+    distribution : array_like of int64, shape [p]
+        Rows per node.
+    iterations : int
+        How many iterations are predicted, at least 1.
+    accounting : {"exact", "paper"}
+        ``"exact"``: each block moves its own rows, what a real program does. ``"paper"``: N full
+        blocks are moved and N prefetches issued, the printed equations 1 and 2.
+
+    Returns
+    -------
+    Prediction
+        An infeasible distribution is not an error: its seconds are ``inf``.
+
+    Raises
+    ------
+    PartitionError
+        If an argument is not allowed.
+
+    Notes
+    -----
+    O(p log p) per iteration, whatever the number of tiles, blocks and rows. Deviations from the
+    paper, its misprints and gaps:
+
+    1. Equation 4 leaves the overheads outside the sums and omits max(0, ·): both belong to every
+       tile; completion times are used.
+    2. The pipeline's total sums over N_T + 1 tiles; there are N_T.
+    3. In equation 3 the second send overhead is the receiver's own.
+    4. T_w is write latency in section 4.2.1 and waiting in 4.2.2, T_Υ a section's communication
+       and an iteration's total: parts have names here.
+    5. Equation 1 charges N full blocks though the last is smaller, equation 2 charges O_A for N
+       prefetches though N - 1 are issued: only ``accounting="paper"`` does.
+    6. Equation 2 array by array would hide the same computing once for each array; one disk
+       serves them in turn, so that the sum of the transfers is hidden once.
+    7. Section 4.2.3 adds the sections' times as if all nodes entered each together; here a node
+       enters a section the moment it leaves the one before, and carries its skew along.
+    8. More than two nodes, reductions and programs of several sections are left to a thesis; they
+       are rules R7, R9 to R12 of `fpmdask.mheta.communication`.
+    9. W'/W, the constant model, may be replaced by functional performance models.
+    10. r(m) and w(m), per element of an array, are seconds per byte of a node.
+
+    References
+    ----------
+    M. Nakazawa, D. K. Lowenthal, W. Zhou (2005), The MHETA Execution Model for Heterogeneous
+    Clusters, SC|05, section 4.2.
+
+    Examples
+    --------
+    Two nodes; node 1 has half the power, and streams its rows in two blocks.
+
+    >>> from fpmdask.mheta import Array, Communication, Machine, Program, Section, Stage
+    >>> stage = Stage([0.01, 0.02], reads=["A"], writes=["A"])
+    >>> halo = Communication("nearest_neighbour", message_bytes=100)
+    >>> program = Program([Section([stage], communication=halo)], [Array("A", 100)])
+    >>> machine = Machine(2, memory_bytes=[50_000, 30_000], read_overhead_s=[0.5, 0.5],
+    ...     write_overhead_s=[0.5, 0.5], latency_s=0.25)
+    >>> found = predict(program, machine, [500, 500])
+    >>> found.seconds, found.node_seconds, found.sections[0].blocks
+    (12.25, array([12.25, 12.  ]), (array([0, 2]),))
+    >>> found.parts["io"], found.parts["wait"]
+    (array([0., 2.]), array([7.25, 0.  ]))
+    >>> predict(program, machine, [700, 300]).seconds
+    9.25
+    """
+    found = prepared(program, machine, iterations, accounting)
+    return predicted(found, checks.distribution(distribution, machine.nodes))

@@ -5,8 +5,9 @@ from numpy.typing import ArrayLike
 
 from fpmdask.mheta.blocks import capacity
 from fpmdask.mheta.checks import IntArray, named
+from fpmdask.mheta.evaluate import predict
 from fpmdask.mheta.machine import Machine
-from fpmdask.mheta.prediction import PARTS, Prediction, predict
+from fpmdask.mheta.prediction import PARTS, Prediction
 from fpmdask.mheta.program import Program
 
 # Parts of a node's time below this share are not worth a word.

@@ -1,15 +1,14 @@
 """What MHETA says of one distribution: seconds per node, and what they are spent on."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fpmdask.mheta import checks
 from fpmdask.mheta.checks import FloatArray, IntArray
-from fpmdask.mheta.evaluate import Batch, Evaluator, prepared
-from fpmdask.mheta.machine import Machine
-from fpmdask.mheta.program import Program
+
+if TYPE_CHECKING:
+    from fpmdask.mheta.evaluate import Batch, Evaluator
 
 PARTS = ("compute", "io", "send", "wait", "receive")
 
@@ -95,89 +94,7 @@ class Prediction:
         return prediction_html(self)
 
 
-def predict(
-    program: Program,
-    machine: Machine,
-    distribution: ArrayLike,
-    *,
-    iterations: int = 1,
-    accounting: str = "exact",
-) -> Prediction:
-    """Predict how long an out-of-core iterative program takes for one distribution.
-
-    Parameters
-    ----------
-    program : Program
-    machine : Machine
-        Of as many nodes as the program has figures for.
-    distribution : array_like of int64, shape [p]
-        Rows per node.
-    iterations : int
-        How many iterations are predicted, at least 1.
-    accounting : {"exact", "paper"}
-        ``"exact"``: each block moves its own rows, what a real program does. ``"paper"``: N full
-        blocks are moved and N prefetches issued, the printed equations 1 and 2.
-
-    Returns
-    -------
-    Prediction
-        An infeasible distribution is not an error: its seconds are ``inf``.
-
-    Raises
-    ------
-    PartitionError
-        If an argument is not allowed.
-
-    Notes
-    -----
-    O(p log p) per iteration, whatever the number of tiles, blocks and rows. Deviations from the
-    paper, its misprints and gaps:
-
-    1. Equation 4 leaves the overheads outside the sums and omits max(0, ·): both belong to every
-       tile; completion times are used.
-    2. The pipeline's total sums over N_T + 1 tiles; there are N_T.
-    3. In equation 3 the second send overhead is the receiver's own.
-    4. T_w is write latency in section 4.2.1 and waiting in 4.2.2, T_Υ a section's communication
-       and an iteration's total: parts have names here.
-    5. Equation 1 charges N full blocks though the last is smaller, equation 2 charges O_A for N
-       prefetches though N - 1 are issued: only ``accounting="paper"`` does.
-    6. Equation 2 array by array would hide the same computing once for each array; one disk
-       serves them in turn, so that the sum of the transfers is hidden once.
-    7. Section 4.2.3 adds the sections' times as if all nodes entered each together; here a node
-       enters a section the moment it leaves the one before, and carries its skew along.
-    8. More than two nodes, reductions and programs of several sections are left to a thesis; they
-       are rules R7, R9 to R12 of `fpmdask.mheta.communication`.
-    9. W'/W, the constant model, may be replaced by functional performance models.
-    10. r(m) and w(m), per element of an array, are seconds per byte of a node.
-
-    References
-    ----------
-    M. Nakazawa, D. K. Lowenthal, W. Zhou (2005), The MHETA Execution Model for Heterogeneous
-    Clusters, SC|05, section 4.2.
-
-    Examples
-    --------
-    Two nodes; node 1 has half the power, and streams its rows in two blocks.
-
-    >>> from fpmdask.mheta import Array, Communication, Machine, Program, Section, Stage
-    >>> stage = Stage([0.01, 0.02], reads=["A"], writes=["A"])
-    >>> halo = Communication("nearest_neighbour", message_bytes=100)
-    >>> program = Program([Section([stage], communication=halo)], [Array("A", 100)])
-    >>> machine = Machine(2, memory_bytes=[50_000, 30_000], read_overhead_s=[0.5, 0.5],
-    ...     write_overhead_s=[0.5, 0.5], latency_s=0.25)
-    >>> found = predict(program, machine, [500, 500])
-    >>> found.seconds, found.node_seconds, found.sections[0].blocks
-    (12.25, array([12.25, 12.  ]), (array([0, 2]),))
-    >>> found.parts["io"], found.parts["wait"]
-    (array([0., 2.]), array([7.25, 0.  ]))
-    >>> predict(program, machine, [700, 300]).seconds
-    9.25
-    """
-    found = prepared(program, machine, iterations, accounting)
-    return predicted(found, checks.distribution(distribution, machine.nodes))
-
-
-def predicted(evaluator: Evaluator, distribution: IntArray) -> Prediction:
+def predicted(evaluator: "Evaluator", distribution: IntArray) -> Prediction:
     """Return the prediction of a checked distribution by a prepared evaluator."""
     rows = np.asarray(distribution, dtype=np.float64)[:, np.newaxis]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -218,7 +135,7 @@ def predicted(evaluator: Evaluator, distribution: IntArray) -> Prediction:
     )
 
 
-def _guilty(batch: Batch, ends: FloatArray) -> tuple[int, ...]:
+def _guilty(batch: "Batch", ends: FloatArray) -> tuple[int, ...]:
     """Return the nodes that cannot hold their rows, or not finish them in a finite time."""
     bad = np.zeros_like(batch.rows[:, 0], dtype=np.bool_)
     if batch.too_many is not None:
@@ -233,7 +150,7 @@ def _guilty(batch: Batch, ends: FloatArray) -> tuple[int, ...]:
     return tuple(np.flatnonzero(bad).tolist())
 
 
-def _infeasible(evaluator: Evaluator, rows: IntArray, guilty: tuple[int, ...]) -> Prediction:
+def _infeasible(evaluator: "Evaluator", rows: IntArray, guilty: tuple[int, ...]) -> Prediction:
     never = np.full((evaluator.iterations, rows.size), np.inf)
     return Prediction(
         distribution=rows,
@@ -250,7 +167,7 @@ def _infeasible(evaluator: Evaluator, rows: IntArray, guilty: tuple[int, ...]) -
     )
 
 
-def _spent(evaluator: Evaluator, batch: Batch, times: FloatArray) -> FloatArray:
+def _spent(evaluator: "Evaluator", batch: "Batch", times: FloatArray) -> FloatArray:
     """Return the seconds of each of `PARTS` in each section, shape [sections, 5, p].
 
     `times` are the starts of the sections and the end of the last one, [sections + 1, p]; waiting

@@ -13,7 +13,7 @@ from fpmdask.picture.style import COLOURS, INK, MARKERS, PALE, plain, require
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fpmdask.coordinator.report import Report
+    from fpmdask.runtime.report import Report
 
 # Height of a label's line, as a share of the axis.
 LINE = 0.062

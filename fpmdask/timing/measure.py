@@ -13,6 +13,10 @@ from fpmdask.timing.kernel import Kernel
 from fpmdask.timing.policy import Reason, Timing, TimingPolicy
 from fpmdask.timing.repetitions import Repetitions, student_t
 
+# A timed call of a kernel that does nothing takes 3 µs; of one that takes less than some times that
+# nothing is known.
+SHORTEST_SECONDS = 10e-6
+
 # The shortest time that is precise enough is cut into that many batches: Student's t of their 4
 # degrees of freedom is 2.8, that of 1 would be 12.7. At the default 0.1 s a batch is 20 ms, two
 # periods of a 10 ms quota.

@@ -11,9 +11,10 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.matmul.tail import Tail
-from fpmdask.apps.sort import shares, sorting
-from fpmdask.coordinator.measuring import Measuring
-from fpmdask.coordinator.plugin import CoordinatorPlugin
+from fpmdask.apps.sort.coordinator import sorting
+from fpmdask.runtime.coordinator import speeds as shares
+from fpmdask.runtime.coordinator.measuring import Measuring
+from fpmdask.runtime.coordinator.plugin import CoordinatorPlugin
 
 MANY = 36
 CONFIG = {

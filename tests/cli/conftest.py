@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from fpmdask.cli import main
-from fpmdask.coordinator.instructions import Member
-from fpmdask.coordinator.measuring import Measuring
-from fpmdask.coordinator.report import build
+from fpmdask.runtime.coordinator.instructions import Member
+from fpmdask.runtime.coordinator.measuring import Measuring
+from fpmdask.runtime.report import build
 
 SPEEDS = {"alpha": 600.0, "beta": 400.0, "gamma": 250.0, "delta": 150.0}
 UNITS = 4000

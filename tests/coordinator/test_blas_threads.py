@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fpmdask.coordinator.blas_threads import BlasThreads
+from fpmdask.runtime.worker.blas_threads import BlasThreads
 
 
 def threads() -> set[int]:
@@ -46,7 +46,7 @@ def test_a_task_that_raises_gives_the_threads_back():
 
 def test_a_library_that_came_with_a_module_is_limited_too(monkeypatch: pytest.MonkeyPatch):
     found = []
-    import fpmdask.coordinator.blas_threads as module
+    import fpmdask.runtime.worker.blas_threads as module
 
     original = module.ThreadpoolController
     monkeypatch.setattr(module, "ThreadpoolController", lambda: found.append(None) or original())

@@ -9,10 +9,10 @@ from distributed import Client, Event, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.coordinator import chunks
-from fpmdask.coordinator.chunks import free_nbytes, holders, wait_for_chunks
-from fpmdask.coordinator.context import CHECK, RunContext
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
+from fpmdask.runtime.coordinator import chunks
+from fpmdask.runtime.coordinator.chunks import free_nbytes, holders, wait_for_chunks
+from fpmdask.runtime.coordinator.context import CHECK, RunContext
 from tests.eventually import until
 
 

@@ -12,9 +12,9 @@ from distributed import Client, Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.coordinator.replay import verify
-from fpmdask.coordinator.report import Report
 from fpmdask.errors import CoordinatorError, KernelError, PartitionError, VersionMismatchError
+from fpmdask.runtime.coordinator.replay import verify
+from fpmdask.runtime.report import Report
 from fpmdask.timing import TimingPolicy
 from fpmdask.tuning import DEFAULT, RuntimeTuning, Tuning
 from tests.eventually import side_of, until

@@ -7,13 +7,13 @@ import jsonschema
 import pytest
 import yaml
 
-from fpmdask.coordinator import config
+from fpmdask import config
 from fpmdask.errors import CoordinatorError
 from fpmdask.timing import TimingPolicy
 
 
 def schema():
-    text = resources.files("fpmdask.coordinator").joinpath("fpmdask-schema.yaml").read_text()
+    text = resources.files("fpmdask").joinpath("fpmdask-schema.yaml").read_text()
     return yaml.safe_load(text)
 
 

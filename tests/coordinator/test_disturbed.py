@@ -9,12 +9,12 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.sort.kernel import NAME, LocalSort
-from fpmdask.coordinator.instructions import Conclude, Member
-from fpmdask.coordinator.measuring import Measuring
-from fpmdask.coordinator.replay import verify
-from fpmdask.coordinator.report import Report
-from fpmdask.coordinator.rounds import REPEATS
 from fpmdask.partition.outliers import Measured, outliers
+from fpmdask.runtime.coordinator.instructions import Conclude, Member
+from fpmdask.runtime.coordinator.measuring import Measuring
+from fpmdask.runtime.coordinator.replay import verify
+from fpmdask.runtime.coordinator.rounds import REPEATS
+from fpmdask.runtime.report import Report
 from fpmdask.timing import register_kernel
 from fpmdask.timing.registry import kernel_factory
 

@@ -15,10 +15,10 @@ from distributed import Client, Worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.coordinator.context import RunContext
-from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity
-from fpmdask.coordinator.library import ModelLibrary
 from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.library import ModelLibrary
+from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.runtime.recent import Recent
 from tests.eventually import nothing_left, side_of, until
 

@@ -11,7 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import fpmdask
-from fpmdask.coordinator import heap
+from fpmdask.runtime.worker import heap
 
 LIMIT = 500_000_000
 glibc = pytest.mark.skipif(

@@ -8,10 +8,10 @@ from distributed import Worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import run
-from fpmdask.coordinator import links
-from fpmdask.coordinator.links import CONFIRMATIONS, TURNS, measured_links, slow_links
+from fpmdask.apps.matmul.coordinator import run
 from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.coordinator import links
+from fpmdask.runtime.coordinator.links import CONFIRMATIONS, TURNS, measured_links, slow_links
 from fpmdask.runtime.worker import peers
 from fpmdask.runtime.worker.channel import Channel
 from tests.eventually import side_of, until

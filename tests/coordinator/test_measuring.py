@@ -6,11 +6,11 @@ import random
 import numpy as np
 import pytest
 
-from fpmdask.coordinator.instructions import Conclude, Measure, Member
-from fpmdask.coordinator.measuring import Measuring
 from fpmdask.errors import MeasuringError
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import geometric
+from fpmdask.runtime.coordinator.instructions import Conclude, Measure, Member
+from fpmdask.runtime.coordinator.measuring import Measuring
 
 
 def machine(speeds, units=1000, priors=None, **options):

@@ -11,9 +11,9 @@ import pytest
 from distributed import Client, LocalCluster, Worker, get_worker
 
 import fpmdask
-from fpmdask.coordinator.steps import timed
-from fpmdask.coordinator.tickets import Order
 from fpmdask.errors import CoordinatorError, KernelError, NoWorkersError, PartitionError
+from fpmdask.runtime.coordinator.tickets import Order
+from fpmdask.runtime.worker.steps import timed
 from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import CONFIG, cluster, idle, named
 from tests.eventually import side_of, until

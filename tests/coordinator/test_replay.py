@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from fpmdask.coordinator.instructions import Measure, Member
-from fpmdask.coordinator.measuring import Measuring
-from fpmdask.coordinator.replay import HEADER, replay
 from fpmdask.errors import MeasuringError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.coordinator.instructions import Measure, Member
+from fpmdask.runtime.coordinator.measuring import Measuring
+from fpmdask.runtime.coordinator.replay import HEADER, replay
 
 SPEEDS = {"a": 100.0, "b": 220.0, "c": 300.0, "d": 400.0, "e": 150.0}
 

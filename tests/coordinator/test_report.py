@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fpmdask.coordinator.report import Report
 from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.report import Report
 from tests.cli.conftest import measured_run
 
 

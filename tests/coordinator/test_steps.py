@@ -4,8 +4,8 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.coordinator.space import RunSpace
-from fpmdask.coordinator.steps import step
+from fpmdask.runtime.worker.space import RunSpace
+from fpmdask.runtime.worker.steps import step
 from fpmdask.timing import Scratch
 from tests.eventually import side_of
 

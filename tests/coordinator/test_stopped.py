@@ -14,8 +14,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import fpmdask
-from fpmdask.coordinator.library import ModelLibrary
 from fpmdask.errors import ChunksLostError
+from fpmdask.runtime.coordinator.library import ModelLibrary
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,7 +5,7 @@ import asyncio
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.coordinator.tickets import WINDOW, Order
+from fpmdask.runtime.coordinator.tickets import WINDOW, Order
 
 COUNT = 2 * WINDOW + 5
 

@@ -16,11 +16,11 @@ import pytest
 from distributed import Client, wait
 
 import fpmdask
-from fpmdask.apps.sort.run import LEARNED
-from fpmdask.coordinator.identity import KernelId, canonical
+from fpmdask.apps.sort.coordinator.run import LEARNED
 from fpmdask.lab import doctor
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.records import write_records
+from fpmdask.runtime.identity import KernelId, canonical
 
 NEEDED = ("root", "tools", "network namespaces", "bridge and veth", "control groups: cpu")
 

@@ -14,7 +14,7 @@ import zarr
 from distributed import Client, Nanny, Scheduler, SpecCluster, wait
 
 import fpmdask
-from fpmdask.apps.matmul import stored as tiles
+from fpmdask.apps.matmul.client import stored as tiles
 from tests.resident import peak
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(240)]

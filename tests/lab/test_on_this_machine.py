@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from fpmdask.coordinator.fingerprint import cpu_quota
 from fpmdask.errors import LabError
 from fpmdask.lab import Lab, LabState
 from fpmdask.lab.swap import in_use
+from fpmdask.runtime.worker.fingerprint import cpu_quota
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

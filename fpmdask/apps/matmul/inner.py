@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from fpmdask.apps.dealing import Piece
 from fpmdask.apps.matmul.place import operations
 from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.runtime.placement import Piece
 from fpmdask.tuning import DEFAULT, MatmulTuning
 
 # A worker holds its sum, a part of C, and what of it another one adds up, at the same time.

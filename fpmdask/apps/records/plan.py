@@ -15,6 +15,9 @@ from fpmdask.errors import RecordsError
 from fpmdask.records.format import RECORD_NBYTES, File
 from fpmdask.tuning import DEFAULT, RecordsTuning
 
+# Of what the target says of a job that is not finished.
+VERSION = 1
+
 # A run or part needs so many times its bytes: itself, its order, copies on their way; with room.
 AT_ONCE = 4
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fpmdask.apps.sort.words import row_numbers, same_prefixes
+from fpmdask.sorting.words import row_numbers, same_prefixes
 from fpmdask.timing.scratch import memory_of, shortened
 from fpmdask.tuning import DEFAULT, SortTuning
 
@@ -34,7 +34,7 @@ class Payload:
     dtypes
         Those of the index and the columns.
     row_bits, local_bits, whole, null
-        See `fpmdask.apps.sort.rows.Keys`.
+        See `fpmdask.apps.sort.tasks.rows.Keys`.
     """
 
     partitions: tuple[Any, ...]

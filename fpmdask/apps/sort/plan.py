@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fpmdask.apps.dealing import Piece
 from fpmdask.apps.sort.payload import Payload
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.placement import Piece
 from fpmdask.tuning import DEFAULT, SortTuning
 
 # Positions, as `numpy.argsort` has them.

@@ -12,9 +12,11 @@ from distributed import get_worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import distribute, fetch, kernel, share, tail
+from fpmdask.apps.matmul import kernel, tail
+from fpmdask.apps.matmul.coordinator import distribute
 from fpmdask.apps.matmul.tile import Tile
-from fpmdask.coordinator.rounds import REPEATS
+from fpmdask.apps.matmul.worker import fetch, share
+from fpmdask.runtime.coordinator.rounds import REPEATS
 from tests.eventually import side_of
 from tests.tuned import SHORT_ROUNDS, tuned
 

@@ -9,7 +9,7 @@ import pytest
 from distributed import Worker, wait
 
 import fpmdask
-from fpmdask.apps.matmul import product
+from fpmdask.apps.matmul.coordinator import product
 from fpmdask.errors import CoordinatorError
 from tests.apps.matmul.test_product import cluster
 

@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.dealing import dealt
-from fpmdask.apps.matmul import arrays, ranges, sum_tasks
+from fpmdask.apps.matmul import tasks as sum_tasks
+from fpmdask.apps.matmul.client import arrays
+from fpmdask.apps.matmul.coordinator import ranges
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.tiling import INNER, LAYOUTS
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.placement import dealt
 from tests.eventually import nothing_left
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}

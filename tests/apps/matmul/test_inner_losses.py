@@ -8,9 +8,9 @@ import pytest
 from distributed import wait
 
 import fpmdask
-from fpmdask.apps.homes import Homes
-from fpmdask.apps.matmul import summed
+from fpmdask.apps.matmul.client import summed
 from fpmdask.errors import ChunksLostError, CoordinatorError
+from fpmdask.runtime.client.homes import Homes
 from tests.apps.matmul.test_inner import CONFIG, RANDOM, cluster
 from tests.eventually import nothing_left
 

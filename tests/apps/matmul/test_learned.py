@@ -10,7 +10,7 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul.learned import (
+from fpmdask.apps.matmul.coordinator.learned import (
     LEARNED_AT_ONCE,
     MOVING,
     NAME,
@@ -23,10 +23,10 @@ from fpmdask.apps.matmul.learned import (
 from fpmdask.apps.matmul.moving import held_bytes, moved_bytes
 from fpmdask.apps.matmul.place import Placement, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.coordinator.context import RunContext
-from fpmdask.coordinator.identity import Fingerprint, KernelId, WorkerIdentity, canonical
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import proportional
+from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity, canonical
 from fpmdask.tuning import DEFAULT
 
 SIDE, CHUNK = 4096, 1024

@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster, wait
 from scipy.linalg.blas import dgemm
 
 import fpmdask
-from fpmdask.apps.matmul.arrays import check
+from fpmdask.apps.matmul.client.arrays import check
 from fpmdask.apps.matmul.kernel import PanelUpdate, panel_depth
 from fpmdask.apps.matmul.plan import panels
 from fpmdask.timing import WorkerContext

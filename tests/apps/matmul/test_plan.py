@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.matmul import distribute
+from fpmdask.apps.matmul.coordinator import distribute
 from fpmdask.apps.matmul.parts import PartsPlan
 from fpmdask.apps.matmul.place import placed
 from fpmdask.apps.matmul.plan import (

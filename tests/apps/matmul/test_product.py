@@ -16,9 +16,9 @@ from distributed.security import Security
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import share
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.tiling import LAYOUTS
+from fpmdask.apps.matmul.worker import share
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.layout import Rectangle, br, kl, nrrp
 from tests.eventually import no_data, nothing_left, side_of, until

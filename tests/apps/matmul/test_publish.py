@@ -10,7 +10,7 @@ import pytest
 from distributed import Client, get_worker, wait
 
 import fpmdask
-from fpmdask.apps.matmul import share
+from fpmdask.apps.matmul.worker import share
 from tests.apps.matmul.test_product import cluster
 from tests.eventually import no_data, side_of
 

@@ -15,10 +15,12 @@ from distributed import Client, LocalCluster, Worker, wait
 from distributed.core import Status
 
 import fpmdask
-from fpmdask.apps.matmul import distribute, kernel, product, run, share
-from fpmdask.apps.matmul.arrays import check, recompute
+from fpmdask.apps.matmul import kernel
+from fpmdask.apps.matmul.client.arrays import check, recompute
+from fpmdask.apps.matmul.coordinator import distribute, product, run
 from fpmdask.apps.matmul.plan import deepest_panel, rows_within
 from fpmdask.apps.matmul.spec import MatmulSpec
+from fpmdask.apps.matmul.worker import share
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.apps.matmul.test_product import cluster
 from tests.eventually import nothing_left, side_of, until

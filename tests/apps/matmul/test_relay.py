@@ -11,10 +11,11 @@ from distributed import wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import relay, run
+from fpmdask.apps.matmul.coordinator import run
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
-from fpmdask.apps.matmul.relay import HIDDEN, RELAYED, in_order_of_arrival, relays, slice_of
-from fpmdask.coordinator.links import Link, slow_links
+from fpmdask.apps.matmul.relays import HIDDEN, RELAYED, in_order_of_arrival, relays, slice_of
+from fpmdask.apps.matmul.worker import relay
+from fpmdask.runtime.links import Link, slow_links
 from fpmdask.runtime.regions import view
 from fpmdask.runtime.worker.channel import Channels
 from fpmdask.runtime.worker.exchange import Exchange, FetchFailed
@@ -228,7 +229,7 @@ async def test_what_a_relay_cannot_give_comes_from_the_owner(c, s, *workers, mon
                 raise FetchFailed({key: (owner, "does not give it")})
             return super()._slice(owner, key, box, chunk)
 
-    monkeypatch.setattr("fpmdask.apps.matmul.share.Relaying", Fails)
+    monkeypatch.setattr("fpmdask.apps.matmul.worker.share.Relaying", Fails)
     product = asyncio.ensure_future(balancer.matmul(a, b, layout="columns", distribution=EVEN))
     await asyncio.wait_for(begun.wait(), 20)
     if who != "nobody":
@@ -255,7 +256,7 @@ async def test_slices_of_a_chunk_may_come_in_any_order(c, s, *workers, monkeypat
                 self._space.cancelled.wait(0.1)
             return super()._slice(owner, key, box, chunk)
 
-    monkeypatch.setattr("fpmdask.apps.matmul.share.Relaying", Slow)
+    monkeypatch.setattr("fpmdask.apps.matmul.worker.share.Relaying", Slow)
     asked = asked_of(monkeypatch)
     result = await balancer.matmul(a, b, layout="columns", distribution=EVEN)
     np.testing.assert_array_equal(await c.compute(result), expected)

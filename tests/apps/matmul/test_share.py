@@ -10,11 +10,11 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import learned as learn
-from fpmdask.apps.matmul import share
 from fpmdask.apps.matmul.blas import copied
+from fpmdask.apps.matmul.coordinator import learned as learn
 from fpmdask.apps.matmul.plan import Tile
-from fpmdask.apps.matmul.share import GIVE_WAY_SECONDS, Part, Progress
+from fpmdask.apps.matmul.worker import share
+from fpmdask.apps.matmul.worker.share import GIVE_WAY_SECONDS, Part, Progress
 from fpmdask.runtime.worker.channel import Channels
 from tests.tuned import tuned
 

@@ -11,7 +11,9 @@ import pytest
 from distributed import get_worker, wait
 
 import fpmdask
-from fpmdask.apps.matmul import kernel, product, share
+from fpmdask.apps.matmul import kernel
+from fpmdask.apps.matmul.coordinator import product
+from fpmdask.apps.matmul.worker import share
 from tests.apps.matmul.test_helping import EVEN, cluster, inputs, updates
 
 SLOW = "2"

@@ -11,9 +11,10 @@ from distributed import Worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import distribute, stored
+from fpmdask.apps.matmul.client import stored
+from fpmdask.apps.matmul.client.written import MARK, Written, joined, missing
+from fpmdask.apps.matmul.coordinator import distribute
 from fpmdask.apps.matmul.plan import MatmulSpec
-from fpmdask.apps.matmul.written import MARK, Written, joined, missing
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.eventually import nothing_left
 from tests.tuned import SHORT_ROUNDS

@@ -12,8 +12,8 @@ from distributed import Client, LocalCluster
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import stored, target
-from fpmdask.apps.matmul.written import MARK, Written
+from fpmdask.apps.matmul.client import stored, target
+from fpmdask.apps.matmul.client.written import MARK, Written
 from fpmdask.errors import PartitionError
 from tests.tuned import SHORT_ROUNDS
 

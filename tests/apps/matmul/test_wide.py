@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.matmul import share
 from fpmdask.apps.matmul.moving import held_bytes, homes
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, by_columns, needed
-from fpmdask.apps.matmul.relay import slice_of
+from fpmdask.apps.matmul.relays import slice_of
+from fpmdask.apps.matmul.worker import share
 from fpmdask.errors import PartitionError
 from fpmdask.layout import Rectangle
 from tests.apps.matmul.test_inputs import leave_free, reads_of, source

@@ -19,12 +19,14 @@ from distributed import Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.records import plan, share, sorting, state, survey
-from fpmdask.coordinator.spill import Spilled
+from fpmdask.apps.records import plan
+from fpmdask.apps.records.coordinator import sorting, state
+from fpmdask.apps.records.worker import share, survey
 from fpmdask.errors import CoordinatorError, RecordsError
 from fpmdask.records import KINDS, verify, write_records
 from fpmdask.records.files import Folder
 from fpmdask.records.format import RECORD_NBYTES, keys, order
+from fpmdask.runtime.worker.spill import Spilled
 from tests.eventually import side_of
 from tests.tuned import tuned
 

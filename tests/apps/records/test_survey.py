@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fpmdask.apps.records import survey
 from fpmdask.apps.records.client import SortedRecords, request
+from fpmdask.apps.records.worker import survey
 from fpmdask.errors import RecordsError
 from fpmdask.records import write_records
 from fpmdask.records.files import Folder

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpmdask.apps.sort.blocks import BlockedRun, Run, block_size, cut_up, fillings
-from fpmdask.apps.sort.share import Blocks
+from fpmdask.apps.sort.worker import Blocks
+from fpmdask.sorting.blocks import BlockedRun, Run, block_size, cut_up, fillings
 from fpmdask.tuning import DEFAULT, SortTuning
 
 RANDOM = np.random.default_rng(0)

@@ -14,13 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.dealing import Piece
-from fpmdask.apps.sort import carried, frames, handing, payload, rows, run
-from fpmdask.apps.sort.handing import cut_up
+from fpmdask.apps.sort import payload
+from fpmdask.apps.sort.client import carried, frames, handing
+from fpmdask.apps.sort.client.handing import cut_up
+from fpmdask.apps.sort.coordinator import run
 from fpmdask.apps.sort.payload import Part, Payload, gathered, run_edges, sections
-from fpmdask.apps.sort.words import packed
-from fpmdask.coordinator import chunks
-from fpmdask.coordinator.library import ModelLibrary
+from fpmdask.apps.sort.tasks import rows
+from fpmdask.runtime.coordinator import chunks
+from fpmdask.runtime.coordinator.library import ModelLibrary
+from fpmdask.runtime.placement import Piece
+from fpmdask.sorting.words import packed
 from fpmdask.tuning import SortTuning
 from tests.apps.sort.test_sort_values import (
     FRAME,

@@ -14,10 +14,10 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.homes import LOOK_SECONDS, Homes, Waiting
-from fpmdask.apps.sort import run
-from fpmdask.coordinator import chunks
+from fpmdask.apps.sort.coordinator import run
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError
+from fpmdask.runtime.client.homes import LOOK_SECONDS, Homes, Waiting
+from fpmdask.runtime.coordinator import chunks
 from fpmdask.tuning import RuntimeTuning
 from tests.apps.sort.test_sort_values import (
     CONFIG,

@@ -16,16 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.sort import (
-    arrays,
-    run,
-    share,
-    shares,
-    sorting,
-)
-from fpmdask.apps.sort.attempt import Attempt
+from fpmdask.apps.sort import worker as share
+from fpmdask.apps.sort.client import arrays
+from fpmdask.apps.sort.coordinator import run, sorting
 from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
+from fpmdask.runtime.coordinator import speeds as shares
+from fpmdask.runtime.coordinator.team import Attempt
 from fpmdask.runtime.worker.exchange import FetchFailed
 from fpmdask.tuning import DEFAULT
 from tests.eventually import nothing_left, side_of, until

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from fpmdask.apps.sort.shares import busy_seconds, taught
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import geometric, proportional
+from fpmdask.runtime.coordinator.speeds import busy_seconds, taught
 
 KEYS = 24_000_000
 # The CPU that a worker gets in one sort differs by so much from that in another one.

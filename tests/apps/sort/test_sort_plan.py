@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.dealing import SURPLUS, dealt, loads
 from fpmdask.apps.sort.kernel import KINDS, SAMPLE, LocalSort, fill
-from fpmdask.apps.sort.order import stable_order
 from fpmdask.apps.sort.plan import SortSpec, exchange
-from fpmdask.apps.sort.splitters import (
+from fpmdask.runtime.placement import SURPLUS, dealt, loads
+from fpmdask.sorting.order import stable_order
+from fpmdask.sorting.splitters import (
     ENOUGH,
     ROUNDS,
     Splitting,

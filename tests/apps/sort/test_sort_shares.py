@@ -7,9 +7,9 @@ from distributed import futures_of, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort.run import LEARNED
-from fpmdask.coordinator.identity import KernelId, canonical
+from fpmdask.apps.sort.coordinator.run import LEARNED
 from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.identity import KernelId, canonical
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 COUNT = 120_000  # few: nobody is measured where nothing is known

@@ -20,9 +20,10 @@ from distributed import futures_of, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.homes import Homes
-from fpmdask.apps.sort import frames, rows
+from fpmdask.apps.sort.client import frames
+from fpmdask.apps.sort.tasks import rows
 from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.client.homes import Homes
 from tests.eventually import in_memory, nothing_left, until
 
 CONFIG = {
@@ -557,9 +558,11 @@ async def test_bad_requests_are_refused_at_once(c, s, *workers):
 @cluster()
 async def test_without_dask_dataframe_it_is_said_what_to_install(c, s, *workers, monkeypatch):
     balancer = await fpmdask.Balancer(c)
-    for name in [name for name in sys.modules if name.startswith("fpmdask.apps.sort.frames")]:
+    for name in [
+        name for name in sys.modules if name.startswith("fpmdask.apps.sort.client.frames")
+    ]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("fpmdask.apps.sort.frames", raising=False)
+    monkeypatch.delattr("fpmdask.apps.sort.client.frames", raising=False)
     monkeypatch.setitem(sys.modules, "dask.dataframe", None)
     with pytest.raises(PartitionError, match=r"install fpmdask\[dataframe\]"):
         balancer.sort_values(None, "a")

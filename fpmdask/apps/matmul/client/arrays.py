@@ -1,0 +1,346 @@
+"""The client's side of a product: what goes in as persisted arrays, what comes out as one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from numbers import Integral
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.highlevelgraph import HighLevelGraph
+from distributed import Client, Future
+
+from fpmdask.apps.matmul.blas import gemm_accumulate
+from fpmdask.apps.matmul.client.inputs import in_memory, read, to_be_loaded, to_be_read
+from fpmdask.apps.matmul.client.summed import multiply as multiply_ranges
+from fpmdask.apps.matmul.plan import MatmulSpec, pieces
+from fpmdask.apps.matmul.spec import Chunks
+from fpmdask.apps.matmul.tiling import INNER
+from fpmdask.errors import PartitionError
+from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.conversions import advice
+from fpmdask.runtime.client.homes import Tell
+from fpmdask.runtime.client.inputs import finished
+from fpmdask.runtime.client.proxy import Progress
+from fpmdask.runtime.dask_private import List, Task, TaskRef, meta_of
+from fpmdask.runtime.report import Report, Summed
+from fpmdask.tuning import Tuning
+
+
+def as_matrices(a: Any, b: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Return A and B with vectors as one row (A) or one column (B), and the index that undoes it.
+
+    As `numpy.matmul` has it; what is no array is left for `check` to refuse.
+    """
+    index: list[Any] = [slice(None), slice(None)]
+    if isinstance(a, da.Array | np.ndarray) and a.ndim == 1:
+        a, index[0] = a[np.newaxis, :], 0
+    if isinstance(b, da.Array | np.ndarray) and b.ndim == 1:
+        b, index[1] = b[:, np.newaxis], 0
+    return a, b, tuple(index)
+
+
+def check(a: Any, b: Any) -> MatmulSpec:
+    """Return what is to be multiplied, or say why it cannot be.
+
+    Raises
+    ------
+    PartitionError
+        For anything but two non-empty two-dimensional numeric arrays of matching shapes and known
+        chunks.
+    """
+    _check_operands(a, b)
+    return MatmulSpec.build(
+        shape=(a.shape[0], a.shape[1], b.shape[1]),
+        inner=b.shape[0],
+        dtypes=(a.dtype, b.dtype),
+        a_chunks=_chunks(a),
+        b_chunks=_chunks(b),
+        a_name=getattr(a, "name", "a"),
+        b_name=getattr(b, "name", "b"),
+    )
+
+
+def _check_operands(a: Any, b: Any) -> None:
+    """Refuse what is no matrix of numbers, empty or not."""
+    for name, x in (("A", a), ("B", b)):
+        if not isinstance(x, da.Array | np.ndarray):
+            raise PartitionError(f"{name} is a {type(x).__name__}; {advice(x)}")
+        inside = type(meta_of(x)) if isinstance(x, da.Array) else type(x)
+        if issubclass(inside, np.ma.MaskedArray) or not issubclass(inside, np.ndarray):
+            raise PartitionError(
+                f"{name} consists of {inside.__module__}.{inside.__qualname__}; only NumPy arrays "
+                "without a mask are multiplied (filled or toarray makes such)"
+            )
+        if x.ndim != 2:
+            raise PartitionError(
+                f"{name} has {x.ndim} dimensions, 1 or 2 are needed; reshape it, or multiply its "
+                "matrices one by one"
+            )
+        if any(math.isnan(size) for size in x.shape):
+            raise PartitionError(
+                f"{name} has chunks of unknown size; call {name}.compute_chunk_sizes() first"
+            )
+
+
+def empty(a: Any, b: Any) -> da.Array | None:
+    """Return the product where a side is 0, as NumPy has it; None where there is work to do.
+
+    Raises
+    ------
+    PartitionError
+        For what `check` refuses, too.
+    """
+    _check_operands(a, b)
+    if 0 not in (*a.shape, *b.shape) or a.shape[1] != b.shape[0]:
+        return None
+    one = ((1,), (1,))
+    spec = MatmulSpec.build(
+        shape=(1, 1, 1),
+        inner=1,
+        dtypes=(a.dtype, b.dtype),
+        a_chunks=one,
+        b_chunks=one,
+        a_name="a",
+        b_name="b",
+    )
+    zeros: da.Array = da.zeros((a.shape[0], b.shape[1]), dtype=spec.dtype)
+    return zeros
+
+
+def _chunks(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if isinstance(x, da.Array):
+        rows, columns = x.chunks
+        return tuple(map(int, rows)), tuple(map(int, columns))
+    return (x.shape[0],), (x.shape[1],)
+
+
+def check_distribution(distribution: Any, shape: Sequence[int], layout: Any) -> dict[str, int]:
+    """Return rows per worker name, checked against the product's M, K and N.
+
+    Where C has more columns than rows, they may be columns, as a report has them then.
+    """
+    if layout == INNER:
+        raise PartitionError(
+            "a distribution is of rows of C; layout 'inner' shares out K: leave one of them out"
+        )
+    if isinstance(distribution, Report):
+        distribution = dict(zip(distribution.workers, distribution, strict=True))
+    if not isinstance(distribution, Mapping):
+        raise PartitionError(
+            f"distribution is a {type(distribution).__name__}; give a mapping of worker name to "
+            "rows, or what `partition` returned"
+        )
+    rows: dict[str, int] = {}
+    for name, units in distribution.items():
+        whole = isinstance(units, Integral | float) and not isinstance(units, bool)
+        if not whole or not math.isfinite(units) or units != int(units) or units < 0:
+            raise PartitionError(
+                f"the distribution gives {units!r} rows to {name}; a whole number >= 0 is needed"
+            )
+        if str(name) in rows:
+            raise PartitionError(f"the distribution names {name} twice")
+        rows[str(name)] = int(units)
+    height, _, width = shape
+    by_columns = layout != "rows" and width > height
+    if sum(rows.values()) not in ({height, width} if by_columns else {height}):
+        raise PartitionError(
+            f"the distribution's rows sum to {sum(rows.values())}; they must sum to {height}, the "
+            "rows of A" + f", or as columns to {width}, those of B" * by_columns
+        )
+    return rows
+
+
+def check_depth(depth: Any, columns: int) -> int | None:
+    """Return the depth of the timed update of an A of so many columns, None to have it chosen."""
+    if depth is None:
+        return None
+    whole = isinstance(depth, Integral) and not isinstance(depth, bool)
+    if not whole or not 1 <= depth <= columns:
+        raise PartitionError(
+            f"depth = {depth!r}; give an int from 1 to {columns}, the columns of A, or None"
+        )
+    return int(depth)
+
+
+Follow = Callable[[str, dict[str, Any], Progress], Awaitable[tuple[Any, Any]]]
+
+
+async def multiply(
+    client: Client,
+    a: Any,
+    b: Any,
+    index: tuple[Any, ...],
+    request: dict[str, Any],
+    follow: Follow,
+    tell: Tell,
+    tuning: Tuning,
+) -> tuple[da.Array, Summed | None]:
+    """Return C[index] of C = A·B, and what sums over K took, if they were taken.
+
+    ``follow`` runs ``request`` as the app "matmul", ``tell`` gets events of sums over K, ``tuning``
+    is the client's.
+    """
+    _, _, c, sums = await product(client, a, b, request, follow, tell, tuning)
+    if 0 not in index:
+        return c, sums
+    vector: da.Array = client.persist(c[index])
+    await finished(client, vector)
+    return vector, sums
+
+
+async def product(
+    client: Client,
+    a: Any,
+    b: Any,
+    request: dict[str, Any],
+    follow: Follow,
+    tell: Tell,
+    tuning: Tuning,
+) -> tuple[da.Array, da.Array, da.Array, Summed | None]:
+    """Return A and B, which are in the workers' memory then, C = A·B, and what sums over K took.
+
+    Lazy inputs are read in mid-run, once it is known who needs what.
+    """
+    lazy = [x.name for x in (a, b) if await to_be_read(client, x)]
+    before = {getattr(x, "name", n): await to_be_loaded(client, x) for n, x in enumerate((a, b))}
+    loading = sum(nbytes for name, nbytes in before.items() if name not in lazy)
+    await proxy.check(client, "matmul", {**request, "lazy": lazy, "loading": loading})
+    workers, block_nbytes = request["workers"], tuning.matmul.block_nbytes
+    a, b = [
+        x if getattr(x, "name", None) in lazy else await in_memory(client, x, workers, block_nbytes)
+        for x in (a, b)
+    ]
+    spec = check(a, b)
+    placed = asyncio.get_running_loop().create_future()
+
+    def heard(event: Mapping[str, Any]) -> None:
+        if event["event"] == "placed" and not placed.done():
+            placed.set_result(event["reads"])
+
+    running = asyncio.ensure_future(
+        follow("matmul", {**request, "product": spec.to_json(), "lazy": lazy}, heard)
+    )
+    tasks: list[asyncio.Future[Any]] = [running]
+    try:
+        if lazy:
+            await asyncio.wait([running, placed], return_when=asyncio.FIRST_COMPLETED)
+        if placed.done():
+            keys = spec.keys
+            at = {keys[n]: home for home, numbers in placed.result().items() for n in numbers}
+            reading = asyncio.ensure_future(read(client, (a, b), at))
+            tasks.append(reading)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done() or running.exception() is None:
+                a, b = await reading
+        value, _ = await running
+        if "lines" not in value:
+            return a, b, collect(client, a, b, value), None
+    except BaseException:
+        # where one of them failed, or the caller gave up, the others have no purpose
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if not running.cancelled() and running.exception() is None:
+            let_go(client, running.result()[0])  # it was ready just then
+        raise
+    a, b = client.persist([a, b])  # together: what both are made of is read once
+    for x in (a, b):
+        await finished(client, x)
+    c, sums = await multiply_ranges(
+        client,
+        a,
+        b,
+        check(a, b),
+        value["lines"],
+        request["workers"],
+        request["measuring"]["hang"],
+        request["recovery"],
+        tell,
+        tuning,
+    )
+    return a, b, c, sums
+
+
+def let_go(client: Client, value: Mapping[str, Any]) -> None:
+    """Release what a run has published for this client, which has no futures of it."""
+    for i, j in np.ndindex(len(value.get("rows", ())), len(value.get("columns", ()))):
+        Future((value["name"], i, j), client).release()
+
+
+def collect(client: Client, a: da.Array, b: da.Array, value: Mapping[str, Any]) -> da.Array:
+    """Return C over the published keys, each with a task that makes its chunk from A and B.
+
+    The keys are in memory already, so that persisting computes nothing: it gives the client its
+    futures and the scheduler the tasks for the case that a worker is lost.
+    """
+    spec = check(a, b)
+    name, heights, widths = value["name"], tuple(value["rows"]), tuple(value["columns"])
+    graph: dict[Any, Task] = {}
+    rows, columns = ([0, *accumulate(sizes)] for sizes in (heights, widths))
+    for i, (row0, row1) in enumerate(pairwise(rows)):
+        of_a = _blocks(row0, row1, 0, spec.shape[1], spec.a_chunks)
+        for j, (column0, column1) in enumerate(pairwise(columns)):
+            of_b = _blocks(0, spec.shape[1], column0, column1, spec.b_chunks)
+            graph[name, i, j] = Task(
+                (name, i, j),
+                recompute,
+                spec.to_json(),
+                (row0, row1, column0, column1),
+                of_a,
+                List(*(TaskRef((a.name, *block)) for block in of_a)),
+                of_b,
+                List(*(TaskRef((b.name, *block)) for block in of_b)),
+            )
+    inputs: Any = [a, b]
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=inputs)
+    c = da.Array(layers, name, chunks=(heights, widths), dtype=spec.dtype)
+    persisted: da.Array = client.persist(c, optimize_graph=False)
+    return persisted
+
+
+def _blocks(
+    row0: int, row1: int, column0: int, column1: int, chunks: Chunks
+) -> list[tuple[int, int]]:
+    """Return the positions of the blocks that a rectangle meets."""
+    return [piece.block for piece in pieces(row0, row1, column0, column1, chunks)]
+
+
+def recompute(
+    product: Mapping[str, Any],
+    bounds: tuple[int, int, int, int],
+    a_positions: Sequence[tuple[int, int]],
+    a_blocks: Sequence[np.ndarray],
+    b_positions: Sequence[tuple[int, int]],
+    b_blocks: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Task: elements ``bounds`` of C from whole chunks of A and B, on any worker."""
+    spec = MatmulSpec.from_json(product)
+    of_a = dict(zip(map(tuple, a_positions), a_blocks, strict=True))
+    of_b = dict(zip(map(tuple, b_positions), b_blocks, strict=True))
+    for name, blocks in ((spec.a_name, of_a), (spec.b_name, of_b)):
+        for at, block in blocks.items():
+            spec.check_chunk((name, *at), block.dtype)
+    row0, row1, column0, column1 = bounds
+    c = np.zeros((row1 - row0, column1 - column0), dtype=spec.sums)
+    k0 = 0
+    for depth in spec.a_chunks[1]:
+        panel = np.empty((c.shape[0], depth), dtype=spec.dtype)
+        for piece in pieces(row0, row1, k0, k0 + depth, spec.a_chunks):
+            r0, r1, c0, c1 = piece.source
+            row, column = piece.target
+            block = of_a[piece.block][r0:r1, c0:c1]
+            panel[row : row + block.shape[0], column : column + block.shape[1]] = block
+        for piece in pieces(k0, k0 + depth, column0, column1, spec.b_chunks):
+            r0, r1, c0, c1 = piece.source
+            row, column = piece.target
+            block = of_b[piece.block][r0:r1, c0:c1]
+            target = c[:, column : column + block.shape[1]]
+            left = panel[:, row : row + block.shape[0]]
+            gemm_accumulate(left, block.astype(spec.dtype, copy=False), target)
+        k0 += depth
+    return c.astype(spec.dtype, copy=False)

@@ -1,0 +1,511 @@
+"""A product in the making: assignments go out, what happens comes back, C is published."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+from fpmdask.apps.matmul.coordinator.helping import Helping
+from fpmdask.apps.matmul.parts import Assignment, PartsPlan
+from fpmdask.apps.matmul.place import (
+    ByElements,
+    Placement,
+    by_elements,
+    operations,
+    work_per_byte,
+)
+from fpmdask.apps.matmul.plan import (
+    MatmulSpec,
+    Tile,
+    bounds_in_c,
+    needed,
+    panels,
+    rows_within,
+)
+from fpmdask.apps.matmul.relays import chunk_nbytes, in_order_of_arrival, relays
+from fpmdask.apps.matmul.tiling import chunks_of, cuts
+from fpmdask.apps.matmul.whereabouts import Whereabouts
+from fpmdask.errors import CoordinatorError, PartitionError, named
+from fpmdask.runtime.coordinator.chunks import (
+    free_nbytes,
+    holders,
+    unpublished,
+    wait_for_chunks,
+    without_fpmdask,
+)
+from fpmdask.runtime.coordinator.context import CLOSING, KernelFailed, RunContext
+from fpmdask.runtime.coordinator.tickets import Order
+from fpmdask.runtime.links import Link, slow_links
+
+# Steps on workers.
+MULTIPLY = "fpmdask.apps.matmul.worker.share:multiply_share"
+
+# The first panel of a share is so much less deep.
+FIRST = 4
+# So often it is asked whether what parts wait for comes too late.
+LATE_SECONDS = 0.25
+# Operations per second of a slow core: what a share takes at most where nothing was measured.
+SLOW_CORE = 1e8
+
+
+@dataclass
+class _Stuck:
+    """A share that does not get its chunks where they are said to be."""
+
+    reached: int  # the panel that it is at
+    places: dict[Any, list[str]]
+    since: float
+    times: int = 0
+
+
+class Product:
+    """Shell around `PartsPlan`: submits its assignments, feeds it what happens, publishes C."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        spec: MatmulSpec,
+        placement: Placement,
+        bounds: Mapping[str, float],
+        links: Mapping[str, Link],
+    ) -> None:
+        self.context, self.tuning = context, context.tuning.matmul
+        self.links, self.slow = links, slow_links(links)
+        self.spec = spec
+        tiles, self.seconds = placement.tiles, placement.seconds
+        depth = self.tuning.panel_depth
+        self.panels: Sequence[tuple[int, int]] = panels(spec, len(tiles), depth=depth)
+        self.deepest = max(k1 - k0 for k0, k1 in self.panels)
+        self.width = spec.shape[2]
+        self.turn = {worker: n for n, worker in enumerate(tiles)}
+        self.cuts = cuts(tile for own in tiles.values() for tile in own)
+        models = {worker: context.model_of(worker) for worker in tiles}
+        self.plan = PartsPlan(
+            tiles,
+            models=ByElements({w: m for w, m in models.items() if m is not None}, self.width),
+            limits={
+                worker: bounds[worker] * self.width if worker in bounds else self._limit_of(worker)
+                for worker in tiles
+            },
+            by_rows=placement.layout == "rows",
+        )
+        arriving = {worker: link.receiving for worker, link in links.items()}
+        self.helping = Helping(
+            context,
+            spec,
+            work_per_byte(spec, self.tuning),
+            arriving,
+            self.slow,
+            self.plan.beside,
+        )
+        self.heard: dict[str, float] = {}  # when, of each worker
+        self.waited = 0.0  # until when nobody's silence counts
+        self.making: float | None = None  # since when silence is put down to lost chunks
+        self.overdue: asyncio.TimerHandle | None = None
+        self.stranded: asyncio.TimerHandle | None = None
+        self.late: asyncio.TimerHandle | None = None
+        self.reached: dict[int, int] = {}
+        self.stuck: dict[int, _Stuck] = {}
+        self.refused: Counter[str] = Counter()  # how often a worker could not publish
+        self.pausing = False  # before C is published again
+        self.assignments: dict[int, Assignment] = {}
+        self.waiting: set[int] = set()  # parts that are done but for what others do of them
+        self.shares: dict[int, dict[str, Any]] = {}
+        self.recoveries: dict[int, asyncio.Task[None]] = {}
+
+    async def multiply(self) -> dict[str, Any]:
+        """Follow the plan until C is complete and published."""
+        self.context.expected = self.seconds
+        if math.isnan(self.seconds):
+            work = operations(self.spec, self.spec.shape[0])
+            self.context.expected = work / SLOW_CORE / len(self.turn)
+        places = await self._wait_for_chunks()
+        itemsize = self.spec.dtype.itemsize
+        assignments = self.plan.assign()
+        tiles: dict[str, list[Tile]] = {}
+        for assignment in assignments:
+            tiles.setdefault(assignment.worker, []).append(assignment.tile)
+        chosen = await asyncio.to_thread(  # many workers or chunks would hold the event loop
+            relays,
+            self.spec,
+            tiles,
+            places,
+            self.links,
+            {worker: self.plan.room(worker) * itemsize for worker in tiles},
+            self.seconds,
+        )
+        for key, worker in chosen.items():
+            self.plan.beside[worker] += chunk_nbytes(self.spec, key) // itemsize
+        self.helping.relays = chosen
+        if chosen:
+            self.panels = await asyncio.to_thread(
+                in_order_of_arrival, self.spec, self.panels, chosen, places
+            )
+        try:
+            self._assign(assignments, places, chosen)
+            while True:
+                while self.pausing or not self.plan.done:
+                    await self._next_event()
+                    self._go_on()
+                published = await self._publish()
+                if published is not None:
+                    return published
+        finally:
+            self.helping.stop()
+            for task in self.recoveries.values():
+                task.cancel()
+            for timer in (self.overdue, self.stranded, self.late):
+                if timer is not None:
+                    timer.cancel()
+
+    def _limit_of(self, worker: str) -> float:
+        """Return the most elements for a worker that joined: what it has memory for now."""
+        if worker not in self.context.workers:
+            return 0.0
+        free = free_nbytes(self.context, worker)
+        return rows_within(self.spec, free, self.deepest) * self.width
+
+    def _assign(
+        self,
+        assignments: Sequence[Assignment],
+        holders: dict[Any, list[str]],
+        relays: Mapping[Any, str] | None = None,
+    ) -> None:
+        """Have parts computed; without `relays` the owners are asked for all chunks."""
+        channels = self.context.channels
+        reached = {key: relay for key, relay in (relays or {}).items() if relay in channels}
+        product = self.spec.to_json()
+        bare = without_fpmdask(self.context.scheduler, holders)
+        where = Whereabouts(holders, channels, reached).packed(self.spec)
+        relaying: dict[str, list[Any]] = {}
+        for key, relay in reached.items():
+            for owner in holders[key][:1]:
+                if owner in channels:
+                    relaying.setdefault(relay, []).append((key, owner))
+        orders = []
+        for assignment in assignments:
+            if assignment.part not in self.assignments:  # otherwise it goes on where it was
+                self._begin(assignment, in_order=bool(relays))
+            payload = {
+                "part": assignment.part,
+                "tile": assignment.tile.bounds,
+                "cuts": self.cuts,
+                "product": product,
+                "panels": self.helping.panels[assignment.part],
+                "where": where,
+                "bare": bare,
+                "relay": relaying.get(assignment.worker, ()),
+                "taken": self.helping.taken.get(assignment.part, ()),
+            }
+            # It uses all threads of its worker, and the buffers of the one scratch.
+            slots = self.context.coordinator.slots
+            orders.append(Order(assignment.worker, MULTIPLY, payload, slots))
+            self.heard[assignment.worker] = time.monotonic()
+        self.context.dispatch(orders, [assignment.part for assignment in assignments])
+        self._watch()
+
+    def _begin(self, assignment: Assignment, *, in_order: bool) -> None:
+        self.assignments[assignment.part] = assignment
+        # Everybody starts with another panel, so that not all ask the same owner at once.
+        # Relayed chunks come in the order of panels.
+        turn = self.turn[assignment.worker] * len(self.panels) // len(self.turn)
+        if in_order:
+            turn = 0
+        (k0, k1), *later = [*self.panels[turn:], *self.panels[:turn]]
+        # Nobody can multiply before the first panel is there: it is a small one.
+        first = k0 + max(1, (k1 - k0) // FIRST)
+        panels = [(k0, first), (first, k1), *later] if first < k1 else [(k0, k1), *later]
+        # what a worker behind a slow link helps with would come too late
+        slow = assignment.worker in self.slow
+        room = 0.0 if slow else self.plan.room_beside_tiles(assignment.worker)
+        self.helping.began(assignment, panels, room)
+
+    async def _next_event(self) -> None:
+        match await self.context.next_event():
+            case ("news", worker, news):
+                self.heard[worker] = time.monotonic()
+                if "reached" in news:
+                    self.reached[news["part"]] = news["reached"]
+                self.helping.news(worker, news)
+            case ("answer", ("help", number), answer):
+                # its helper may have a share to begin with, and its giver has waited for it
+                self.waited = time.monotonic()
+                self.helping.answered(number, answer)
+            case ("left", worker):
+                self.making = None
+                self.helping.left(worker)
+                self.context.recompute(self.spec.keys)  # where it has stopped it is a holder still
+                self._reassign(self.plan.left(worker), self.context.why_left(worker))
+                self._wait_for_workers()
+            case ("joined", worker) if worker in self.context.workers:
+                self.turn.setdefault(worker, len(self.turn))
+                model, limit = self.context.model_of(worker), self._limit_of(worker)
+                known = None if model is None else by_elements(model, self.width)
+                moved = self.plan.joined(worker, known, limit)
+                self._reassign(moved, f"{self.context.name(worker)} joined")
+                self._wait_for_workers()
+            case ("stranded",) if self.plan.stranded:
+                if self.plan.refusal is not None:
+                    raise self.plan.refusal
+                story = "; ".join(self.plan.events)
+                raise CoordinatorError(
+                    f"no worker is left for {self.plan.stranded} of {self.plan.elements} elements "
+                    f"of C, and none has joined within fpmdask.recovery: {story}"
+                )
+            case ("found", part, places):
+                del self.recoveries[part]
+                self.making = None
+                if self.plan.owns(part, self.assignments[part].worker):
+                    self._assign([self.assignments[part]], places)
+            case ("publish",):
+                self.pausing = False
+            case ("late",):
+                self.late = None
+                late = self.helping.taken_back(self.waiting)
+                self.waiting -= late
+                if late:
+                    self._add_up([self.assignments[part] for part in late])
+                self._look_later()
+            case ("overdue",):
+                self._give_up_on_silent()
+            case ("answer", part, answer):
+                self._answered(part, answer)
+
+    def _answered(self, part: int, answer: dict[str, Any]) -> None:
+        assignment = self.assignments.get(part)
+        if assignment is None or answer.get("left") or not self.plan.owns(part, assignment.worker):
+            return  # its worker is gone, and the plan knows
+        name = self.context.name(assignment.worker)
+        self.heard[assignment.worker] = time.monotonic()
+        if "waiting" in answer:
+            if self.helping.multiplied(part, answer["waiting"]):
+                self._add_up([assignment])
+            else:
+                self.waiting.add(part)
+                self._look_later()
+        elif "missing" in answer:
+            for key in answer["missing"]:
+                self.helping.relays.pop(key, None)  # their owners have them, if anybody
+            times = self._starts(part, answer["missing"])
+            self.helping.paused(part)
+            recovering = self._recover(part, answer["missing"], times)
+            self.recoveries[part] = self.context.background(recovering)
+        elif "unusable" in answer:
+            raise PartitionError(answer["unusable"])
+        elif "error" in answer:
+            error = answer["error"]
+            reason = f"{error['type']}: {error['message']}"
+            self.context.leave_out(assignment.worker, reason)
+            self.helping.left(assignment.worker)
+            moved = self.plan.failed(part, assignment.worker)
+            if self.plan.stranded:
+                story = self.plan.refusal or "; ".join(self.plan.events)
+                raise KernelFailed(f"no worker could multiply its share ({story})", error)
+            self._reassign(moved, f"{name} failed: {reason}")
+        elif "cancelled" in answer:
+            # its worker is closing, and the scheduler does not know yet
+            self.context.leave_out(assignment.worker, CLOSING)
+            self.helping.left(assignment.worker)
+            self._reassign(self.plan.left(assignment.worker), f"{name} {CLOSING}")
+            self._wait_for_workers()
+        else:
+            self.plan.finished(part, assignment.worker)
+            self.helping.finished(part)
+            tile = assignment.tile
+            rows = tile.area / self.width  # of full width; whole ones in the layout "rows"
+            units = int(rows) if rows == int(rows) else rows
+            at = bounds_in_c(self.spec, tile)
+            facts = {"worker": name, "part": part, "units": units, "tile": at}
+            self.shares[part] = {**facts, **answer}
+            self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
+            self.waited = time.monotonic()
+            self._watch()
+
+    def _look_later(self) -> None:
+        """Have parts that wait for helpers looked at: some may be too late."""
+        if self.waiting and self.late is None:
+            loop = asyncio.get_running_loop()
+            self.late = loop.call_later(LATE_SECONDS, self.context.post, ("late",))
+
+    def _go_on(self) -> None:
+        """Have shares go on for which nobody multiplies any more."""
+        ready = [part for part in self.waiting if not self.helping.waits(part)]
+        self.waiting.difference_update(ready)
+        again = [self.assignments[part] for part in ready]
+        again = [assigned for assigned in again if self.plan.owns(assigned.part, assigned.worker)]
+        if again:
+            self._add_up(again)
+
+    def _add_up(self, assignments: Sequence[Assignment]) -> None:
+        """Have shares add up what others have multiplied for them, or do what these have not."""
+        keys = {key for again in assignments for key in needed(self.spec, again.tile)}
+        workers, relays = {again.worker for again in assignments}, self.helping.relays
+        keys |= {key for key, relay in relays.items() if relay in workers}  # it may relay them yet
+        try:
+            places = holders(self.context, keys)
+        except CoordinatorError:  # a share that needs the chunk will find out
+            places = {key: [] for key in keys}
+        self._assign(assignments, places, {k: relay for k, relay in relays.items() if k in keys})
+
+    def _watch(self) -> None:
+        """Look for silent workers once the first of those that compute may be one."""
+        if self.overdue is not None:
+            self.overdue.cancel()
+        now = time.monotonic()
+        due = [self._silent_since(w) + patience for w, patience in self._patience().items()]
+        if due:
+            self.overdue = asyncio.get_running_loop().call_later(
+                max(0.0, min(due) - now), self.context.post, ("overdue",)
+            )
+
+    def _silent_since(self, worker: str) -> float:
+        return max(self.waited, self.heard.get(worker, 0.0))
+
+    def _patience(self) -> dict[str, float]:
+        """Return how long each worker that computes may be silent; no bound before one is done."""
+        work = sum(share["work"] for share in self.shares.values())
+        if not work:
+            return {}
+        spent = (s["compute_seconds"] + s["wait_seconds"] for s in self.shares.values())
+        pace = sum(spent) / work * self.spec.shape[1]
+        hang = self.context.spec["measuring"]["hang"]
+        elements: Counter[str] = Counter()
+        for assignment in self.plan.assign():
+            elements[assignment.worker] += assignment.tile.area
+        for help in self.helping.tail.open_helps:
+            if help.helper in elements:  # it says nothing of these
+                elements[help.helper] += help.tile.area
+        overdue = self.tuning.overdue * pace
+        return {worker: max(hang, overdue * area) for worker, area in elements.items()}
+
+    def _give_up_on_silent(self) -> None:
+        """Move the shares of workers whose call does not return; it cannot be cancelled."""
+        now = time.monotonic()
+        silent = {
+            worker: now - self._silent_since(worker)
+            for worker, patience in self._patience().items()
+            if now >= self._silent_since(worker) + patience
+        }
+        # it may be a helper that they wait for, or a chunk
+        if silent and (self.helping.give_up(silent) or self._making_chunks(now)):
+            self.waited = now
+            silent = {}
+        for worker, seconds in silent.items():
+            reason = f"its share was not finished, and nothing heard of it for {seconds:.3g} s"
+            self.context.give_up_on(worker, reason)
+            self.helping.left(worker)
+            self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
+        self._wait_for_workers()
+        self._watch()
+
+    def _making_chunks(self, now: float) -> bool:
+        """Tell whether lost chunks are being made again, perhaps where shares wait to begin."""
+        states = map(self.context.scheduler.tasks.get, self.spec.keys)
+        if not self.recoveries and all(state is None or state.who_has for state in states):
+            self.making = None
+            return False
+        if self.making is None:
+            self.making = now
+        return now - self.making < float(self.context.spec["recovery"])
+
+    def _wait_for_workers(self) -> None:
+        """Where nobody has room, wait as long for a worker (a nanny restarts one) as for chunks."""
+        if self.plan.stranded and self.stranded is None:
+            patience = self.context.spec["recovery"]
+            self.context.emit("waiting for workers", patience=patience)
+            self.stranded = asyncio.get_running_loop().call_later(
+                patience, self.context.post, ("stranded",)
+            )
+        elif not self.plan.stranded and self.stranded is not None:
+            self.stranded.cancel()
+            self.stranded = None
+
+    def _reassign(self, assignments: Sequence[Assignment], why: str) -> None:
+        if not assignments:
+            return
+        self.context.emit(
+            "re-partitioned",
+            reason=why,
+            tiles=[
+                (self.context.name(a.worker), bounds_in_c(self.spec, a.tile)) for a in assignments
+            ],
+        )
+        self._assign(assignments, holders(self.context, self.spec.keys))
+
+    async def _wait_for_chunks(self) -> dict[Any, list[str]]:
+        return await wait_for_chunks(self.context, self.spec.keys)
+
+    def _starts(self, part: int, missing: Sequence[Any]) -> int:
+        """Return how often a share has asked in vain, getting no further, who has these chunks.
+
+        Raises
+        ------
+        CoordinatorError
+            If that has gone on for longer than a lost chunk is waited for.
+        """
+        places, now = holders(self.context, missing), time.monotonic()
+        reached, stuck = self.reached.get(part, 0), self.stuck.get(part)
+        if stuck is None or (stuck.reached, stuck.places) != (reached, places):
+            stuck = self.stuck[part] = _Stuck(reached, places, now)
+        stuck.times += 1
+        name = self.context.name
+        often = stuck.times > self.tuning.least_starts
+        if now - stuck.since > self.context.spec["recovery"] and often:
+            who = sorted({name(holder) for held in places.values() for holder in held})
+            raise CoordinatorError(
+                f"{name(self.assignments[part].worker)} has asked {stuck.times} times for "
+                f"{len(missing)} input chunks that {', '.join(who)} should have and did not get "
+                f"them: {named(missing)}; restart {', '.join(who)}, or make the inputs again"
+            )
+        return stuck.times
+
+    async def _recover(self, part: int, missing: Sequence[Any], times: int) -> None:
+        """Wait until lost chunks are in memory again, then let the share go on."""
+        context = self.context
+        context.emit("waiting for chunks", count=len(missing))
+        # a holder that closes is still listed for a while
+        turns = min(times, self.tuning.least_starts)
+        await asyncio.sleep(self.tuning.restart_seconds * turns)
+        await wait_for_chunks(context, missing)
+        context.post(("found", part, holders(context, self.spec.keys)))
+
+    async def _publish(self) -> dict[str, Any] | None:
+        """Make the parts chunks of one dask array; None when one of their workers cannot."""
+        name = f"fpmdask-matmul-{uuid4().hex}"
+        parts = self.plan.parts
+        rows, columns = cuts(part.tile for part in parts)
+        keys = await asyncio.to_thread(chunks_of, self.spec, name, parts, rows, columns)
+        failed = await unpublished(self.context, keys)
+        if failed:
+            self._ask_again(failed)
+            return None
+        self.context.report["shares"] = [self.shares[part.part] for part in parts]
+        self.context.report["helps"] = list(self.helping.done.values())
+        sizes = [[high - low for low, high in pairwise(edges)] for edges in (rows, columns)]
+        heights, widths = sizes[::-1] if self.spec.transposed else sizes
+        return {"name": name, "rows": heights, "columns": widths}
+
+    def _ask_again(self, failed: Mapping[str, str]) -> None:
+        """Have workers that could not publish do so, or others make their parts.
+
+        Of those that are gone an event tells.
+        """
+        for worker, why in failed.items():
+            self.refused[worker] += 1
+            enough = self.refused[worker] >= self.tuning.publish_tries
+            if worker in self.context.scheduler.workers and enough:
+                reason = f"it cannot publish its part: {why}"
+                self.context.leave_out(worker, reason)
+                self.helping.left(worker)
+                self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
+                self._wait_for_workers()
+        self.pausing = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.tuning.publish_seconds, self.context.post, ("publish",))

@@ -1,0 +1,1 @@
+"""The smallest application: measure a kernel, return the shares."""

@@ -1,0 +1,1 @@
+"""Dask tasks of sorts of DataFrames."""

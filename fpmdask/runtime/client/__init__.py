@@ -1,0 +1,1 @@
+"""What all applications share in the client's process."""

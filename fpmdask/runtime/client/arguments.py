@@ -1,0 +1,62 @@
+"""Arguments of the balancer's methods, checked where they are given; configuration fills gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any, cast
+
+from fpmdask import config
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.partition import Dfpa
+from fpmdask.timing import TimingPolicy
+
+
+def measuring(
+    epsilon: float | None,
+    max_rounds: int | None,
+    timing: TimingPolicy | None,
+    deadline: str | float | None,
+) -> dict[str, Any]:
+    """Return the settings of `fpmdask.runtime.coordinator.rounds.measure`, checked."""
+    thorough = epsilon is not None
+    epsilon = config.setting("epsilon", epsilon)
+    max_rounds = config.setting("max-rounds", max_rounds)
+    Dfpa(1, 1, epsilon=epsilon, max_rounds=max_rounds)  # refuses what DFPA would refuse later
+    try:
+        limit = config.seconds("deadline", deadline)
+    except CoordinatorError as error:
+        raise PartitionError(str(error)) from error
+    if not limit > 0:
+        raise PartitionError(f"deadline = {deadline!r}; it must be a duration > 0")
+    if timing is None:
+        timing = TimingPolicy(**config.timing_settings())
+    if not isinstance(timing, TimingPolicy):
+        raise PartitionError(f"timing = {timing!r}; give a fpmdask.timing.TimingPolicy")
+    return {
+        "epsilon": float(cast(float, epsilon)),
+        "thorough": thorough,
+        "max_rounds": int(cast(int, max_rounds)),
+        "policy": timing.to_json(),
+        "deadline": limit,
+        "hang": config.seconds("hang"),
+    }
+
+
+def checked_limits(limits: Any) -> dict[str, float] | None:
+    """Return the most units per worker name, refusing what is no number >= 0."""
+    if limits is None:
+        return None
+    if not isinstance(limits, Mapping):
+        raise PartitionError(f"limits = {limits!r}; give a mapping of worker name to most units")
+    for name, limit in limits.items():
+        if isinstance(limit, bool) or not isinstance(limit, Real) or not float(limit) >= 0:
+            raise PartitionError(f"the limit of {name} is {limit!r}; it must be a number >= 0")
+    return {str(name): float(limit) for name, limit in limits.items()}
+
+
+def checked_scout(scout: Any) -> int:
+    """Return the units of the scouting round, refusing what is no int >= 0."""
+    if isinstance(scout, bool) or not isinstance(scout, Integral) or scout < 0:
+        raise PartitionError(f"scout = {scout!r}; it must be an int >= 0, 0 for no scouting")
+    return int(scout)

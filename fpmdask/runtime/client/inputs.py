@@ -1,0 +1,142 @@
+"""Collections that applications take in."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from dask.sizeof import sizeof
+from distributed import Client, Future, futures_of, wait
+from distributed.client import FuturesCancelledError
+
+from fpmdask import config
+from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError, named
+
+# What is in this process is sent to the workers so often, where one that holds some of it leaves.
+SENDINGS = 3
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def letting_go(function: Callable[Given, Awaitable[Result]]) -> Callable[Given, Awaitable[Result]]:
+    """Have a coroutine function's exceptions hold nothing of what it was given.
+
+    Their frames would hold collections on the workers for as long as an exception lives.
+    """
+
+    @wraps(function)
+    async def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        try:
+            return await function(*args, **kwargs)
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)
+            del args, kwargs  # this frame is not cleared
+            raise
+
+    return call
+
+
+async def finished(client: Client, persisted: Any) -> None:
+    """Wait until all chunks of a collection are in memory.
+
+    Raises
+    ------
+    ChunksLostError
+        If a chunk is gone and cannot be made again.
+    """
+    futures = futures_of(persisted)
+    try:
+        with client.as_current():  # `wait` takes the default client, which may be another one
+            await wait(futures)
+    except FuturesCancelledError as cancelled:
+        traceback.clear_frames(cancelled.__traceback__)  # they hold all the futures
+        lost = [future.key for future in futures if future.cancelled()]
+        raise ChunksLostError(
+            f"{len(lost)} input chunks are gone and have no task to make them again: {named(lost)}"
+        ) from None
+    for future in futures:
+        if future.status == "error":
+            await future  # raises what the chunk's task raised
+
+
+async def ready(client: Client, persisted: Any, made: Sequence[Future[Any]]) -> None:
+    """Wait for a collection, and for what has been made of it, which may have to be made again.
+
+    Raises
+    ------
+    ChunksLostError
+        As `finished`.
+    """
+    await finished(client, persisted)
+    await finished(client, [*made])
+
+
+async def taking_part(client: Client, names: Sequence[str] | None) -> dict[str, Any]:
+    """Return what the scheduler knows of each worker with these names or addresses, by address."""
+    scheduler: Any = client.scheduler
+    known = (await scheduler.identity(n_workers=-1))["workers"]
+    return {
+        address: worker
+        for address, worker in known.items()
+        if names is None or str(worker["name"]) in names or address in names
+    }
+
+
+async def rooms(client: Client, workers: Sequence[str] | None) -> dict[str, float]:
+    """Return address -> the bytes that a worker may still be given, of those with these names.
+
+    Raises
+    ------
+    CoordinatorError
+        If none of them is connected.
+    """
+    target = float(config.setting("spill-target"))
+    found = {}
+    for address, worker in (await taking_part(client, workers)).items():
+        limit = worker["memory_limit"]
+        # not the process's: what the last run has let go is free again
+        used = worker["metrics"]["managed_bytes"]
+        found[address] = max(0.0, target * limit - used) if limit else math.inf
+    if not found:
+        lack = CoordinatorError if workers else NoWorkersError
+        raise lack(f"no worker of {workers or 'the cluster'} is connected; start one")
+    return found
+
+
+def shared_out(sizes: Sequence[int], room: Mapping[str, float]) -> list[str]:
+    """Return the worker of each of some blocks: as many bytes for each as it has room for.
+
+    Examples
+    --------
+    >>> shared_out([4, 4, 4, 4], {"a": 100, "b": 100}), shared_out([4, 4, 4], {"a": 100, "b": 5})
+    (['a', 'b', 'a', 'b'], ['a', 'b', 'a'])
+    """
+    given = dict.fromkeys(room, 0)
+    found = []
+    for size in sizes:
+        # where no worker has room, whoever lacks least of it
+        lacking = {worker: max(0.0, given[worker] + size - room[worker]) for worker in room}
+        taker = min(room, key=lambda worker: (lacking[worker], given[worker]))
+        given[taker] += size
+        found.append(taker)
+    return found
+
+
+async def scattered(
+    client: Client, blocks: Mapping[Any, Any], workers: Sequence[str] | None
+) -> dict[Any, Future[Any]]:
+    """Send arrays or frames straight to the workers with these names, as they have room."""
+    room = await rooms(client, workers)
+    of: dict[str, dict[Any, Any]] = {}
+    homes = shared_out([*map(sizeof, blocks.values())], room)
+    for (key, block), home in zip(blocks.items(), homes, strict=True):
+        of.setdefault(home, {})[key] = block
+    sent = await asyncio.gather(
+        *(client.scatter(own, workers=[home], direct=True, hash=False) for home, own in of.items())
+    )
+    return {key: future for own in sent for key, future in own.items()}

@@ -1,0 +1,1 @@
+"""What all applications share on the scheduler: the coordinator."""

@@ -1,0 +1,126 @@
+"""What was measured of workers: models, and sizes that took too long. On the scheduler."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
+
+TOO_LARGE_SECONDS = 600.0
+# Models and sizes that were too large: enough for a thousand workers and sixteen kernels; 20 MB.
+MOST_MODELS = 1 << 14
+# Points of one model; what lies nearer to its neighbour than any other makes room for a new one.
+MOST_POINTS = 128
+
+Group = tuple[KernelId, Fingerprint]
+
+
+class ModelLibrary:
+    """Every model that this coordinator has measured.
+
+    A model measured on this very start of a worker is its own. A model of an earlier start, or of
+    another worker with the same fingerprint, is a *prior*: right until one measurement says
+    otherwise. Lookup and storing are O(1).
+
+    A size that passed its deadline is remembered too, for `TOO_LARGE_SECONDS` and this start of the
+    worker: the next run need not wait for the same deadline, and a worker that was held up by
+    something else is tried again later.
+
+    Workers come and go under new names, and every function of a user's is a kernel: what has not
+    been used for longest is forgotten.
+
+    Parameters
+    ----------
+    most
+        Models that are kept, and sizes that were too large.
+    most_points
+        Points of each model.
+    """
+
+    def __init__(self, most: int = MOST_MODELS, most_points: int = MOST_POINTS) -> None:
+        self._most, self._most_points = most, most_points
+        # worker name -> (its start, model), the last one stored at the end
+        self._models: dict[Group, dict[str, tuple[str, PiecewiseLinearModel]]] = {}
+        # (group, worker name) of the models, the last used one last
+        self._used: dict[tuple[Group, str], None] = {}
+        self._too_large: dict[tuple[KernelId, WorkerIdentity], tuple[int, float, float]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._models.values()))
+
+    def find(
+        self, kernel: KernelId, worker: WorkerIdentity
+    ) -> tuple[PiecewiseLinearModel, bool] | None:
+        """Return the best model known and whether it is the worker's own (else a prior)."""
+        known = self._models.get((kernel, worker.fingerprint))
+        if not known:
+            return None
+        group: Group = kernel, worker.fingerprint
+        name = worker.name if worker.name in known else next(reversed(known))
+        self._use(group, name)
+        start, model = known[name]
+        return model, (name, start) == (worker.name, worker.start)
+
+    def store(self, kernel: KernelId, worker: WorkerIdentity, model: PiecewiseLinearModel) -> None:
+        """Keep ``model``; it replaces those of earlier starts under the same name."""
+        group: Group = kernel, worker.fingerprint
+        known = self._models.setdefault(group, {})
+        known.pop(worker.name, None)
+        known[worker.name] = worker.start, thinned(model, self._most_points)
+        self._use(group, worker.name)
+        if len(self._used) > self._most:
+            self._drop(*next(iter(self._used)))
+
+    def _use(self, group: Group, name: str) -> None:
+        """Make a model the last one to be forgotten."""
+        self._used.pop((group, name), None)
+        self._used[group, name] = None
+
+    def _drop(self, group: Group, name: str) -> None:
+        del self._used[group, name]
+        del self._models[group][name]
+        if not self._models[group]:
+            del self._models[group]
+
+    def limit(self, kernel: KernelId, worker: WorkerIdentity, deadline: float, now: float) -> float:
+        """Return the most units that a measurement within ``deadline`` seconds may be tried with.
+
+        ``now`` is the time in seconds on the clock of `found_too_large`.
+        """
+        units, allowed, when = self._too_large.get((kernel, worker), (0, 0.0, -math.inf))
+        known = deadline <= allowed and now - when <= TOO_LARGE_SECONDS
+        return units - 1 if known else math.inf
+
+    def found_too_large(
+        self, kernel: KernelId, worker: WorkerIdentity, units: int, deadline: float, now: float
+    ) -> None:
+        """Remember that ``units`` were not finished within ``deadline`` seconds."""
+        if units <= self.limit(kernel, worker, deadline, now):
+            self._too_large.pop((kernel, worker), None)
+            self._too_large[kernel, worker] = (units, deadline, now)
+            if len(self._too_large) > self._most:
+                del self._too_large[next(iter(self._too_large))]
+
+
+def thinned(model: PiecewiseLinearModel, most: int) -> PiecewiseLinearModel:
+    """Return a model of ``most`` points at most: of the two that are nearest in ratio, one goes.
+
+    It is the one that stands for fewer measurements. O(points) for each that goes.
+
+    Examples
+    --------
+    >>> model = PiecewiseLinearModel.from_points([10, 100, 101, 900], [1.0, 10.0, 10.1, 90.0])
+    >>> thinned(model, 3).points[0].tolist()
+    [10.0, 101.0, 900.0]
+    """
+    units, seconds, counts = model.units, model.seconds, model.counts
+    if len(units) <= most:
+        return model
+    while len(units) > most:
+        near = int(np.argmin(units[1:] / units[:-1]))
+        gone = near if counts[near] <= counts[near + 1] else near + 1
+        units, seconds, counts = (np.delete(of, gone) for of in (units, seconds, counts))
+    return PiecewiseLinearModel(units, seconds, counts)

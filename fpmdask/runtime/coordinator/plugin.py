@@ -1,0 +1,428 @@
+"""The coordinator: a scheduler plugin that owns models, leases and runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from distributed import Client
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+import fpmdask
+from fpmdask import config
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.coordinator.busy import Busy
+from fpmdask.runtime.coordinator.context import CHECK, KernelFailed, RunContext
+from fpmdask.runtime.coordinator.installation import worker_shim
+from fpmdask.runtime.coordinator.leases import Leases
+from fpmdask.runtime.coordinator.library import ModelLibrary
+from fpmdask.runtime.coordinator.lineage import Recompute
+from fpmdask.runtime.coordinator.liveness import Liveness
+from fpmdask.runtime.coordinator.tickets import Tickets
+from fpmdask.runtime.dask_private import release_for
+from fpmdask.runtime.identity import WorkerIdentity
+from fpmdask.runtime.remote_errors import describe_error
+from fpmdask.runtime.version import PLUGIN, check_version
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+
+    from fpmdask.runtime.links import Link
+
+logger = logging.getLogger(__name__)
+
+App = Callable[[RunContext], Awaitable[dict[str, Any]]]
+
+# A poll is answered after this many seconds even without news, so that dead comms are noticed.
+POLL_SECONDS = 10.0
+# So long is waited for workers to give free memory back before a run is refused for want of it.
+TRIM_SECONDS = 5.0
+# Workers have taken in their plugin by then, but for those that have stopped.
+INSTALL_SECONDS = 1.0
+# What was recomputed for a client that drives its own tasks is kept for so long.
+RECOMPUTED_SECONDS = 60.0
+
+
+def restore(version: str, settings: dict[str, Any]) -> CoordinatorPlugin:
+    """Rebuild a pickled coordinator, on a scheduler of the same version only."""
+    check_version(version)
+    return CoordinatorPlugin(**settings)
+
+
+class CoordinatorPlugin(SchedulerPlugin):
+    """fpmdask on the scheduler; several clients share it and it outlives them.
+
+    Parameters
+    ----------
+    apps
+        Application name → ``"module:function"`` of ``async def run(context) -> dict``.
+    kernels
+        Kernel name → ``"module:attribute"`` of its factory.
+    tasks
+        Application name → modules of the tasks that workers get.
+    slots
+        The resource ``fpm`` of every worker.
+    spill_target
+        Share of a worker's memory limit that a plan may fill.
+    """
+
+    name = PLUGIN
+    idempotent = True
+
+    def __init__(
+        self,
+        apps: Mapping[str, str],
+        kernels: Mapping[str, str],
+        tasks: Mapping[str, Sequence[str]],
+        slots: int,
+        spill_target: float,
+    ) -> None:
+        self.apps = dict(apps)
+        self.kernels = dict(kernels)
+        self.tasks = {app: tuple(modules) for app, modules in tasks.items()}
+        self.slots = slots
+        self.spill_target = spill_target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = {
+            "apps": self.apps,
+            "kernels": self.kernels,
+            "tasks": self.tasks,
+            "slots": self.slots,
+            "spill_target": self.spill_target,
+        }
+        return restore, (fpmdask.__version__, settings)
+
+    # ---- life
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Take the handlers; awaits nothing, so that two installations cannot interleave."""
+        if getattr(self, "scheduler", None) is scheduler:
+            return  # preloaded: a scheduler that comes up starts its plugins again
+        self.tuning = config.tuning()  # the scheduler's, read once
+        self.scheduler = scheduler
+        self.leases = Leases()
+        self.liveness = Liveness(scheduler)
+        self.busy = Busy()
+        self.library = ModelLibrary()
+        self.identities: dict[str, WorkerIdentity] = {}
+        self.links: dict[WorkerIdentity, Link] = {}
+        self.runs: dict[str, RunContext] = {}
+        self._results: dict[str, dict[str, Any]] = {}
+        # the last run of each client, and what it has published
+        self._answered: dict[str, tuple[str, list[Any]]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._side_tasks: set[asyncio.Task[Any]] = set()
+        self._patience: dict[str, asyncio.TimerHandle] = {}
+        self._granted: dict[str, asyncio.Future[None]] = {}
+        self._ready: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+        scheduler.handlers.update(
+            fpmdask_hello=self.hello,
+            fpmdask_check=self.check,
+            fpmdask_start=self.start_run,
+            fpmdask_poll=self.poll,
+            fpmdask_cancel=self.cancel,
+            fpmdask_stopped=self.stopped,
+            fpmdask_holders=self.holders,
+            fpmdask_busy=self.seen_busy,
+        )
+        scheduler.stream_handlers["fpmdask-answer"] = self._answer
+        scheduler.stream_handlers["fpmdask-news"] = self._news
+
+    async def hello(self, version: str) -> dict[str, Any]:
+        """Greet a client: check its version, and be ready for runs when this returns."""
+        check_version(version)
+        if self._ready is None or (self._ready.done() and self._ready.exception()):
+            self._ready = asyncio.create_task(self._make_ready())
+        await asyncio.shield(self._ready)
+        return {"version": fpmdask.__version__, "workers": len(self.scheduler.workers)}
+
+    async def _make_ready(self) -> None:
+        # what runs import, or their graphs, takes 0.1 s
+        importing = asyncio.create_task(asyncio.to_thread(self._import))
+        self._client = await Client(
+            self.scheduler.address,
+            asynchronous=True,
+            set_as_default=False,
+            security=self.scheduler.security,
+            name="fpmdask-coordinator",
+        )
+        self.tickets = Tickets(self.scheduler, self._client, self._task_ended)
+        shim = worker_shim(self.slots, self.kernels, self._modules(), self.tuning.to_json())
+        registering = self.scheduler.register_worker_plugin(
+            comm=None, plugin=shim, name=PLUGIN, idempotent=True
+        )
+        # workers that come later get the plugin from now on; one that has stopped does not answer
+        await asyncio.wait([self.beside(registering)], timeout=INSTALL_SECONDS)
+        await importing
+        # loaded when it is first used, to repair the points of a model: 0.1 s of the event loop
+        self.beside(asyncio.to_thread(importlib.import_module, "scipy.optimize"))
+
+    def _modules(self) -> list[str]:
+        return list(dict.fromkeys(module for own in self.tasks.values() for module in own))
+
+    def _import(self) -> None:
+        apps = {app.partition(":")[0] for app in self.apps.values()}
+        for module in apps | {*self._modules()}:
+            with contextlib.suppress(Exception):  # a run of it will say so
+                importlib.import_module(module)
+
+    async def before_close(self) -> None:
+        """Leave nothing behind when the scheduler closes."""
+        for timer in self._patience.values():
+            timer.cancel()
+        tasks: list[asyncio.Task[Any]] = [*self._tasks.values(), *self._side_tasks]
+        if self._ready is not None:
+            tasks.append(self._ready)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._client is not None:
+            await self.tickets.close()
+            await self._client.close()
+
+    # ---- handlers for clients
+
+    async def check(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
+        """Return why ``app`` could not run with ``spec`` now, or None; nothing is started."""
+        refusal = self._refusal(app, client, spec)
+        if refusal is not None and refusal["type"] == PartitionError.__name__:
+            await self._trim()  # free memory that seems to be used may be what lacks
+            refusal = self._refusal(app, client, spec)
+        return refusal
+
+    async def _trim(self) -> None:
+        """Have all workers give back what their malloc keeps."""
+        asked = (self.scheduler.rpc(address).fpmdask_trim() for address in self.scheduler.workers)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), TRIM_SECONDS)
+
+    def _refusal(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            self._known(app)
+            module, _, _ = self.apps[app].partition(":")
+            importlib.import_module(module).check(RunContext(self, CHECK, client, spec))
+        except fpmdask.errors.FpmdaskError as error:
+            return describe_error(error)
+        return None
+
+    async def start_run(self, app: str, client: str, spec: dict[str, Any]) -> str:
+        """Start a run of ``app`` for ``client``; return the run's id."""
+        self._known(app)
+        if client not in self.scheduler.clients:
+            raise CoordinatorError(f"client {client} is not connected to this scheduler")
+        run = f"{app}-{uuid4().hex[:12]}"
+        context = RunContext(self, run, client, spec)
+        self.runs[run] = context
+        self._tasks[run] = asyncio.create_task(self._drive(context, app))
+        return run
+
+    def _known(self, app: str) -> None:
+        """Refuse an application that nobody has installed."""
+        if app not in self.apps:
+            raise CoordinatorError(
+                f"found no application {app!r}; known are {', '.join(sorted(self.apps))}"
+            )
+
+    async def poll(self, run: str, seen: int) -> dict[str, Any]:
+        """Return the events after the first ``seen``, and the result once there is one."""
+        context = self.runs.get(run)
+        if context is None:
+            raise CoordinatorError(f"found no run {run!r}; it ended or its client disconnected")
+        if len(context.events) <= seen and run not in self._results:
+            context.news.clear()
+            with contextlib.suppress(TimeoutError):  # no news: an empty answer
+                await asyncio.wait_for(context.news.wait(), POLL_SECONDS)
+        answer: dict[str, Any] = {"events": context.events[seen:]}
+        if run in self._results:
+            answer["result"] = self._results[run]
+            # a client that gives up while this answer travels cancels its last run
+            if context.client in self.scheduler.clients:  # else nobody would drop this
+                self._answered[context.client] = run, context.published
+            self._forget(run)
+        return answer
+
+    async def cancel(self, run: str) -> None:
+        """Stop a run; release what it has published, which its client has not taken.
+
+        Unknown runs have ended already.
+        """
+        task = self._tasks.get(run)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        ended = {of: (client, keys) for client, (of, keys) in self._answered.items()}
+        if (context := self.runs.get(run)) is not None:
+            ended[run] = context.client, context.published
+        self._forget(run)
+        client, keys = ended.get(run, ("", []))
+        if client in self.scheduler.clients:
+            release_for(self.scheduler, client, keys, run)
+
+    async def stopped(self, workers: Sequence[str]) -> list[str]:
+        """Return those of some workers, which a client has found silent, that have stopped."""
+        return await self.liveness.stopped(workers)
+
+    async def seen_busy(
+        self, workers: Sequence[str], waited: float
+    ) -> dict[str, tuple[str, float, bool]]:
+        """Return those of some workers that tasks of others keep busy, for a client that waits.
+
+        Address → (prefix of the task, its seconds, whether it is to be waited for no longer).
+        """
+        states = [state for a in workers if (state := self.scheduler.workers.get(a)) is not None]
+        patience = config.seconds("busy-patience")
+        return {
+            address: (found.task, found.seconds, max(waited, seen) >= patience)
+            for address, (found, seen) in self.busy.seen(states, time.monotonic()).items()
+        }
+
+    async def holders(
+        self, client: str, keys: Sequence[Any]
+    ) -> tuple[dict[Any, list[str]], list[Any]]:
+        """Return who holds each of some keys and has not stopped, and what is beyond recovery.
+
+        What only stopped workers hold is recomputed before. Beyond recovery is what has no task.
+        """
+        impossible: list[Any] = []
+        recompute = self.recompute(f"client {client}", self.liveness.has_stopped)
+        if needed := recompute.needed(keys):
+            try:
+                impossible = await recompute.again(needed)
+            finally:
+                asyncio.get_running_loop().call_later(RECOMPUTED_SECONDS, recompute.release)
+        held = self.scheduler.get_who_has(keys)
+        living = self.liveness.without_stopped
+        return {key: living(workers) for key, workers in held.items()}, impossible
+
+    def _forget(self, run: str) -> None:
+        self.runs.pop(run, None)
+        self._results.pop(run, None)
+        self._tasks.pop(run, None)
+
+    async def _drive(self, context: RunContext, app: str) -> None:
+        """Run one application to its result, its error or its cancellation."""
+        result: dict[str, Any]
+        try:
+            module, _, function = self.apps[app].partition(":")
+            run: App = getattr(importlib.import_module(module), function)
+            result = {"value": await run(context)}
+        except KernelFailed as error:
+            result = {"error": {**error.error, "summary": str(error)}}
+        except Exception as error:
+            if not isinstance(error, fpmdask.errors.FpmdaskError):
+                logger.exception("run %s failed", context.run)
+            result = {"error": describe_error(error)}
+        finally:
+            await context.close()
+        result["report"] = {**context.report, "left_out": context.left_out, "run": context.run}
+        self._results[context.run] = result
+        context.news.set()
+
+    # ---- leases
+
+    async def lease(self, run: str, workers: Iterable[str]) -> set[str]:
+        """Wait for ``workers``; return those obtained (stuck and departed ones are not)."""
+        self._granted[run] = asyncio.get_running_loop().create_future()
+        self._grant(self.leases.request(run, workers))
+        try:
+            await self._granted[run]
+        finally:
+            self._granted.pop(run, None)
+        return self.leases.held_by(run)
+
+    def give_back(self, run: str, overdue: Iterable[str], patience: float) -> None:
+        """Return all of a run's leases.
+
+        A worker on which a call goes on stays occupied until the call returns; who waits for it
+        waits ``patience`` seconds at most, and not at all for an overdue one.
+        """
+        overdue = set(overdue)
+        loop = asyncio.get_running_loop()
+        for worker in self.leases.held_by(run) & self.tickets.occupied():
+            if worker in overdue:
+                self._grant(self.leases.block(run, worker))
+            else:
+                self.leases.linger(run, worker)
+                self._patience[worker] = loop.call_later(patience, self._block, run, worker)
+        self._grant(self.leases.release(run))
+
+    def _block(self, run: str, worker: str) -> None:
+        self._patience.pop(worker, None)
+        self._grant(self.leases.block(run, worker))
+
+    def _grant(self, runs: Iterable[str]) -> None:
+        for run in runs:
+            waiting = self._granted.get(run)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+
+    def _task_ended(self, worker: str) -> None:
+        if worker not in self.tickets.occupied():
+            self._stop_waiting(worker)
+            self._grant(self.leases.recovered(worker))
+
+    def _stop_waiting(self, worker: str) -> None:
+        timer = self._patience.pop(worker, None)
+        if timer is not None:
+            timer.cancel()
+
+    # ---- events of the cluster
+
+    def _answer(self, worker: str, run: str, ticket: int, **answer: Any) -> None:
+        self.liveness.heard(worker)
+        self.tickets.answer(worker, ticket, answer)
+
+    def _news(self, worker: str, run: str, **news: Any) -> None:
+        self.liveness.heard(worker)
+        context = self.runs.get(run)
+        if context is not None and worker in context.workers:
+            context.post(("news", worker, news))
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Tell the runs; never wait here for the worker itself."""
+        for context in self.runs.values():
+            context.worker_back(worker)
+            context.background(context.worker_joined(worker))
+
+    def recompute(self, run: str, lost: Callable[[str], bool]) -> Recompute:
+        """Return what recomputes for a run the chunks of workers that are lost to it."""
+        assert self._client is not None  # clients are greeted before they start runs
+        return Recompute(self.scheduler, self._client, self.liveness, lost, run)
+
+    def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run ``work`` as a task that ends with the scheduler at the latest."""
+        task = asyncio.create_task(work)
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_tasks.discard)
+        return task
+
+    def remove_worker(
+        self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
+    ) -> None:
+        """End what was on the worker and tell the runs."""
+        if self._client is not None:
+            self.tickets.left(worker)
+        self._stop_waiting(worker)
+        self.liveness.left(worker)
+        self.busy.left(worker)
+        self._grant(self.leases.left(worker))
+        for context in list(self.runs.values()):
+            context.worker_left(worker)
+        identity = self.identities.pop(worker, None)
+        if identity is not None:
+            self.links.pop(identity, None)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Cancel the runs of a client that is gone."""
+        self._answered.pop(client, None)
+        for run, context in list(self.runs.items()):
+            if context.client == client:
+                self.beside(self.cancel(run))

@@ -1,0 +1,199 @@
+"""One attempt of a run in which every worker has one long task, driven by notes and news."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from distributed.core import Status
+
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.coordinator.context import CLOSING, KernelFailed, RunContext
+from fpmdask.runtime.coordinator.tickets import Order
+
+# A worker that does not say so soon that it is there hangs.
+PING_SECONDS = 5.0
+PAUSED = (
+    "it is paused, and does nothing: its memory is full; give it more (memory_limit), add workers, "
+    "or let go of what it holds"
+)
+
+
+class LostWorker(Exception):
+    """A worker was lost in the middle: the others start over."""
+
+
+class Attempt:
+    """One attempt with the workers that are there; `LostWorker` where they do not stay.
+
+    Parameters
+    ----------
+    context : RunContext
+    number : int
+        Which attempt of the run.
+    """
+
+    def __init__(self, context: RunContext, number: int) -> None:
+        self.context, self.number = context, number
+        self.overdue = context.tuning.sort.overdue
+        self.name = f"attempt {number}"
+        self.workers: list[str] = []
+        # units that each has to do in the step, where they are not meant to take as long
+        self.work: dict[str, int] = {}
+
+    def dispatch(self, task: str, orders: Mapping[str, Mapping[str, Any]]) -> None:
+        """Start a long task on each worker; ``order`` gets ``attempt`` and the ``channels``."""
+        context = self.context
+        self.workers = list(orders)
+        common = {"attempt": self.number, "channels": dict(context.channels)}
+        submitted = [
+            Order(worker, task, {**common, **order}, context.coordinator.slots)
+            for worker, order in orders.items()
+        ]
+        context.dispatch(submitted, [(worker, self.name) for worker in orders])
+
+    def tell(self, worker: str, **note: Any) -> None:
+        """Tell a worker's task something."""
+        self.context.tell(worker, self.name, note)
+
+    def stop(self) -> None:
+        """Tell the workers that this attempt is over."""
+        for worker in self.workers:
+            self.tell(worker, stop=True)
+
+    async def everyone(
+        self,
+        what: str | None,
+        step: str,
+        heard_of: Callable[[str, Mapping[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """Return what all workers tell under ``what``, their answers where that is None.
+
+        All news go to ``heard_of`` as (worker, news), those of earlier attempts too.
+
+        Raises
+        ------
+        LostWorker
+            If a worker leaves, hangs, fails or misses what it needs.
+        PartitionError, KernelFailed
+            For what another attempt would not mend.
+        """
+        self.context.emit("step", step=step, attempt=self.number)
+        heard: dict[str, Any] = {}
+        began = last = time.monotonic()
+        hang = self.context.spec["measuring"]["hang"]
+        while len(heard) < len(self.workers):
+            try:
+                event = await asyncio.wait_for(self.context.next_event(), hang)
+            except TimeoutError:
+                silent = set(self.workers) - heard.keys()
+                overdue = False
+                if heard:  # where nobody is done it may just take long
+                    patience = self.overdue * self._more_work(silent, heard) * (last - began)
+                    overdue = time.monotonic() - last > max(hang, patience)
+                await self._look_after(silent, overdue=overdue)
+                continue
+            match event:
+                case ("left", worker) if worker in self.workers:
+                    raise LostWorker(self.context.why_left(worker))
+                case ("news", worker, news):
+                    if news.get("attempt") == self.number:
+                        last = time.monotonic()
+                        if what in news:
+                            heard[worker] = news
+                    if heard_of is not None:
+                        heard_of(worker, news)
+                case ("answer", (worker, name), answer) if name == self.name:
+                    self._check(worker, answer)
+                    heard[worker], last = answer, time.monotonic()
+        return heard
+
+    def _more_work(self, silent: Iterable[str], done: Iterable[str]) -> float:
+        """Return how many times as much those have to do that are silent, at least 1."""
+        if not self.work:
+            return 1.0
+        most = max(self.work.get(worker, 0) for worker in done)
+        return max(
+            1.0, max(self.work.get(worker, 0) for worker in silent) / most if most else math.inf
+        )
+
+    async def _look_after(self, silent: set[str], *, overdue: bool) -> None:
+        """Leave out workers that do not even say that they are there, and those that are overdue.
+
+        Raises
+        ------
+        LostWorker
+            If there are any.
+        """
+
+        async def there(worker: str) -> bool:
+            try:
+                asking = self.context.scheduler.rpc(worker).identity()
+                await asyncio.wait_for(asking, PING_SECONDS)
+            except (OSError, TimeoutError):
+                return False
+            return True
+
+        workers = sorted(silent)
+        answered = await asyncio.gather(*map(there, workers))
+        gone = [worker for worker, ok in zip(workers, answered, strict=True) if not ok]
+        reason = "nothing heard of it"
+        if not gone:
+            gone, reason = list(filter(self._stopped, workers)), PAUSED
+        if not gone:
+            reason = f"{self.overdue:g} times as late as the others"
+        for worker in gone or (workers if overdue else ()):
+            if worker in self.context.workers:
+                self.context.give_up_on(worker, reason)
+            self.context.shun(worker)
+        if gone or overdue:
+            names = ", ".join(map(self.context.name, gone or workers))
+            raise LostWorker(f"{names}: {reason}")
+
+    def _stopped(self, worker: str) -> bool:
+        """Tell whether a worker is paused and does nothing: it begins no task until it has room."""
+        state = self.context.scheduler.workers.get(worker)
+        if state is None or state.status != Status.paused:
+            return False
+        return not state.metrics.get("task_counts", {}).get("executing")
+
+    def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
+        context = self.context
+        if "unusable" in answer:
+            raise PartitionError(answer["unusable"])
+        if "missing" in answer:
+            peer = context.name(answer["missing"])
+            raise LostWorker(f"{context.name(worker)} did not get all it needs of {peer}")
+        if answer.get("left") or "cancelled" in answer:
+            if worker in context.workers:
+                context.leave_out(worker, CLOSING)
+            raise LostWorker(f"{context.name(worker)} {CLOSING}")
+        if "error" in answer:
+            error = answer["error"]
+            reason = f"{error['type']}: {error['message']}"
+            if worker in context.workers:
+                context.leave_out(worker, reason)
+            if not context.workers:
+                raise KernelFailed(f"no worker could do its share ({reason})", error)
+            raise LostWorker(f"{context.name(worker)} failed: {reason}")
+
+
+async def again(context: RunContext, number: int, lost: LostWorker) -> None:
+    """Wait a moment before attempt ``number``, longer where no worker is left: one may come.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker is left, or there have been too many attempts.
+    """
+    context.emit("starting over", reason=str(lost))
+    tuning = context.tuning.sort
+    await asyncio.sleep(tuning.retry_seconds)
+    give_up = time.monotonic() + tuning.rejoin_seconds
+    while not context.workers and time.monotonic() < give_up:
+        await asyncio.sleep(tuning.retry_seconds)
+    if not context.workers or number > tuning.most_attempts:
+        raise CoordinatorError(f"the sort was given up after this: {lost}")

@@ -1,0 +1,78 @@
+"""What a worker's machine is, read from the machine itself."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from fpmdask.runtime.identity import Fingerprint
+
+
+@cache
+def cpu_model() -> str:
+    """Return the processor's name as the kernel gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux: the platform module knows less but something
+    return platform.processor() or platform.machine()
+
+
+def cpu_quota(
+    membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> float | None:
+    """Return this process's CPU quota in cores (cgroup v1 or v2), None where there is none.
+
+    Inside ``ip netns exec`` the cgroup file system is hidden, and the answer is None.
+    """
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            group = root / "cpu" / path.lstrip("/")
+            files = [group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us"]
+        elif controllers == "":
+            files = [root / path.lstrip("/") / "cpu.max"]
+        else:
+            continue
+        try:
+            quota, period = " ".join(file.read_text(encoding="ascii") for file in files).split()
+        except (OSError, ValueError):
+            continue
+        if quota not in ("max", "-1"):
+            return int(quota) / int(period)
+    return None
+
+
+@cache
+def blas() -> tuple[str, str]:
+    """Return NumPy's BLAS (library and version) and the core type it runs its kernels for."""
+    libraries = [info for info in threadpool_info() if info["user_api"] == "blas"]
+    libraries.sort(key=lambda info: "numpy" not in info["filepath"])
+    if not libraries:
+        return f"unknown (numpy {np.__version__})", "unknown"
+    first = libraries[0]
+    return f"{first['internal_api']} {first['version']}", str(first.get("architecture", "unknown"))
+
+
+def fingerprint(nthreads: int, memory_limit: int | None) -> Fingerprint:
+    """Return the fingerprint of this process as a worker of ``nthreads`` threads."""
+    library, core_type = blas()
+    return Fingerprint(
+        cpu=cpu_model(),
+        blas=library,
+        core_type=core_type,
+        blas_threads=nthreads,
+        nthreads=nthreads,
+        quota=cpu_quota(),
+        memory_limit=int(memory_limit or 0),
+    )

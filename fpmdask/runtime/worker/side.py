@@ -1,0 +1,302 @@
+"""The worker's side: opens kernels, times them, holds what its runs keep and exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from dask.utils import typename
+from distributed import Worker
+from distributed.comm.addressing import get_address_host
+from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.utils import offload
+
+from fpmdask import config
+from fpmdask.runtime.dask_private import hold_data, memory_limit, unmanaged_nbytes
+from fpmdask.runtime.identity import canonical
+from fpmdask.runtime.remote_errors import describe_error
+from fpmdask.runtime.version import PLUGIN
+from fpmdask.runtime.worker.blas_threads import blas_threads
+from fpmdask.runtime.worker.channel import Channels
+from fpmdask.runtime.worker.exchange import Exchange
+from fpmdask.runtime.worker.fingerprint import fingerprint
+from fpmdask.runtime.worker.heap import SUSPICIOUS, trim
+from fpmdask.runtime.worker.offers import Offers
+from fpmdask.runtime.worker.peers import Peers
+from fpmdask.runtime.worker.serving import Serving
+from fpmdask.runtime.worker.space import RunSpace as RunSpace
+from fpmdask.timing import (
+    Kernel,
+    Scratch,
+    WorkerContext,
+    as_kernel,
+    kernel_factory,
+    register_kernel,
+    registered_kernels,
+)
+from fpmdask.tuning import Tuning
+
+# How often it is looked whether a run goes on, while modules are to be imported for later ones.
+IMPORT_SECONDS = 0.1
+
+# Enough for a link's rate to show; 0.1 s at 100 Mbit/s.
+PROBE_NBYTES = 1 << 20
+PROBE = "fpmdask-probe"
+
+
+class WorkerSide(WorkerPlugin):
+    """fpmdask on one worker.
+
+    Parameters
+    ----------
+    slots
+        Amount of the resource ``fpm`` that the worker gets.
+    kernels
+        Kernel name → ``"module:attribute"`` of its factory; what is registered on the worker
+        already (by a preload) stays.
+    tasks
+        Modules of the tasks that runs send. They are imported one after the other while no run goes
+        on, so that the first run need not wait for the slowest worker's imports.
+    tuning
+        What `Tuning.to_json` made of the scheduler's.
+    """
+
+    name = PLUGIN
+
+    def __init__(
+        self,
+        slots: int,
+        kernels: Mapping[str, str],
+        tasks: Sequence[str],
+        tuning: Mapping[str, Any],
+    ) -> None:
+        self.slots, self.tuning = slots, Tuning.from_mapping(tuning)
+        self.kernels = dict(kernels)
+        self.tasks = tuple(tasks)
+
+    async def setup(self, worker: Worker) -> None:
+        """Give the worker its resource and its handlers."""
+        self.worker = worker
+        self.spaces: dict[str, RunSpace] = {}
+        self.scratch = Scratch()
+        self.peers = Peers(worker, self.tuning.runtime)
+        self.serving = Serving(worker, self._offers, lambda: self.channels)
+        self.channels = self._listen(worker)
+        self._forgetting: asyncio.TimerHandle | None = None
+        known = registered_kernels()
+        for name, factory in self.kernels.items():
+            if name not in known:
+                register_kernel(name, factory)
+        worker.handlers.update(
+            fpmdask_prepare=self.prepare,
+            fpmdask_pieces=self.serving.by_message,
+            fpmdask_probe=self.probe,
+            fpmdask_publish=self.publish,
+            fpmdask_replicate=self.replicate,
+            fpmdask_trim=self.trim,
+        )
+        worker.stream_handlers["fpmdask-forget"] = self.forget
+        worker.stream_handlers["fpmdask-gone"] = self.gone
+        worker.stream_handlers["fpmdask-back"] = self.back
+        worker.stream_handlers["fpmdask-tell"] = self.tell
+        await worker.set_resources(fpm=self.slots)
+        self._importing = asyncio.ensure_future(self._import_tasks())
+
+    async def _import_tasks(self) -> None:
+        for module in self.tasks:
+            while self.spaces:  # what a run needs is imported by `prepare`
+                await asyncio.sleep(IMPORT_SECONDS)
+            await asyncio.to_thread(import_module, module)
+
+    async def teardown(self, worker: Worker) -> None:
+        """Take the handlers back and drop what runs left."""
+        for handler in ("prepare", "pieces", "probe", "publish", "replicate", "trim"):
+            worker.handlers.pop(f"fpmdask_{handler}", None)
+        for message in ("forget", "gone", "back", "tell"):
+            worker.stream_handlers.pop(f"fpmdask-{message}", None)
+        for run in list(self.spaces):
+            self.forget(run)
+        self._keep_scratch()  # no timer is left
+        self._importing.cancel()
+        if self.channels is not None:
+            await self.channels.close()
+
+    # ---- handlers, called by the coordinator and by other workers
+
+    async def prepare(
+        self, run: str, kernel: dict[str, Any] | None = None, tasks: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Say who this worker is, open ``kernel`` for ``run`` and import its tasks' modules."""
+        limit = memory_limit(self.worker)
+        answer: dict[str, Any] = {
+            "name": str(self.worker.name),
+            "start": self.worker.id,
+            "fingerprint": fingerprint(self.worker.state.nthreads, limit).to_json(),
+            "channel": None if self.channels is None else self.channels.address,
+        }
+        await self.trim()
+        self._keep_scratch()
+        space = self.spaces.get(run)
+        if space is None:
+            space = self.spaces[run] = RunSpace(run, self.scratch, self.tuning)
+            space.exchange = Exchange(self.worker, self.peers, run, space.offers, space.cancelled)
+            space.offers.offer(PROBE, np.zeros(PROBE_NBYTES, np.uint8))
+        try:
+            # not by the task when it comes: unpickling it would import on the event loop
+            if missing := [module for module in tasks if module not in sys.modules]:
+                await asyncio.to_thread(lambda: [*map(import_module, missing)])
+            if kernel is not None:
+                space.kernel = await offload(self._open, space, kernel)
+                answer["kernel"] = _identity(space.kernel, kernel.get("digest"))
+        except Exception as error:
+            answer["error"] = describe_error(error)
+        return answer
+
+    async def trim(self) -> None:
+        """Give back what malloc keeps where that is much, and tell the scheduler."""
+        worker = self.worker
+        limit = memory_limit(worker)
+        if limit and unmanaged_nbytes(worker) > SUSPICIOUS * limit and await offload(trim):
+            worker.monitor.update()
+            await worker.heartbeat()
+
+    def forget(self, run: str) -> None:
+        """Stop what ``run`` does here at its next check, and drop what it keeps."""
+        space = self.spaces.pop(run, None)
+        if space is None:
+            return
+        space.cancel()
+        if not self.spaces:
+            self.peers.forget()
+            # a new Scratch, since a call that goes on may still write to its arrays of the old one
+            self._keep_scratch()
+            loop = asyncio.get_running_loop()
+            kept = self.tuning.runtime.scratch_seconds
+            self._forgetting = loop.call_later(kept, self._drop_scratch)
+
+    async def probe(self, run: str, peer: str, channel: tuple[str, int]) -> float | None:
+        """Return the seconds per byte that come from another worker, None where none come."""
+
+        def receive() -> float | None:
+            target = np.empty(PROBE_NBYTES, np.uint8)
+            try:
+                with self.peers.channel(peer, channel) as opened:
+                    for nbytes in (1, PROBE_NBYTES):  # the first opens the way
+                        began = time.perf_counter()
+                        wanted = [(PROBE, ((0, nbytes),), 0, None)]
+                        opened.ask({"run": run, "reader": self.worker.address, "wanted": wanted})
+                        if "dtypes" not in opened.answer():
+                            return None
+                        opened.receive(target[:nbytes])
+            except OSError:
+                return None
+            return (time.perf_counter() - began) / PROBE_NBYTES
+
+        return await asyncio.to_thread(receive)  # Dask has one thread to offload to
+
+    def tell(self, run: str, to: str, note: Any) -> None:
+        """Pass on what the coordinator tells a step of ``run``."""
+        space = self.spaces.get(run)
+        if space is not None:
+            space.notes(to).put(note)
+
+    def _listen(self, worker: Worker) -> Channels | None:
+        """Offer channels where the cluster's protocol is that of plain or encrypted sockets."""
+        protocol, _, _ = worker.address.partition("://")
+        if protocol not in ("tcp", "tls") or not config.setting("channels"):
+            return None
+        security = worker.security.get_listen_args("worker")
+        context = security["ssl_context"] if protocol == "tls" else None
+        try:
+            host = get_address_host(worker.address)
+            return Channels(host, self.serving.by_channel, context, self.tuning.runtime)
+        except OSError:
+            return None
+
+    def gone(self, worker: str) -> None:
+        """Ask a worker that has left no more, and wait for it no longer."""
+        self.peers.gone(worker)
+        for space in list(self.spaces.values()):
+            space.offers.left(worker)
+
+    def back(self, worker: str) -> None:
+        """Ask a worker again: one has come to the address of one that had left."""
+        self.peers.back(worker)
+        for space in list(self.spaces.values()):
+            space.offers.joined(worker)
+
+    def _offers(self, run: str) -> Offers | None:
+        space = self.spaces.get(run)
+        return None if space is None else space.offers
+
+    def publish(self, run: str, chunks: Sequence[tuple[Any, int, Any]]) -> dict[str, Any] | None:
+        """Make chunks of parts of ``run`` Dask data: (Dask key, part, bounds of the chunk).
+
+        The parts are kept until `forget`, in case they must be published again under other keys.
+        """
+        space = self.spaces.get(run)
+        if space is None:
+            return None  # the run is over: nobody would free them
+        data: dict[Any, Any] = {key: space.parts[part].chunk(at) for key, part, at in chunks}
+        hold_data(self.worker, data)
+        return {
+            "nbytes": {key: int(value.nbytes) for key, value in data.items()},
+            "types": {key: typename(type(value)) for key, value in data.items()},
+        }
+
+    def replicate(self, names: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """List data under further keys: (new key, key that is here); return the new keys."""
+        here: Mapping[Any, Any] = self.worker.data
+        data = {new: here[key] for new, key in names if key in here and new not in here}
+        hold_data(self.worker, data)
+        return [*data]
+
+    # ---- for tasks
+
+    def space(self, run: str) -> RunSpace | None:
+        """Return the space of ``run``, or None when the run is over."""
+        return self.spaces.get(run)
+
+    def blas_threads(self) -> AbstractContextManager[None]:
+        """Let BLAS use the worker's threads, and no more, for the time of one task."""
+        return blas_threads.limited(self.worker.state.nthreads)
+
+    def _keep_scratch(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
+
+    def _drop_scratch(self) -> None:
+        self.scratch = Scratch()
+
+    def _open(self, space: RunSpace, kernel: Mapping[str, Any]) -> Kernel:
+        context = WorkerContext(
+            name=str(self.worker.name),
+            nthreads=self.worker.state.nthreads,
+            scratch=space.scratch,
+            tuning=space.tuning,
+        )
+        code = kernel.get("code")
+        if code is not None:
+            return as_kernel(cloudpickle.loads(code), context, implementation=kernel["digest"])
+        return kernel_factory(kernel["name"])(context, **kernel["parameters"])
+
+
+def _identity(kernel: Kernel, digest: str | None) -> dict[str, str]:
+    """Return the fields of the kernel's `KernelId`; ``digest`` is that of the code that it is."""
+    implementation = kernel.implementation
+    if digest is not None and implementation != digest:
+        # two classes, or one changed since, may say the same of themselves
+        implementation = f"{implementation} {digest}"
+    return {
+        "name": kernel.name,
+        "implementation": implementation,
+        "parameters": canonical(kernel.parameters),
+    }

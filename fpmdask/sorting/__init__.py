@@ -1,0 +1,1 @@
+"""What sorts are made of: splitters, runs in blocks, words of keys. Pure."""
