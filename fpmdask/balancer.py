@@ -16,6 +16,7 @@ import numpy as np
 from distributed import Client, default_client
 
 from fpmdask import config
+from fpmdask.apps import APPS
 from fpmdask.errors import CoordinatorError, NoWorkersError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
@@ -36,24 +37,6 @@ if TYPE_CHECKING:
 
     from fpmdask.apps.records.client import SortedRecords
 
-APPS = {
-    "partition": "fpmdask.apps.partition.coordinator:run",
-    "matmul": "fpmdask.apps.matmul.coordinator.run:run",
-    "sort": "fpmdask.apps.sort.coordinator.run:run",
-    "sort.deal": "fpmdask.apps.sort.coordinator.run:deal",
-    "records": "fpmdask.apps.records.coordinator.run:run",
-}
-KERNELS = {
-    "matmul.panel": "fpmdask.apps.matmul.kernel:PanelUpdate",
-    "sort.local": "fpmdask.apps.sort.kernel:LocalSort",
-    "records.local": "fpmdask.apps.records.kernel:RecordSort",
-    "emulated": "fpmdask.timing.emulated:EmulatedKernel",
-}
-# What workers import once they have joined: products and sorts may take less than a second.
-TASKS = {
-    "matmul": ("fpmdask.apps.matmul.worker.share", "fpmdask.apps.matmul.tasks"),
-    "sort": ("fpmdask.apps.sort.worker",),
-}
 # Names of workers of which a client has been warned, the last of them.
 _WARNED: WeakKeyDictionary[Client, Recent] = WeakKeyDictionary()
 MOST_WARNED = 1 << 12
@@ -145,8 +128,6 @@ class Balancer:
     async def _install(self) -> Self:
         settings = {
             "apps": APPS,
-            "kernels": KERNELS,
-            "tasks": TASKS,
             "slots": int(config.setting("slots")),
             "spill_target": float(config.setting("spill-target")),
         }
@@ -580,7 +561,7 @@ class Balancer:
         frame: dd.DataFrame | pd.DataFrame,
         order: Any,
     ) -> dd.DataFrame:
-        request = self._sort_request()
+        request = self._request()
         made, moved = await sort_values(
             self.client, frame, order, request, self._follow, self._tell, config.tuning()
         )
@@ -670,10 +651,10 @@ class Balancer:
         arrays.check(x)
         plain = partial(arrays.sort, descending=bool(descending), index=index)
         sorting = conversions.converted(back, plain)
-        request, tuning = self._sort_request(), config.tuning()
+        request, tuning = self._request(), config.tuning()
         return self._sync(sorting, self.client, x, request, self._follow, tuning)
 
-    def _sort_request(self) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         measuring = arguments.measuring(None, None, None, None)
         measuring["policy"] = None  # follows from the number of keys
         return {
@@ -681,6 +662,38 @@ class Balancer:
             "recovery": config.seconds("recovery"),
             "measuring": measuring,
         }
+
+    def run(self, app: str, spec: Mapping[str, Any] | None = None) -> Any:
+        """Run an application of another package on the cluster.
+
+        Parameters
+        ----------
+        app
+            ``"module:attribute"`` of its `fpmdask.runtime.app.App`; the package must be installed
+            on the scheduler and the workers.
+        spec
+            What the application is to do: plain data (numbers, strings, bytes, lists, dictionaries
+            with strings for keys).
+
+        Returns
+        -------
+        What the application returns, plain data; `report` has what it took.
+
+        Raises
+        ------
+        CoordinatorError
+            If the application is not found, cannot be imported, or refuses.
+        PartitionError
+            If the spec is no plain data, or the application refuses it.
+        """
+        spec = arguments.plain({} if spec is None else spec, "spec")
+        measuring = arguments.measuring(None, None, None, None)
+        return self._sync(self._run, app, {**self._request(), "measuring": measuring, "spec": spec})
+
+    async def _run(self, app: str, request: dict[str, Any]) -> Any:
+        await proxy.check(self.client, app, request)
+        value, _ = await self._follow(app, request)
+        return value
 
     # ---- life
 

@@ -153,10 +153,10 @@ async def dask_setup(
 
 
 async def _prepare_scheduler(scheduler: Scheduler, slots: int) -> None:
-    from fpmdask.balancer import APPS, KERNELS, TASKS
+    from fpmdask.apps import APPS
 
     target = float(config.setting("spill-target"))
-    plugin = CoordinatorPlugin(APPS, KERNELS, TASKS, slots, target)
+    plugin = CoordinatorPlugin(APPS, slots, target)
     await scheduler.register_scheduler_plugin(plugin, name=plugin.name, idempotent=True)
 
 

@@ -11,6 +11,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask import config
+from fpmdask.apps.matmul import APP
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.tuning import DEFAULT, MatmulTuning, RuntimeTuning, Tuning
@@ -18,6 +19,7 @@ from tests.eventually import side_of
 from tests.tuned import tuned
 
 TESTS = Path(__file__).parent
+SHORT = {"hang": 1.0, "deadline": 1.0}
 
 
 def every():
@@ -93,7 +95,9 @@ async def test_the_schedulers_stays_and_reaches_its_workers(c, s, a, b, tuning):
     await fpmdask.Balancer(c)
     coordinator = s.plugins["fpmdask"]
     assert coordinator.tuning.matmul.panel_depth == 7
-    context = RunContext(coordinator, "run", c.id, {"measuring": {"hang": 1.0, "deadline": 1.0}})
+    context = RunContext(
+        coordinator, "run", c.id, {"measuring": {"hang": 1.0, "deadline": 1.0}}, APP
+    )
     await context.acquire(None)
     side = await side_of(a)
     assert side.spaces["run"].tuning == side.tuning == context.tuning == coordinator.tuning

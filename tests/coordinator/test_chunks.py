@@ -9,6 +9,7 @@ from distributed import Client, Event, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.apps.matmul import APP
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 from fpmdask.runtime.coordinator import chunks
 from fpmdask.runtime.coordinator.chunks import free_nbytes, holders, wait_for_chunks
@@ -18,7 +19,7 @@ from tests.eventually import until
 
 async def context_of(c, s, recovery=60):
     await fpmdask.Balancer(c)
-    return RunContext(s.plugins["fpmdask"], "run", c.id, {"recovery": recovery})
+    return RunContext(s.plugins["fpmdask"], "run", c.id, {"recovery": recovery}, APP)
 
 
 def keys_of(x):
@@ -77,10 +78,10 @@ async def test_what_runs_have_beside_data_counts_for_who_waits_as_free(c, s, a, 
     s.workers[a.address]._memory_unmanaged_old = 10**8
 
     def free(run):
-        return free_nbytes(RunContext(coordinator, run, c.id, {}), a.address)
+        return free_nbytes(RunContext(coordinator, run, c.id, {}, APP), a.address)
 
     assert free(CHECK) == free("new")
-    coordinator.runs["other"] = RunContext(coordinator, "other", c.id, {})
+    coordinator.runs["other"] = RunContext(coordinator, "other", c.id, {}, APP)
     assert free(CHECK) == free("new") + 10**8
     del coordinator.runs["other"]
 
@@ -121,7 +122,7 @@ async def test_only_chunks_that_are_missing_are_looked_up_again(c, s, a, b, wait
 
 async def published(s, client, meanwhile=lambda: None):
     """Publish 600 keys at once; return the task, how many were seen published, and the keys."""
-    context = RunContext(s.plugins["fpmdask"], "run", client, {})
+    context = RunContext(s.plugins["fpmdask"], "run", client, {}, APP)
     answers = {
         worker: {"nbytes": {f"{worker}-{n}": 8 for n in range(300)}, "types": {}}
         for worker in s.workers

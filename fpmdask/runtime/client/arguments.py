@@ -60,3 +60,28 @@ def checked_scout(scout: Any) -> int:
     if isinstance(scout, bool) or not isinstance(scout, Integral) or scout < 0:
         raise PartitionError(f"scout = {scout!r}; it must be an int >= 0, 0 for no scouting")
     return int(scout)
+
+
+def plain(value: Any, name: str) -> Any:
+    """Return a copy of plain data: what a message carries as it is.
+
+    Raises
+    ------
+    PartitionError
+        Naming the place of what is something else.
+
+    Examples
+    --------
+    >>> plain({"shape": (2, 3), "key": b"x"}, "spec")
+    {'shape': [2, 3], 'key': b'x'}
+    """
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, list | tuple):
+        return [plain(one, f"{name}[{n}]") for n, one in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: plain(one, f"{name}[{key!r}]") for key, one in value.items()}
+    raise PartitionError(
+        f"{name} is a {type(value).__name__}; give numbers, strings, bytes, lists and dictionaries "
+        "with strings for keys"
+    )

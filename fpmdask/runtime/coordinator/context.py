@@ -13,6 +13,7 @@ from distributed.core import Status
 from fpmdask import config
 from fpmdask.errors import CoordinatorError, NoWorkersError
 from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.app import App
 from fpmdask.runtime.coordinator.busy import LOOK_SECONDS, occupied
 from fpmdask.runtime.coordinator.tickets import Answer, Order
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
@@ -61,7 +62,12 @@ class RunContext:
     """
 
     def __init__(
-        self, coordinator: CoordinatorPlugin, run: str, client: str, spec: dict[str, Any]
+        self,
+        coordinator: CoordinatorPlugin,
+        run: str,
+        client: str,
+        spec: dict[str, Any],
+        app: App,
     ) -> None:
         self.coordinator = coordinator
         self.scheduler = coordinator.scheduler
@@ -86,8 +92,7 @@ class RunContext:
         self._kernel: dict[str, Any] | None = None
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self.errors: dict[str, Mapping[str, Any]] = {}
-        # modules of the tasks that workers get
-        self.tasks = coordinator.tasks.get(run.rpartition("-")[0], ())
+        self.app = app
         self.published: list[Any] = []  # keys of the result
         self.expected: float | None = None  # seconds that the steps under way should take
         self._steps: list[StepTimes] = []
@@ -124,6 +129,8 @@ class RunContext:
         KernelFailed
             If the kernel cannot be opened on any worker.
         """
+        if kernel is not None and (factory := self.app.kernels.get(kernel.get("name", ""))):
+            kernel = {**kernel, "factory": factory}
         self._kernel = kernel
         wanted = self.candidates()
         if busy := self.coordinator.leases.busy(wanted):
@@ -237,7 +244,7 @@ class RunContext:
         """Have a worker open the kernel; return its answer, or why there is none."""
         try:
             answer: dict[str, Any] | None = await self.scheduler.rpc(address).fpmdask_prepare(
-                run=self.run, kernel=self._kernel, tasks=self.tasks
+                run=self.run, kernel=self._kernel, tasks=self.app.worker
             )
         except OSError as error:
             return f"did not answer: {error!r}"

@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 import fpmdask
 from fpmdask import config
 from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.app import App, find, load
 from fpmdask.runtime.coordinator.busy import Busy
 from fpmdask.runtime.coordinator.context import CHECK, KernelFailed, RunContext
 from fpmdask.runtime.coordinator.installation import worker_shim
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-App = Callable[[RunContext], Awaitable[dict[str, Any]]]
 
 # A poll is answered after this many seconds even without news, so that dead comms are noticed.
 POLL_SECONDS = 10.0
@@ -61,11 +61,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     Parameters
     ----------
     apps
-        Application name → ``"module:function"`` of ``async def run(context) -> dict``.
-    kernels
-        Kernel name → ``"module:attribute"`` of its factory.
-    tasks
-        Application name → modules of the tasks that workers get.
+        Name → ``"module:attribute"`` of the applications that have one; others are found by that.
     slots
         The resource ``fpm`` of every worker.
     spill_target
@@ -78,22 +74,16 @@ class CoordinatorPlugin(SchedulerPlugin):
     def __init__(
         self,
         apps: Mapping[str, str],
-        kernels: Mapping[str, str],
-        tasks: Mapping[str, Sequence[str]],
         slots: int,
         spill_target: float,
     ) -> None:
         self.apps = dict(apps)
-        self.kernels = dict(kernels)
-        self.tasks = {app: tuple(modules) for app, modules in tasks.items()}
         self.slots = slots
         self.spill_target = spill_target
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = {
             "apps": self.apps,
-            "kernels": self.kernels,
-            "tasks": self.tasks,
             "slots": self.slots,
             "spill_target": self.spill_target,
         }
@@ -155,7 +145,10 @@ class CoordinatorPlugin(SchedulerPlugin):
             name="fpmdask-coordinator",
         )
         self.tickets = Tickets(self.scheduler, self._client, self._task_ended)
-        shim = worker_shim(self.slots, self.kernels, self._modules(), self.tuning.to_json())
+        apps = [find(app, self.apps) for app in self.apps]
+        kernels = {name: where for app in apps for name, where in app.kernels.items()}
+        ahead = list(dict.fromkeys(module for app in apps if app.ahead for module in app.worker))
+        shim = worker_shim(self.slots, kernels, ahead, self.tuning.to_json())
         registering = self.scheduler.register_worker_plugin(
             comm=None, plugin=shim, name=PLUGIN, idempotent=True
         )
@@ -165,14 +158,10 @@ class CoordinatorPlugin(SchedulerPlugin):
         # loaded when it is first used, to repair the points of a model: 0.1 s of the event loop
         self.beside(asyncio.to_thread(importlib.import_module, "scipy.optimize"))
 
-    def _modules(self) -> list[str]:
-        return list(dict.fromkeys(module for own in self.tasks.values() for module in own))
-
     def _import(self) -> None:
-        apps = {app.partition(":")[0] for app in self.apps.values()}
-        for module in apps | {*self._modules()}:
+        for app in self.apps:
             with contextlib.suppress(Exception):  # a run of it will say so
-                importlib.import_module(module)
+                load(find(app, self.apps).run)
 
     async def before_close(self) -> None:
         """Leave nothing behind when the scheduler closes."""
@@ -206,30 +195,23 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     def _refusal(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
         try:
-            self._known(app)
-            module, _, _ = self.apps[app].partition(":")
-            importlib.import_module(module).check(RunContext(self, CHECK, client, spec))
+            found = find(app, self.apps)
+            if found.check is not None:
+                load(found.check)(RunContext(self, CHECK, client, spec, found))
         except fpmdask.errors.FpmdaskError as error:
             return describe_error(error)
         return None
 
     async def start_run(self, app: str, client: str, spec: dict[str, Any]) -> str:
         """Start a run of ``app`` for ``client``; return the run's id."""
-        self._known(app)
+        found = find(app, self.apps)
         if client not in self.scheduler.clients:
             raise CoordinatorError(f"client {client} is not connected to this scheduler")
-        run = f"{app}-{uuid4().hex[:12]}"
-        context = RunContext(self, run, client, spec)
+        run = f"{found.name}-{uuid4().hex[:12]}"
+        context = RunContext(self, run, client, spec, found)
         self.runs[run] = context
-        self._tasks[run] = asyncio.create_task(self._drive(context, app))
+        self._tasks[run] = asyncio.create_task(self._drive(context, found))
         return run
-
-    def _known(self, app: str) -> None:
-        """Refuse an application that nobody has installed."""
-        if app not in self.apps:
-            raise CoordinatorError(
-                f"found no application {app!r}; known are {', '.join(sorted(self.apps))}"
-            )
 
     async def poll(self, run: str, seen: int) -> dict[str, Any]:
         """Return the events after the first ``seen``, and the result once there is one."""
@@ -307,13 +289,11 @@ class CoordinatorPlugin(SchedulerPlugin):
         self._results.pop(run, None)
         self._tasks.pop(run, None)
 
-    async def _drive(self, context: RunContext, app: str) -> None:
+    async def _drive(self, context: RunContext, app: App) -> None:
         """Run one application to its result, its error or its cancellation."""
         result: dict[str, Any]
         try:
-            module, _, function = self.apps[app].partition(":")
-            run: App = getattr(importlib.import_module(module), function)
-            result = {"value": await run(context)}
+            result = {"value": await load(app.run)(context)}
         except KernelFailed as error:
             result = {"error": {**error.error, "summary": str(error)}}
         except Exception as error:

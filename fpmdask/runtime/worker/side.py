@@ -286,7 +286,10 @@ class WorkerSide(WorkerPlugin):
         code = kernel.get("code")
         if code is not None:
             return as_kernel(cloudpickle.loads(code), context, implementation=kernel["digest"])
-        return kernel_factory(kernel["name"])(context, **kernel["parameters"])
+        name, factory = kernel["name"], kernel.get("factory")
+        if factory is not None and name not in registered_kernels():
+            register_kernel(name, factory)  # of an application that came after the worker
+        return kernel_factory(name)(context, **kernel["parameters"])
 
 
 def _identity(kernel: Kernel, digest: str | None) -> dict[str, str]:

@@ -10,6 +10,7 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.apps.matmul import APP
 from fpmdask.apps.matmul.coordinator.learned import (
     LEARNED_AT_ONCE,
     MOVING,
@@ -251,7 +252,7 @@ async def test_all_parts_of_a_worker_teach_one_point_however_many_there_are(c, s
     """A model of a part of the work, beside all seconds of moving, would be wrong twice."""
     await fpmdask.Balancer(c)
     coordinator = s.plugins["fpmdask"]
-    context = RunContext(coordinator, "matmul-test", c.id, {})
+    context = RunContext(coordinator, "matmul-test", c.id, {}, APP)
     workers = [f"tcp://10.0.0.{n}:1" for n in range(3)]
     fingerprint = Fingerprint("cpu", "blas", "core", 1, 1, None, 0)
     context.workers = {w: WorkerIdentity(w, fingerprint, "start") for w in workers}

@@ -1,0 +1,103 @@
+"""What an application is, and how it is found: by its name, or as ``"module:attribute"``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from fpmdask.errors import CoordinatorError
+
+Run = Callable[[Any], Awaitable[dict[str, Any]]]
+Check = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class App:
+    """An application of the coordinator: names of code, so that any process can have it cheaply.
+
+    Parameters
+    ----------
+    name
+        In ids of runs, reports and messages: letters, digits, ``_`` and ``.``.
+    run
+        ``"module:function"`` of ``async def run(context) -> dict``, which the scheduler calls; its
+        value is plain data (numbers, strings, lists, dictionaries).
+    check
+        ``"module:function"`` of ``def check(context) -> None``, called before anything starts: it
+        raises where the spec or the cluster do not suffice. None: whatever there is suffices.
+    kernels
+        Name of a kernel that the application times → ``"module:attribute"`` of its factory. What a
+        worker has registered under this name comes first.
+    worker
+        Modules of its steps on workers, imported before a run's first step.
+    ahead
+        Whether workers import these as soon as they join: for runs that take less than a second.
+
+    Examples
+    --------
+    >>> App("power", "their.power:run")
+    App(name='power', run='their.power:run', check=None, kernels={}, worker=(), ahead=False)
+    """
+
+    name: str
+    run: str
+    check: str | None = None
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    worker: tuple[str, ...] = ()
+    ahead: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name.replace("_", "").replace(".", "").isalnum():
+            raise ValueError(f"name = {self.name!r}; give letters, digits, _ and .")
+        for target in filter(None, (self.run, self.check, *self.kernels.values())):
+            if not all(target.partition(":")):
+                raise ValueError(
+                    f"{target!r} is no 'module:function' of the application {self.name}"
+                )
+
+
+def find(app: str, known: Mapping[str, str]) -> App:
+    """Return an application by its name, or by where it is: ``"module:attribute"``.
+
+    Parameters
+    ----------
+    app
+        What is asked for.
+    known
+        Name → ``"module:attribute"`` of those that are installed.
+
+    Raises
+    ------
+    CoordinatorError
+        If there is none, it cannot be imported, or it is no `App`.
+    """
+    where = known.get(app, app)
+    if not all(where.partition(":")):
+        raise CoordinatorError(
+            f"found no application {app!r}; known are {', '.join(sorted(known))}. One of another "
+            "package is named as 'module:attribute'"
+        )
+    try:
+        found = load(where)
+    except (ImportError, AttributeError) as error:
+        raise CoordinatorError(
+            f"the application {app!r} cannot be imported ({error}); install its package on the "
+            "scheduler and the workers"
+        ) from error
+    if not isinstance(found, App):
+        raise CoordinatorError(f"{app!r} is a {type(found).__name__}; give an fpmdask App")
+    return found
+
+
+def load(where: str) -> Any:
+    """Return what ``"module:attribute"`` names.
+
+    Raises
+    ------
+    ImportError, AttributeError
+        If it is not there.
+    """
+    module, _, attribute = where.partition(":")
+    return getattr(import_module(module), attribute)

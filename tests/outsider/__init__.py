@@ -1,0 +1,11 @@
+"""An application of somebody else's: power iteration, on public names of `fpmdask.runtime`."""
+
+from fpmdask.runtime.app import App
+
+POWER = App(
+    "power",
+    run="tests.outsider.coordinator:run",
+    check="tests.outsider.coordinator:check",
+    kernels={"power.rows": "tests.outsider.kernel:Rows"},
+    worker=("tests.outsider.worker",),
+)

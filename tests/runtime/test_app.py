@@ -1,0 +1,84 @@
+"""Applications of other packages: found by their place, checked, and run like ours."""
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, wait
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps import APPS
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.app import App, find
+from fpmdask.runtime.client.conformance import check_app
+from tests.eventually import no_data
+from tests.tuned import SHORT_ROUNDS
+
+POWER = "tests.outsider:POWER"
+VALUES = np.random.default_rng(0).random((90, 90))
+NOT_AN_APP = 3
+
+
+def cluster(workers=3):
+    nthreads = [("127.0.0.1", 1)] * workers
+    return gen_cluster(client=True, nthreads=nthreads, config=SHORT_ROUNDS, timeout=120)
+
+
+async def spec_of(c):
+    x = c.persist(da.from_array(VALUES, chunks=(20, 90)))
+    await wait(x)
+    keys = [list(key) for (key,) in x.__dask_keys__()]
+    spec = {"keys": keys, "heights": list(x.chunks[0]), "columns": 90, "iterations": 60}
+    return x, spec
+
+
+def is_right(value):
+    largest = max(abs(np.linalg.eigvals(VALUES)))
+    return abs(value["eigenvalue"] - largest) < 1e-9 * largest
+
+
+@pytest.mark.slow
+@cluster()
+async def test_an_application_of_another_package_conforms(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x, spec = await spec_of(c)
+    wrong = {**spec, "columns": 91}
+    await check_app(
+        balancer, POWER, spec, is_right, wrong=wrong, lose=lambda: workers[2].close(timeout=1)
+    )
+    assert balancer.report.app == POWER
+    assert sum(share["units"] for share in balancer.report.shares or []) in (0, 90)
+    async with Client(s.address, asynchronous=True) as other:
+        assert is_right(await (await fpmdask.Balancer(other)).run(POWER, spec))
+    del x
+    await no_data(s, workers[:2])
+
+
+@cluster(1)
+async def test_what_is_no_application_is_refused_at_once(c, s, worker):
+    balancer = await fpmdask.Balancer(c)
+    for app, message in {
+        "nothing": "found no application 'nothing'; known are matmul, partition, records, sort",
+        "tests.no_such:APP": "cannot be imported .*no_such.*; install its package",
+        "tests.outsider:NOTHING": "cannot be imported .*NOTHING",
+        "tests.runtime.test_app:NOT_AN_APP": "is a int; give an fpmdask App",
+    }.items():
+        with pytest.raises(CoordinatorError, match=message):
+            await balancer.run(app, {})
+    for spec, message in {
+        "x": ({"a": {1, 2}}, r"spec\['a'\] is a set; give numbers"),
+        "y": ({1: 2}, "spec is a dict"),
+    }.values():
+        with pytest.raises(PartitionError, match=message):
+            await balancer.run(POWER, spec)
+
+
+@pytest.mark.parametrize("arguments", [("a-b", "m:f"), ("a", "m"), ("a", "m:f", ":f")])
+def test_an_application_checks_its_names(arguments):
+    with pytest.raises(ValueError, match=r"give letters|is no 'module:function'"):
+        App(*arguments)
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_ours_are_found(name):
+    assert find(name, APPS).name == name
