@@ -15,6 +15,7 @@ from distributed import Client, Worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.apps.partition import APP
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.library import ModelLibrary
@@ -133,7 +134,7 @@ async def test_nothing_is_kept_of_a_worker_that_leaves_while_it_answers(c, s, a,
 
     await fpmdask.Balancer(c)
     plugin = s.plugins["fpmdask"]
-    context = Leaving(plugin, "a run", c.id, {})
+    context = Leaving(plugin, "a run", c.id, {}, APP)
     assert isinstance(await context._introduce(a.address), WorkerIdentity)
     assert plugin.identities == {}
 

@@ -1,7 +1,6 @@
 """Runs that end while something of them goes on: leases, kernels and limits that outlive a run."""
 
 import asyncio
-import importlib
 import threading
 from typing import ClassVar
 
@@ -12,8 +11,9 @@ from distributed import Client, LocalCluster, Worker, get_worker
 
 import fpmdask
 from fpmdask.errors import CoordinatorError, KernelError, NoWorkersError, PartitionError
+from fpmdask.runtime.app import find, load
+from fpmdask.runtime.coordinator.rounds import TIME
 from fpmdask.runtime.coordinator.tickets import Order
-from fpmdask.runtime.worker.steps import timed
 from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import CONFIG, cluster, idle, named
 from tests.eventually import side_of, until
@@ -200,7 +200,7 @@ async def test_a_run_cancelled_while_it_starts_leaves_nothing(c, s, a):
 async def test_a_step_for_a_worker_that_has_just_left_leaves_no_task(c, s, a):
     await fpmdask.Balancer(c)
     tickets = s.plugins["fpmdask"].tickets
-    (answer,) = tickets.submit("run", [Order("tcp://127.0.0.1:1", timed, {}, 1)])
+    (answer,) = tickets.submit("run", [Order("tcp://127.0.0.1:1", TIME, {}, 1)])
     assert await asyncio.wait_for(answer, 10) == {"left": True}
     await idle(s)
 
@@ -399,5 +399,5 @@ async def test_unknown_applications_and_ones_without_a_check_are_clear_errors(c,
     assert "found no application 'nothing'; known are matmul" in answer["message"]
     with pytest.raises(CoordinatorError, match="found no application 'nothing'"):
         await c.scheduler.fpmdask_start(app="nothing", client=c.id, spec={})
-    for app in s.plugins["fpmdask"].apps.values():
-        assert callable(importlib.import_module(app.partition(":")[0]).check), app
+    for app in s.plugins["fpmdask"].apps:
+        assert callable(load(find(app, s.plugins["fpmdask"].apps).check)), app

@@ -10,6 +10,9 @@ from fpmdask.runtime.coordinator.tickets import WINDOW, Order
 COUNT = 2 * WINDOW + 5
 
 
+NOTHING = "tests.coordinator.test_tickets:nothing"
+
+
 def nothing(payload):
     """Do nothing: a task that ends without a message of its own."""
 
@@ -32,7 +35,7 @@ async def test_tasks_are_submitted_in_windows_and_each_is_answered(c, s, a, b):
     coordinator = s.plugins["fpmdask"]
     found = windows(coordinator)
     workers = [a.address, b.address]
-    orders = [Order(workers[n % 2], nothing, {}, 1) for n in range(COUNT)]
+    orders = [Order(workers[n % 2], NOTHING, {}, 1) for n in range(COUNT)]
     answers = coordinator.tickets.submit("run", orders)
     assert found == [WINDOW]
     assert coordinator.tickets.occupied() == set(workers)
@@ -47,7 +50,7 @@ async def test_what_was_not_submitted_yet_is_answered_for_a_worker_that_leaves(c
     await fpmdask.Balancer(c)
     coordinator = s.plugins["fpmdask"]
     found = windows(coordinator)
-    answers = coordinator.tickets.submit("run", [Order(a.address, nothing, {}, 1)] * COUNT)
+    answers = coordinator.tickets.submit("run", [Order(a.address, NOTHING, {}, 1)] * COUNT)
     coordinator.tickets.left(a.address)
     told = await asyncio.wait_for(asyncio.gather(*answers), 30)
     assert told == [{"left": True}] * COUNT

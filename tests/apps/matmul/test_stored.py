@@ -156,7 +156,7 @@ import sys, time
 import dask.array as da, zarr
 from distributed import Client
 import fpmdask
-from fpmdask.apps.matmul import stored
+from fpmdask.apps.matmul.client import stored
 
 address, folder = sys.argv[1:]
 write, count = stored._write, 0
