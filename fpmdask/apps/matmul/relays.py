@@ -125,6 +125,7 @@ def slice_of(spec: MatmulSpec, key: Any, panel: tuple[int, int]) -> Box | None:
 
     Examples
     --------
+    >>> import numpy as np
     >>> halves = ((4, 4), (4, 4))
     >>> spec = MatmulSpec((8, 8, 8), np.dtype("f8"), halves, halves, "a", "b")
     >>> slice_of(spec, ("a", 0, 1), (3, 6)), slice_of(spec, ("b", 1, 0), (3, 6))
