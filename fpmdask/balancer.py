@@ -388,9 +388,9 @@ class Balancer:
         reports: list[Report] = []
 
         async def follow(
-            app: str, spec: dict[str, Any], heard: proxy.Progress | None = None
+            app: str, spec: dict[str, Any], asked: proxy.Progress | None = None
         ) -> tuple[Any, Report]:
-            value, report = await self._follow(app, spec, heard)
+            value, report = await self._follow(app, spec, asked)
             reports[:] = [report]
             return value, report
 
@@ -756,16 +756,10 @@ class Balancer:
         return await function(*args)
 
     async def _follow(
-        self, app: str, spec: dict[str, Any], heard: proxy.Progress | None = None
+        self, app: str, spec: dict[str, Any], asked: proxy.Progress | None = None
     ) -> tuple[Any, Report]:
-        """Run an app; `heard` is called with its events, as the user's `progress` is."""
-
-        def tell(event: Mapping[str, Any]) -> None:
-            if heard is not None:
-                heard(event)
-            self._tell(event)
-
-        value, raw = await proxy.follow(self.client, app, spec, tell)
+        """Run an app; `asked` is called with what it wants of this client."""
+        value, raw = await proxy.follow(self.client, app, spec, self._tell, asked)
         self.report = build(raw, app)
         self._warn_of_workers(self.report.left_out)
         return value, self.report

@@ -109,17 +109,28 @@ async def check(client: Client, app: str, spec: dict[str, Any]) -> None:
 
 
 async def follow(
-    client: Client, app: str, spec: dict[str, Any], progress: Progress | None
+    client: Client,
+    app: str,
+    spec: dict[str, Any],
+    progress: Progress | None,
+    asked: Progress | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """Run ``app`` and return its value and the report; a cancelled wait cancels the run."""
+    """Run ``app`` and return its value and the report; a cancelled wait cancels the run.
+
+    ``progress`` hears of its events, ``asked`` of what it wants of this client.
+    """
     start = _scheduler(client).fpmdask_start(app=app, client=client.id, spec=spec)
     starting = asyncio.ensure_future(start)
-    seen = 0
+    seen = requested = 0
     try:
         run = await asyncio.shield(starting)
         while True:
-            answer = await _scheduler(client).fpmdask_poll(run=run, seen=seen)
+            answer = await _scheduler(client).fpmdask_poll(run=run, seen=seen, asked=requested)
             seen += len(answer["events"])
+            requested += len(answer["requests"])
+            if asked is not None:
+                for request in answer["requests"]:
+                    asked(request)
             if progress is not None:
                 for event in answer["events"]:
                     progress(event)

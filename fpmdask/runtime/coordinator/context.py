@@ -78,6 +78,7 @@ class RunContext:
         self.workers: dict[str, WorkerIdentity] = {}
         self.left_out: dict[str, str] = {}
         self.events: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []  # of the client, in order
         self.news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.report: dict[str, Any] = {"phases": {}, "rounds": [], "log": None}
@@ -108,6 +109,14 @@ class RunContext:
             {"event": event, "seconds": round(time.monotonic() - self._started, 4), **facts}
         )
         # from a planning thread, too
+        self._loop.call_soon_threadsafe(self.news.set)
+
+    def ask_client(self, request: str, **facts: Any) -> None:
+        """Ask the calling client for what only it can do; it reads this at its next poll.
+
+        Requests are no events: the user's progress does not hear of them.
+        """
+        self.requests.append({"request": request, **facts})
         self._loop.call_soon_threadsafe(self.news.set)
 
     def name(self, address: str) -> str:

@@ -213,16 +213,23 @@ class CoordinatorPlugin(SchedulerPlugin):
         self._tasks[run] = asyncio.create_task(self._drive(context, found))
         return run
 
-    async def poll(self, run: str, seen: int) -> dict[str, Any]:
-        """Return the events after the first ``seen``, and the result once there is one."""
+    async def poll(self, run: str, seen: int, asked: int) -> dict[str, Any]:
+        """Return the events after the first ``seen``, and the result once there is one.
+
+        And what the client is asked for after the first ``asked`` requests.
+        """
         context = self.runs.get(run)
         if context is None:
             raise CoordinatorError(f"found no run {run!r}; it ended or its client disconnected")
-        if len(context.events) <= seen and run not in self._results:
+        told = len(context.events) > seen or len(context.requests) > asked
+        if not told and run not in self._results:
             context.news.clear()
             with contextlib.suppress(TimeoutError):  # no news: an empty answer
                 await asyncio.wait_for(context.news.wait(), POLL_SECONDS)
-        answer: dict[str, Any] = {"events": context.events[seen:]}
+        answer: dict[str, Any] = {
+            "events": context.events[seen:],
+            "requests": context.requests[asked:],
+        }
         if run in self._results:
             answer["result"] = self._results[run]
             # a client that gives up while this answer travels cancels its last run

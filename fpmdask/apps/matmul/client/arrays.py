@@ -218,12 +218,12 @@ async def product(
     spec = check(a, b)
     placed = asyncio.get_running_loop().create_future()
 
-    def heard(event: Mapping[str, Any]) -> None:
-        if event["event"] == "placed" and not placed.done():
-            placed.set_result(event["reads"])
+    def asked(request: Mapping[str, Any]) -> None:
+        if request["request"] == "load" and not placed.done():
+            placed.set_result(request["reads"])
 
     running = asyncio.ensure_future(
-        follow("matmul", {**request, "product": spec.to_json(), "lazy": lazy}, heard)
+        follow("matmul", {**request, "product": spec.to_json(), "lazy": lazy}, asked)
     )
     tasks: list[asyncio.Future[Any]] = [running]
     try:

@@ -67,7 +67,7 @@ async def run(context: RunContext) -> dict[str, Any]:
     at = time.perf_counter()
     if lazy:
         reads = await asyncio.to_thread(_reads, spec, placement, lazy, room)
-        context.emit("placed", reads=reads)
+        context.ask_client("load", reads=reads)
         await until_loaded(
             context.scheduler, [key for key in spec.keys if key[0] in lazy], context.run
         )
