@@ -236,15 +236,29 @@ class WorkerSide(WorkerPlugin):
         space = self.spaces.get(run)
         return None if space is None else space.offers
 
-    def publish(self, run: str, chunks: Sequence[tuple[Any, int, Any]]) -> dict[str, Any] | None:
+    async def publish(
+        self, run: str, chunks: Sequence[tuple[Any, int, Any]]
+    ) -> dict[str, Any] | None:
         """Make chunks of parts of ``run`` Dask data: (Dask key, part, bounds of the chunk).
 
-        The parts are kept until `forget`, in case they must be published again under other keys.
+        They are copied in a thread. The parts are kept until `forget`, in case they must be
+        published again under other keys.
         """
         space = self.spaces.get(run)
         if space is None:
             return None  # the run is over: nobody would free them
-        data: dict[Any, Any] = {key: space.parts[part].chunk(at) for key, part, at in chunks}
+
+        def copied() -> dict[Any, Any]:
+            return {key: space.parts[part].chunk(at) for key, part, at in chunks}
+
+        try:
+            data = await asyncio.to_thread(copied)
+        except KeyError:
+            if space.cancelled.is_set():
+                return None
+            raise
+        if space.cancelled.is_set():  # meanwhile
+            return None
         hold_data(self.worker, data)
         return {
             "nbytes": {key: int(value.nbytes) for key, value in data.items()},
