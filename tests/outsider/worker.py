@@ -3,7 +3,7 @@
 import numpy as np
 
 from fpmdask.runtime.regions import common
-from fpmdask.runtime.worker.exchange import FetchFailed, Want
+from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.steps import step
 
 

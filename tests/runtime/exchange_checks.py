@@ -9,7 +9,7 @@ import pytest
 from fpmdask.errors import PartitionError, RunCancelledError
 from fpmdask.runtime.regions import whole
 from fpmdask.runtime.worker.channel import Scattered
-from fpmdask.runtime.worker.exchange import FetchFailed, Want
+from fpmdask.runtime.worker.fetch import FetchFailed, Want
 
 VALUES = np.arange(6.0 * 5 * 4).reshape(6, 5, 4)
 

@@ -13,7 +13,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.errors import RunCancelledError
-from fpmdask.runtime.worker.exchange import FetchFailed, Want
+from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from tests.eventually import side_of, until
 from tests.runtime.exchange_checks import check_exchange
 

@@ -23,7 +23,7 @@ from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.placement import Piece
 from fpmdask.runtime.regions import Box
 from fpmdask.runtime.worker.channel import Scattered
-from fpmdask.runtime.worker.exchange import FetchFailed, Want, check_safe
+from fpmdask.runtime.worker.fetch import FetchFailed, Want, check_safe
 from fpmdask.runtime.worker.serving import checked_chunk
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.steps import step

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -27,13 +26,25 @@ from zlib import crc32
 import numpy as np
 from distributed import Worker
 
-from fpmdask.errors import PartitionError, RunCancelledError
+from fpmdask.errors import RunCancelledError
 from fpmdask.runtime.dask_private import fetch_whole
 from fpmdask.runtime.regions import Box, shape_of
 from fpmdask.runtime.worker.channel import Channel
+from fpmdask.runtime.worker.fetch import (
+    Arrived,
+    Asked,
+    Check,
+    Fetch,
+    Open,
+    Want,
+    by_holder,
+    not_from,
+    refused,
+    safe,
+)
 from fpmdask.runtime.worker.offers import Offer, Offers, Refused, Source
 from fpmdask.runtime.worker.peers import Peers
-from fpmdask.runtime.worker.serving import Wanted, checked_chunk, piece_of
+from fpmdask.runtime.worker.serving import checked_chunk, piece_of
 
 # A peer that does not answer a message for so long is taken for gone.
 PEER_SECONDS = 120.0
@@ -45,209 +56,6 @@ AT_ONCE = 8
 MOST_THREADS = 64
 # How long is waited in one piece for what this worker itself is to offer.
 OWN_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """A box of an array that other workers hold, and where it goes.
-
-    Parameters
-    ----------
-    key
-        Of a chunk, or of what is offered.
-    box
-        (start, stop) per axis, in the holder's array.
-    out
-        Any writable array of the box's shape. It is filled in place; its dtype may be another one
-        that holds the values.
-    holders
-        Addresses; if one does not give it, the next one is asked.
-    version
-        Of what is offered.
-    shape
-        Of the Dask chunk, which is refused if it has another one. None: it is what a run offers,
-        and waited for.
-    """
-
-    key: Any
-    box: Box
-    out: np.ndarray
-    holders: Sequence[str]
-    version: int = 0
-    shape: tuple[int, ...] | None = None
-
-    @property
-    def request(self) -> Wanted:
-        """What its holder is asked."""
-        return self.key, self.box, self.version, self.shape
-
-
-class FetchFailed(Exception):
-    """No holder gives some of what is wanted.
-
-    Attributes
-    ----------
-    why : dict
-        Key → (the holder that was asked last, its reason).
-    """
-
-    def __init__(self, why: Mapping[Any, tuple[str, str]]) -> None:
-        some = [f"{key}: {peer} {reason}" for key, (peer, reason) in [*why.items()][:8]]
-        super().__init__("; ".join(some))
-        self.why = dict(why)
-
-    @property
-    def keys(self) -> list[Any]:
-        """What is not given."""
-        return [*self.why]
-
-    @property
-    def peers(self) -> list[str]:
-        """The holders that were asked last."""
-        return sorted({peer for peer, _ in self.why.values()})
-
-
-Arrived = Callable[[Want], None]
-Check = Callable[[Want, np.dtype[Any]], None]
-
-
-def safe(want: Want, found: np.dtype[Any]) -> None:
-    """Refuse values that would change in the dtype of their place: see `check_safe`."""
-    check_safe(found, want.out.dtype)
-
-
-def check_safe(found: np.dtype[Any], declared: np.dtype[Any]) -> None:
-    """Refuse a chunk whose values would change in the dtype that its array says.
-
-    Raises
-    ------
-    PartitionError
-        With both.
-    """
-    if not np.can_cast(found, declared, "safe"):
-        raise PartitionError(
-            f"a chunk has dtype {found}, its dask array says {declared}; give map_blocks the right "
-            "dtype"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """What is not there yet: who is asked for it next, and why it did not come so far."""
-
-    want: Want
-    turns: tuple[str, ...]
-    why: tuple[str, str] = ("nobody", "holds it")
-
-    def not_from(self, peer: str, why: str) -> _Open:
-        """Go on to the next holder after `peer`, which is the first one."""
-        return _Open(self.want, self.turns[1:], (peer, why))
-
-
-@dataclass(slots=True)
-class _Asked:
-    """What one holder is asked for, and the channel through which it was."""
-
-    peer: str
-    open: list[_Open]
-    channel: Channel | None = None
-    used: bool = False  # the channel, before
-
-
-class Fetch:
-    """Pieces that are on their way.
-
-    Attributes
-    ----------
-    nbytes : int
-        Received from other workers so far.
-    cpu_seconds : float
-        What receiving them took so far.
-    """
-
-    def __init__(self, count: int, run_over: threading.Event) -> None:
-        self._run_over = run_over
-        self.nbytes, self.cpu_seconds = 0, 0.0
-        self._lock = threading.Lock()
-        self._failure: BaseException | None = None
-        self.stopped = threading.Event()
-        self._in_use: set[Channel] = set()
-        self._left = count
-        self.in_wait: Callable[[], None] | None = None  # what `wait` does itself
-        self._done = threading.Event()
-        if not count:
-            self._done.set()
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing more comes: all is there, or it has failed."""
-        return self._done.is_set()
-
-    def wait(self) -> None:
-        """Return when all is in its place.
-
-        Raises
-        ------
-        FetchFailed
-            If no holder gives a piece.
-        PartitionError
-            If a chunk is not what its array says.
-        RunCancelledError
-            If the run is over, or the fetch was cancelled.
-        """
-        work, self.in_wait = self.in_wait, None
-        if work is not None:
-            work()
-        self._done.wait()
-        failure, self._failure = self._failure, None
-        if failure is not None and not self._run_over.is_set():
-            try:
-                raise failure
-            finally:
-                del failure  # it holds this frame
-        if failure is not None or self.stopped.is_set():
-            raise RunCancelledError("what was fetched is not wanted any more")
-
-    def cancel(self) -> None:
-        """Receive no more; returns when no thread writes to the targets any longer."""
-        self.stop()
-        with suppress(FetchFailed, PartitionError, RunCancelledError):
-            self.wait()
-
-    def stop(self) -> None:
-        """Receive no more; what waits for it ends soon."""
-        self.stopped.set()
-        with self._lock:
-            for channel in self._in_use:
-                channel.shut()
-
-    def failed(self, error: BaseException) -> None:
-        with self._lock:
-            if self._failure is None:
-                self._failure = error
-        self.stop()  # nobody waits for what others send
-
-    def received(self, nbytes: int) -> None:
-        with self._lock:
-            self.nbytes += nbytes
-
-    def use(self, channel: Channel) -> None:
-        with self._lock:
-            self._in_use.add(channel)
-        if self.stopped.is_set():
-            channel.shut()
-
-    def give_back(self, channel: Channel) -> None:
-        with self._lock:
-            self._in_use.discard(channel)
-
-    def job_ended(self, cpu_seconds: float) -> None:
-        with self._lock:
-            self.cpu_seconds += cpu_seconds
-            self._left -= 1
-            ended = not self._left
-        if ended:
-            self._done.set()
 
 
 class Exchange:
@@ -366,11 +174,11 @@ class Exchange:
                 raise ValueError(
                     f"{want.key}: box {want.box} does not fit into a target of {want.out.shape}"
                 )
-        jobs = _by_holder(_Open(want, self._in_turn(want)) for want in every)
+        jobs = by_holder(Open(want, self._in_turn(want)) for want in every)
         fetch = Fetch(min(at_once or 1, len(jobs)), self._cancelled)
         threads = self._pool(fetch)
 
-        def work(asked: deque[_Asked]) -> None:
+        def work(asked: deque[Asked]) -> None:
             began = time.thread_time()
             try:
                 while (jobs or asked) and not fetch.stopped.is_set():
@@ -379,7 +187,7 @@ class Exchange:
                             asked.append(self._ask(fetch, *jobs.popleft()))
                         continue
                     one = asked.popleft()
-                    jobs.extend(_by_holder(self._given(fetch, one, arrived, check)))
+                    jobs.extend(by_holder(self._given(fetch, one, arrived, check)))
             except BaseException as error:
                 fetch.failed(error)
             finally:
@@ -431,9 +239,9 @@ class Exchange:
 
     # ---- from one holder; in threads
 
-    def _ask(self, fetch: Fetch, peer: str, open_: list[_Open], *, new: bool = False) -> _Asked:
+    def _ask(self, fetch: Fetch, peer: str, open_: list[Open], *, new: bool = False) -> Asked:
         """Ask a holder through a channel, if there is a way."""
-        asked = _Asked(peer, open_)
+        asked = Asked(peer, open_)
         address = self._channels.get(peer)
         if (
             address is None
@@ -454,16 +262,16 @@ class Exchange:
         return asked
 
     def _given(
-        self, fetch: Fetch, asked: _Asked, arrived: Arrived | None, check: Check
-    ) -> Iterable[_Open]:
+        self, fetch: Fetch, asked: Asked, arrived: Arrived | None, check: Check
+    ) -> Iterable[Open]:
         """Receive what a holder was asked for; return what it does not give."""
 
-        def place(one: _Open, piece: Any, nbytes: int) -> None:
+        def place(one: Open, piece: Any, nbytes: int) -> None:
             check(one.want, piece.dtype)
             one.want.out[...] = piece
             there(one, nbytes)
 
-        def there(one: _Open, nbytes: int) -> None:
+        def there(one: Open, nbytes: int) -> None:
             fetch.received(nbytes)
             if arrived is not None:
                 arrived(one.want)
@@ -475,18 +283,18 @@ class Exchange:
                 asked = self._ask(fetch, peer, open_, new=True)
                 if asked.channel is not None:
                     rest = self._through(fetch, asked, there, check)
-            return rest if rest is not None else _not_from(asked, "has closed the connection")
+            return rest if rest is not None else not_from(asked, "has closed the connection")
         if peer == self.address:
             return self._from_here(fetch, open_, place)
         if peer not in self._peers:
-            return _not_from(asked, "has left the cluster")
+            return not_from(asked, "has left the cluster")
         if peer in self._bare:
             return self._whole_chunks(peer, open_, place)
         return self._messages(fetch, peer, open_, place)
 
     def _through(
-        self, fetch: Fetch, asked: _Asked, there: Callable[[_Open, int], None], check: Check
-    ) -> list[_Open] | None:
+        self, fetch: Fetch, asked: Asked, there: Callable[[Open, int], None], check: Check
+    ) -> list[Open] | None:
         """Receive what was asked for; return what does not come, None where there is no answer."""
         channel, open_ = asked.channel, asked.open
         assert channel is not None
@@ -496,7 +304,7 @@ class Exchange:
             answered = True
             if "dtypes" not in header:
                 usable = True
-                return _refused(asked.peer, open_, header)
+                return refused(asked.peer, open_, header)
             for one, kind in zip(open_, header["dtypes"], strict=True):
                 dtype, out = np.dtype(kind), one.want.out
                 check(one.want, dtype)
@@ -517,7 +325,7 @@ class Exchange:
             self._let_go(fetch, asked, usable=usable)
         return []
 
-    def _let_go(self, fetch: Fetch, asked: _Asked, *, usable: bool) -> None:
+    def _let_go(self, fetch: Fetch, asked: Asked, *, usable: bool) -> None:
         """Keep a channel for the next request, or close it where an answer is still under way."""
         channel, asked.channel = asked.channel, None
         if channel is None:
@@ -542,7 +350,7 @@ class Exchange:
                 return idle.pop(), True
         return self._peers.open(peer, address), False
 
-    def _request(self, open_: Sequence[_Open]) -> dict[str, Any]:
+    def _request(self, open_: Sequence[Open]) -> dict[str, Any]:
         wanted = [one.want.request for one in open_]
         return {"run": self._run, "reader": self._worker.address, "wanted": wanted}
 
@@ -550,9 +358,9 @@ class Exchange:
         self,
         fetch: Fetch,
         peer: str,
-        open_: Sequence[_Open],
-        place: Callable[[_Open, Any, int], None],
-    ) -> list[_Open]:
+        open_: Sequence[Open],
+        place: Callable[[Open, Any, int], None],
+    ) -> list[Open]:
         """Ask by Dask's messages; return what does not come."""
         answer: dict[str, Any] | None = {"waiting": True}
         first = True
@@ -568,14 +376,14 @@ class Exchange:
             first = False
         if answer is None:
             return [one.not_from(peer, "does not answer") for one in open_]
-        return [] if "pieces" in answer else _refused(peer, open_, answer)
+        return [] if "pieces" in answer else refused(peer, open_, answer)
 
     def _from_here(
         self,
         fetch: Fetch,
-        open_: Sequence[_Open],
-        place: Callable[[_Open, Any, int], None],
-    ) -> Iterator[_Open]:
+        open_: Sequence[Open],
+        place: Callable[[Open, Any, int], None],
+    ) -> Iterator[Open]:
         """Copy what this worker holds or offers itself; yield what it has not got."""
         own = self._worker.address
         of_chunks = [(one, one.want.shape) for one in open_ if one.want.shape is not None]
@@ -601,8 +409,8 @@ class Exchange:
                 self.offers.was_sent(want.key, want.box, want.version, own)
 
     def _whole_chunks(
-        self, peer: str, open_: Sequence[_Open], place: Callable[[_Open, Any, int], None]
-    ) -> Iterator[_Open]:
+        self, peer: str, open_: Sequence[Open], place: Callable[[Open, Any, int], None]
+    ) -> Iterator[Open]:
         """Take whole chunks of a worker without fpmdask: Dask itself does not send pieces."""
         for one in open_:
             want = one.want
@@ -629,41 +437,3 @@ class Exchange:
     def _on_loop(self, work: Any) -> Any:
         loop: Any = self._worker.loop
         return asyncio.run_coroutine_threadsafe(work, loop.asyncio_loop).result()
-
-
-def _by_holder(open_: Iterable[_Open]) -> deque[tuple[str, list[_Open]]]:
-    """Return (holder, what it is asked for).
-
-    Raises
-    ------
-    FetchFailed
-        If nobody is left that could be asked for something.
-    """
-    found: dict[str, list[_Open]] = {}
-    failed: dict[Any, tuple[str, str]] = {}
-    for one in open_:
-        if one.turns:
-            found.setdefault(one.turns[0], []).append(one)
-        else:
-            failed[one.want.key] = one.why
-    if failed:
-        raise FetchFailed(failed)
-    return deque(found.items())
-
-
-def _not_from(asked: _Asked, why: str) -> list[_Open]:
-    return [one.not_from(asked.peer, why) for one in asked.open]
-
-
-def _refused(peer: str, open_: Sequence[_Open], header: Mapping[str, Any]) -> list[_Open]:
-    """Return what to ask others for, and what to ask the same holder for again.
-
-    Raises
-    ------
-    PartitionError
-        If a chunk is not what its array says.
-    """
-    if "unusable" in header:
-        raise PartitionError(header["unusable"])
-    why = dict(header["missing"])
-    return [one.not_from(peer, why[one.want.key]) if one.want.key in why else one for one in open_]

@@ -18,7 +18,8 @@ from fpmdask.apps.matmul.worker import relay
 from fpmdask.runtime.links import Link, slow_links
 from fpmdask.runtime.regions import view
 from fpmdask.runtime.worker.channel import Channels
-from fpmdask.runtime.worker.exchange import Exchange, FetchFailed
+from fpmdask.runtime.worker.exchange import Exchange
+from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.offers import Offers
 from tests.tuned import SHORT_ROUNDS, tuned
 

@@ -23,7 +23,7 @@ from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator import speeds as shares
 from fpmdask.runtime.coordinator.team import Attempt
-from fpmdask.runtime.worker.exchange import FetchFailed
+from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.tuning import DEFAULT
 from tests.eventually import nothing_left, side_of, until
 

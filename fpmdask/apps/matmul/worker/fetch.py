@@ -18,7 +18,7 @@ from fpmdask.apps.matmul.whereabouts import Whereabouts
 from fpmdask.apps.matmul.worker.relay import check_of
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.regions import Box
-from fpmdask.runtime.worker.exchange import Fetch, FetchFailed, Want
+from fpmdask.runtime.worker.fetch import Fetch, FetchFailed, Want
 from fpmdask.runtime.worker.space import RunSpace
 
 # Sums of others are added in bands of so much.

@@ -19,7 +19,7 @@ from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.relays import relayed_key, slice_of
 from fpmdask.errors import PartitionError, RunCancelledError
 from fpmdask.runtime.regions import Box, size, view
-from fpmdask.runtime.worker.exchange import Fetch, FetchFailed, Want
+from fpmdask.runtime.worker.fetch import Fetch, FetchFailed, Want
 from fpmdask.runtime.worker.space import RunSpace
 
 

@@ -32,7 +32,7 @@ from fpmdask.records.format import (
 )
 from fpmdask.records.verify import part_name
 from fpmdask.runtime.dask_private import send_to_scheduler
-from fpmdask.runtime.worker.exchange import FetchFailed, Want
+from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.spill import Spilled, SpillFile
 from fpmdask.runtime.worker.steps import step
