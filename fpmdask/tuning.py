@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, Self, TypeVar
 
 from fpmdask.errors import PartitionError
@@ -90,6 +89,8 @@ def _named(data: Any, cls: Any, path: str) -> dict[str, Any]:
     for given, value in data.items():
         name = str(given).replace("-", "_")
         if name not in allowed:
+            from difflib import get_close_matches  # every worker imports this module
+
             near = get_close_matches(name, allowed, n=3, cutoff=0.0)
             raise PartitionError(
                 f"found {path}.{given}, which there is not; the nearest names are "

@@ -185,10 +185,10 @@ def test_workers_import_what_products_need_and_no_more():
 def test_a_worker_starts_without_the_large_parts_of_scipy():
     """They are loaded where they are called; half a second of CPU in every worker process."""
     code = (
-        "import importlib, sys, fpmdask.preload, fpmdask.runtime.worker.side, fpmdask.apps.matmul, "
-        "fpmdask.apps.sort; "
-        "[importlib.import_module(n) for own in (fpmdask.apps.matmul.APP, fpmdask.apps.sort.APP)"
-        " for n in own.worker]; "
+        "import importlib, sys, fpmdask.preload, fpmdask.runtime.worker.side; "
+        "from fpmdask.apps.matmul.app import APP as matmul; "
+        "from fpmdask.apps.sort.app import APP as sort; "
+        "[importlib.import_module(name) for app in (matmul, sort) for name in app.worker]; "
         "print([part for part in ('interpolate', 'optimize', 'special', 'fft')"
         " if f'scipy.{part}' in sys.modules])"
     )

@@ -11,7 +11,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask import config
-from fpmdask.apps.matmul import APP
+from fpmdask.apps.matmul.app import APP
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.tuning import DEFAULT, MatmulTuning, RuntimeTuning, Tuning

@@ -2,9 +2,9 @@
 
 # Name → where its `App` is; nothing is imported for this.
 APPS = {
-    "partition": "fpmdask.apps.partition:APP",
-    "matmul": "fpmdask.apps.matmul:APP",
-    "sort": "fpmdask.apps.sort:APP",
-    "sort.deal": "fpmdask.apps.sort:DEAL",
-    "records": "fpmdask.apps.records:APP",
+    "partition": "fpmdask.apps.partition.app:APP",
+    "matmul": "fpmdask.apps.matmul.app:APP",
+    "sort": "fpmdask.apps.sort.app:APP",
+    "sort.deal": "fpmdask.apps.sort.app:DEAL",
+    "records": "fpmdask.apps.records.app:APP",
 }

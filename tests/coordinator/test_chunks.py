@@ -9,7 +9,7 @@ from distributed import Client, Event, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import APP
+from fpmdask.apps.matmul.app import APP
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 from fpmdask.runtime.coordinator import chunks
 from fpmdask.runtime.coordinator.chunks import free_nbytes, holders, wait_for_chunks

@@ -15,7 +15,7 @@ from distributed import Client, Worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.partition import APP
+from fpmdask.apps.partition.app import APP
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.library import ModelLibrary

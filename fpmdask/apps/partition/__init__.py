@@ -1,10 +1,1 @@
 """The smallest application: measure a kernel, return the shares."""
-
-from fpmdask.runtime.app import App
-
-APP = App(
-    "partition",
-    "fpmdask.apps.partition.coordinator:run",
-    "fpmdask.apps.partition.coordinator:check",
-    {"emulated": "fpmdask.timing.emulated:EmulatedKernel"},
-)

@@ -1,11 +1,1 @@
 """Files of records, sorted into files: larger than the cluster's memory, too."""
-
-from fpmdask.runtime.app import App
-
-APP = App(
-    "records",
-    "fpmdask.apps.records.coordinator.run:run",
-    "fpmdask.apps.records.coordinator.run:check",
-    {"records.local": "fpmdask.apps.records.kernel:RecordSort"},
-    ("fpmdask.apps.records.worker.share", "fpmdask.apps.records.worker.survey"),
-)

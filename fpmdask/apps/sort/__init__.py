@@ -1,19 +1,1 @@
 """Sorting on unequal workers."""
-
-from fpmdask.runtime.app import App
-
-KERNELS = {"sort.local": "fpmdask.apps.sort.kernel:LocalSort"}
-APP = App(
-    "sort",
-    "fpmdask.apps.sort.coordinator.run:run",
-    "fpmdask.apps.sort.coordinator.run:check",
-    KERNELS,
-    ("fpmdask.apps.sort.worker",),
-    ahead=True,
-)
-DEAL = App(
-    "sort.deal",
-    "fpmdask.apps.sort.coordinator.run:deal",
-    "fpmdask.apps.sort.coordinator.run:check",
-    KERNELS,
-)

@@ -10,7 +10,7 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import APP
+from fpmdask.apps.matmul.app import APP
 from fpmdask.apps.matmul.coordinator.learned import (
     LEARNED_AT_ONCE,
     MOVING,

@@ -1,0 +1,10 @@
+"""Where the code of this application is."""
+
+from fpmdask.runtime.app import App
+
+APP = App(
+    "partition",
+    "fpmdask.apps.partition.coordinator:run",
+    "fpmdask.apps.partition.coordinator:check",
+    {"emulated": "fpmdask.timing.emulated:EmulatedKernel"},
+)

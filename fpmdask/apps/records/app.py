@@ -1,0 +1,11 @@
+"""Where the code of this application is."""
+
+from fpmdask.runtime.app import App
+
+APP = App(
+    "records",
+    "fpmdask.apps.records.coordinator.run:run",
+    "fpmdask.apps.records.coordinator.run:check",
+    {"records.local": "fpmdask.apps.records.kernel:RecordSort"},
+    ("fpmdask.apps.records.worker.share", "fpmdask.apps.records.worker.survey"),
+)

@@ -1,0 +1,19 @@
+"""Where the code of this application is."""
+
+from fpmdask.runtime.app import App
+
+KERNELS = {"sort.local": "fpmdask.apps.sort.kernel:LocalSort"}
+APP = App(
+    "sort",
+    "fpmdask.apps.sort.coordinator.run:run",
+    "fpmdask.apps.sort.coordinator.run:check",
+    KERNELS,
+    ("fpmdask.apps.sort.worker",),
+    ahead=True,
+)
+DEAL = App(
+    "sort.deal",
+    "fpmdask.apps.sort.coordinator.run:deal",
+    "fpmdask.apps.sort.coordinator.run:check",
+    KERNELS,
+)
