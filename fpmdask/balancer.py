@@ -7,9 +7,9 @@ import os
 import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -40,6 +40,22 @@ if TYPE_CHECKING:
 # Names of workers of which a client has been warned, the last of them.
 _WARNED: WeakKeyDictionary[Client, Recent] = WeakKeyDictionary()
 MOST_WARNED = 1 << 12
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def _a_call(
+    method: Callable[Concatenate[Balancer, Given], Result],
+) -> Callable[Concatenate[Balancer, Given], Result]:
+    """Have the report of a call that fails, or is refused, not be the one of the call before."""
+
+    @wraps(method)
+    def call(self: Balancer, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        self.report = None
+        return method(self, *args, **kwargs)
+
+    return call
 
 
 class Balancer:
@@ -137,6 +153,7 @@ class Balancer:
 
     # ---- applications
 
+    @_a_call
     def partition(
         self,
         kernel: KernelLike,
@@ -222,6 +239,7 @@ class Balancer:
             )
         return Shares(report)
 
+    @_a_call
     def matmul(
         self,
         a: da.Array | np.ndarray,
@@ -404,6 +422,7 @@ class Balancer:
         persisted: da.Array = self.client.persist(x)
         return persisted
 
+    @_a_call
     def sort(self, x: da.Array | np.ndarray, *, descending: bool = False) -> Any:
         """Sort a one-dimensional array, each worker a part in proportion to its speed.
 
@@ -453,6 +472,7 @@ class Balancer:
         """
         return self._sort(x, descending, index=False)
 
+    @_a_call
     def argsort(self, x: da.Array | np.ndarray, *, descending: bool = False) -> Any:
         """Return the positions of an array's keys in order, as `sort` arranges them.
 
@@ -479,6 +499,7 @@ class Balancer:
         """
         return self._sort(x, descending, index=True)
 
+    @_a_call
     def sort_values(
         self,
         ddf: dd.DataFrame | pd.DataFrame,
@@ -571,6 +592,7 @@ class Balancer:
         found: dd.DataFrame = made
         return found
 
+    @_a_call
     def sort_records(
         self,
         sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -663,6 +685,7 @@ class Balancer:
             "measuring": measuring,
         }
 
+    @_a_call
     def run(self, app: str, spec: Mapping[str, Any] | None = None) -> Any:
         """Run an application of another package on the cluster.
 
@@ -686,6 +709,10 @@ class Balancer:
         PartitionError
             If the spec is no plain data, or the application refuses it.
         """
+        if not isinstance(app, str) or not all(app.partition(":")):
+            raise CoordinatorError(f"found the application {app!r}; give 'module:attribute'")
+        if not isinstance(spec, Mapping | None):
+            raise PartitionError(f"spec is a {type(spec).__name__}; give a mapping")
         spec = arguments.plain({} if spec is None else spec, "spec")
         measuring = arguments.measuring(None, None, None, None)
         return self._sync(self._run, app, {**self._request(), "measuring": measuring, "spec": spec})
@@ -746,7 +773,6 @@ class Balancer:
     async def _installed_run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         if not self._installed:  # made with an asynchronous client, and not awaited
             await self._install()
-        self.report = None  # that of a call that fails is not the one before
         try:
             return await function(*args)
         except NoWorkersError as error:

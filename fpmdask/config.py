@@ -18,7 +18,14 @@ dask.config.update_defaults(DEFAULTS)
 
 def setting(name: str, override: Any = None) -> Any:
     """Return ``override``, or the configured value of ``fpmdask.<name>`` where it is None."""
-    return dask.config.get(f"fpmdask.{name}") if override is None else override
+    if override is not None:
+        return override
+    try:
+        return dask.config.get(f"fpmdask.{name}")
+    except KeyError:
+        # a `dask.config.set` that was entered before this module was loaded takes them away
+        dask.config.update(dask.config.config, DEFAULTS, priority="old")
+        return dask.config.get(f"fpmdask.{name}")
 
 
 def seconds(name: str, override: Any = None) -> float:

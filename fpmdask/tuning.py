@@ -9,7 +9,6 @@ mapping of groups names only what differs from the defaults::
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar
@@ -19,6 +18,8 @@ from fpmdask.errors import PartitionError
 Number = TypeVar("Number", int, float)
 
 SETTING = "fpmdask.tuning"
+# Numbers beyond are no thresholds, nor what messages carry.
+MOST = 1 << 62
 
 
 def _positive(default: Number) -> Number:
@@ -61,7 +62,7 @@ def _checked(group: _Group, one: Any, value: Any) -> int | float:
     """Return a field's value as its own type."""
     whole, positive = isinstance(one.default, int), bool(one.metadata.get("positive"))
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and math.isfinite(value) and value >= 0 and not (positive and value == 0):
+    if number and abs(value) <= MOST and value >= 0 and not (positive and value == 0):
         if not whole:
             return float(value)
         if value == int(value):

@@ -79,25 +79,25 @@ def find(app: str, known: Mapping[str, str]) -> App:
             f"found no application {app!r}; known are {', '.join(sorted(known))}. One of another "
             "package is named as 'module:attribute'"
         )
-    try:
-        found = load(where)
-    except (ImportError, AttributeError) as error:
-        raise CoordinatorError(
-            f"the application {app!r} cannot be imported ({error}); install its package on the "
-            "scheduler and the workers"
-        ) from error
+    found = code(where, app)
     if not isinstance(found, App):
         raise CoordinatorError(f"{app!r} is a {type(found).__name__}; give an fpmdask App")
     return found
 
 
-def load(where: str) -> Any:
-    """Return what ``"module:attribute"`` names.
+def code(where: str, app: str) -> Any:
+    """Return what ``"module:attribute"`` names, for an application.
 
     Raises
     ------
-    ImportError, AttributeError
+    CoordinatorError
         If it is not there.
     """
     module, _, attribute = where.partition(":")
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise CoordinatorError(
+            f"{where!r} of the application {app!r} cannot be imported ({error}); install its "
+            "package on the scheduler and the workers"
+        ) from error

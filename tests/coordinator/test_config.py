@@ -1,5 +1,7 @@
 """Defaults, schema and code agree."""
 
+import subprocess
+import sys
 from importlib import resources
 
 import dask
@@ -49,3 +51,15 @@ def test_thresholds_are_numbers_by_group():
     for wrong in ({"sort": 3}, {"sort": {"few-keys": "3"}}, {"sort": {"few-keys": -1}}, []):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({"fpmdask": {"tuning": wrong}}, schema())
+
+
+def test_defaults_survive_a_configuration_that_was_set_before_fpmdask_was_loaded():
+    code = (
+        "import dask, fpmdask\n"
+        "with dask.config.set({'fpmdask.epsilon': 0.05}):\n"
+        "    from fpmdask import config\n"
+        "    assert config.setting('epsilon') == 0.05\n"
+        "print(config.setting('epsilon'), config.seconds('hang') > 0)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.stdout == f"{config.DEFAULTS['fpmdask']['epsilon']} True\n", answer.stderr

@@ -11,7 +11,7 @@ from distributed import Client, LocalCluster, Worker, get_worker
 
 import fpmdask
 from fpmdask.errors import CoordinatorError, KernelError, NoWorkersError, PartitionError
-from fpmdask.runtime.app import find, load
+from fpmdask.runtime.app import code, find
 from fpmdask.runtime.coordinator.rounds import TIME
 from fpmdask.runtime.coordinator.tickets import Order
 from fpmdask.timing import WorkerContext
@@ -400,4 +400,4 @@ async def test_unknown_applications_and_ones_without_a_check_are_clear_errors(c,
     with pytest.raises(CoordinatorError, match="found no application 'nothing'"):
         await c.scheduler.fpmdask_start(app="nothing", client=c.id, spec={})
     for app in s.plugins["fpmdask"].apps:
-        assert callable(load(find(app, s.plugins["fpmdask"].apps).check)), app
+        assert callable(code(find(app, s.plugins["fpmdask"].apps).check, app)), app

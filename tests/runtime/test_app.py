@@ -17,6 +17,8 @@ from tests.tuned import SHORT_ROUNDS
 POWER = "tests.outsider:POWER"
 VALUES = np.random.default_rng(0).random((90, 90))
 NOT_AN_APP = 3
+NO_FUNCTION = App("none", "tests.runtime.test_app:nothing")
+NO_MODULE = App("none", "tests.no_such:run", "tests.no_such:check")
 
 
 def cluster(workers=3):
@@ -58,7 +60,11 @@ async def test_an_application_of_another_package_conforms(c, s, *workers):
 async def test_what_is_no_application_is_refused_at_once(c, s, worker):
     balancer = await fpmdask.Balancer(c)
     for app, message in {
-        "nothing": "found no application 'nothing'; known are matmul, partition, records, sort",
+        "nothing": "found the application 'nothing'; give 'module:attribute'",
+        None: "found the application None",
+        "..:x": "cannot be imported",
+        "tests.runtime.test_app:NO_FUNCTION": "test_app:nothing' of the application 'none' cannot",
+        "tests.runtime.test_app:NO_MODULE": "no_such:check' of .* cannot be imported",
         "tests.no_such:APP": "cannot be imported .*no_such.*; install its package",
         "tests.outsider:NOTHING": "cannot be imported .*NOTHING",
         "tests.runtime.test_app:NOT_AN_APP": "is a int; give an fpmdask App",
@@ -68,6 +74,8 @@ async def test_what_is_no_application_is_refused_at_once(c, s, worker):
     for spec, message in {
         "x": ({"a": {1, 2}}, r"spec\['a'\] is a set; give numbers"),
         "y": ({1: 2}, "spec is a dict"),
+        "z": ([1], "spec is a list; give a mapping"),
+        "n": ({"a": [2**70]}, r"spec\['a'\]\[0\] = 1180591620717411303424; messages carry"),
     }.values():
         with pytest.raises(PartitionError, match=message):
             await balancer.run(POWER, spec)

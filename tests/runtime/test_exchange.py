@@ -13,6 +13,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.errors import RunCancelledError
+from fpmdask.runtime.worker.exchange import Exchange
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from tests.eventually import side_of, until
 from tests.runtime.exchange_checks import check_exchange
@@ -200,3 +201,41 @@ async def test_the_end_of_a_run_ends_all_that_waits(c, s, one, other, channels):
         first.offer("mine", np.zeros(3))
     with pytest.raises(RunCancelledError):
         first.fetch([never(other)])
+
+
+@pytest.mark.slow
+@cluster()
+async def test_channels_of_a_fetch_that_nobody_waits_for_are_closed_with_the_run(c, s, one, other):
+    async with exchanges(c, one, other) as (first, _):
+        peers = (await side_of(one)).peers
+        fetch = first.fetch([never(other)], at_once=0)
+        assert list(peers._channels) == [other.address]
+        assert not fetch.done
+    assert not peers._channels
+    with pytest.raises(RunCancelledError):
+        fetch.wait()
+
+
+@pytest.mark.slow
+@cluster()
+async def test_channels_are_closed_where_the_run_ends_while_holders_are_asked(
+    c, s, one, other, monkeypatch
+):
+    async with exchanges(c, one, other) as (first, second):
+        peers = (await side_of(one)).peers
+        asked = []
+
+        def ask(self, fetch, peer, open_, **options):
+            if asked:
+                raise RunCancelledError("the run is over")
+            asked.append(peer)
+            return original(self, fetch, peer, open_, **options)
+
+        original = Exchange._ask
+        monkeypatch.setattr(Exchange, "_ask", ask)
+        second.offer("there", np.zeros(1))
+        wants = [never(other), Want("x", ((0, 1),), np.zeros(1), ["tcp://127.0.0.1:1"])]
+        with pytest.raises(RunCancelledError):
+            await asyncio.to_thread(first.fetch, wants, at_once=0)
+        assert asked == [other.address]
+        assert not peers._channels

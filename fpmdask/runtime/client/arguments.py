@@ -75,8 +75,12 @@ def plain(value: Any, name: str) -> Any:
     >>> plain({"shape": (2, 3), "key": b"x"}, "spec")
     {'shape': [2, 3], 'key': b'x'}
     """
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if value is None or isinstance(value, bool | float | str | bytes):
         return value
+    if isinstance(value, int):
+        if -(1 << 63) <= value < 1 << 64:
+            return value
+        raise PartitionError(f"{name} = {value}; messages carry integers of 64 bits")
     if isinstance(value, list | tuple):
         return [plain(one, f"{name}[{n}]") for n, one in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):

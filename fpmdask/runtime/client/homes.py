@@ -202,6 +202,14 @@ class Homes:
     def _emit(self, event: str, **facts: Any) -> None:
         self._tell({"event": event, "seconds": round(time.monotonic() - self._began, 4), **facts})
 
+    def usable(self, workers: Iterable[str]) -> set[str]:
+        """Return those of some workers that have not stopped, and are not busy, as far as is known.
+
+        All of them where these are none: somebody has to do it.
+        """
+        every = {*workers}
+        return every - self._avoided or every
+
     async def bundles(self, futures: Sequence[Future[Any]]) -> list[tuple[str, list[int]]]:
         """Return (worker, numbers of some results that it holds), one for each of its threads."""
         held: dict[str, list[int]] = {}

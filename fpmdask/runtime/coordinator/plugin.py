@@ -17,7 +17,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 import fpmdask
 from fpmdask import config
 from fpmdask.errors import CoordinatorError, PartitionError
-from fpmdask.runtime.app import App, find, load
+from fpmdask.runtime.app import App, code, find
 from fpmdask.runtime.coordinator.busy import Busy
 from fpmdask.runtime.coordinator.context import CHECK, KernelFailed, RunContext
 from fpmdask.runtime.coordinator.installation import worker_shim
@@ -161,7 +161,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     def _import(self) -> None:
         for app in self.apps:
             with contextlib.suppress(Exception):  # a run of it will say so
-                load(find(app, self.apps).run)
+                code(find(app, self.apps).run, app)
 
     async def before_close(self) -> None:
         """Leave nothing behind when the scheduler closes."""
@@ -197,7 +197,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         try:
             found = find(app, self.apps)
             if found.check is not None:
-                load(found.check)(RunContext(self, CHECK, client, spec, found))
+                code(found.check, app)(RunContext(self, CHECK, client, spec, found))
         except fpmdask.errors.FpmdaskError as error:
             return describe_error(error)
         return None
@@ -300,7 +300,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         """Run one application to its result, its error or its cancellation."""
         result: dict[str, Any]
         try:
-            result = {"value": await load(app.run)(context)}
+            result = {"value": await code(app.run, app.name)(context)}
         except KernelFailed as error:
             result = {"error": {**error.error, "summary": str(error)}}
         except Exception as error:

@@ -196,11 +196,20 @@ class Exchange:
                 fetch.job_ended(time.thread_time() - began)
 
         if not at_once and jobs:
-            asked = deque(self._ask(fetch, *job) for job in jobs)
-            jobs.clear()
+            asked: deque[Asked] = deque()
             fetch.in_wait = partial(work, asked)
-        for _ in range(min(at_once, len(jobs))):
-            threads.submit(work, deque())
+            try:
+                while jobs:
+                    asked.append(self._ask(fetch, *jobs.popleft()))
+            except BaseException:
+                fetch.cancel()  # lets go of what was asked
+                raise
+        try:
+            for _ in range(min(at_once, len(jobs))):
+                threads.submit(work, deque())
+        except RuntimeError as error:  # the run has ended since
+            fetch.stop()
+            raise RunCancelledError("the run is over") from error
         return fetch
 
     def close(self) -> None:
@@ -212,6 +221,7 @@ class Exchange:
             fetches = [*self._fetches]
         for fetch in fetches:
             fetch.stop()
+            fetch.work()  # nobody may ever wait for it
         for peer, channel in idle:
             self._peers.close(peer, channel)
         if threads is not None:
@@ -257,8 +267,12 @@ class Exchange:
             self._peers.unreachable.add(peer)
             return asked
         fetch.use(asked.channel)
-        with suppress(OSError):  # its answer does not come, either
-            asked.channel.ask(self._request(open_))
+        try:
+            with suppress(OSError):  # its answer does not come, either
+                asked.channel.ask(self._request(open_))
+        except BaseException:
+            self._let_go(fetch, asked, usable=False)
+            raise
         return asked
 
     def _given(

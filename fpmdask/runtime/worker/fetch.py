@@ -165,9 +165,7 @@ class Fetch:
         RunCancelledError
             If the run is over, or the fetch was cancelled.
         """
-        work, self.in_wait = self.in_wait, None
-        if work is not None:
-            work()
+        self.work()
         self._done.wait()
         failure, self._failure = self._failure, None
         if failure is not None and not self._run_over.is_set():
@@ -177,6 +175,13 @@ class Fetch:
                 del failure  # it holds this frame
         if failure is not None or self.stopped.is_set():
             raise RunCancelledError("what was fetched is not wanted any more")
+
+    def work(self) -> None:
+        """Do what was left to whoever waits, once."""
+        with self._lock:
+            work, self.in_wait = self.in_wait, None
+        if work is not None:
+            work()
 
     def cancel(self) -> None:
         """Receive no more; returns when no thread writes to the targets any longer."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import dask
 import dask.dataframe as dd
@@ -9,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask._task_spec import Task
-from distributed import futures_of
+from distributed import futures_of, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.apps.sort.client.handing import handed_over
 from fpmdask.apps.sort.coordinator import run
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError
 from fpmdask.runtime.client.homes import LOOK_SECONDS, Homes, Waiting
@@ -147,6 +149,38 @@ async def test_a_worker_that_is_busy_with_others_is_told_of_and_its_partitions_m
     await check_sorted(c, found, FRAME, "id")
     del x, found, task
     await nothing_left(s)
+
+
+@pytest.mark.slow
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)] * 3,
+    config=CONFIG | {"fpmdask.busy-patience": "500ms"},
+    timeout=90,
+)
+async def test_rows_are_not_handed_over_to_a_worker_that_has_become_busy(c, s, *workers):
+    """The shares were found before: whoever was to take rows is busy once these are moved."""
+    balancer = await fpmdask.Balancer(c)
+    taker, holder = workers[0], workers[1]
+    x = c.persist(frame_of(FRAME), workers=[holder.address])
+    await wait(x)
+    partitions = futures_of(x)
+    sizes = [len(part) for part in await c.gather(partitions)]
+    told = []
+    homes = Homes(c, 60.0, told.append)
+    task = c.submit(hold, workers=[taker.address], key="others-2")
+    await until(lambda: bool(taker.state.executing))
+    shares = {taker.address: sum(sizes), holder.address: 1, workers[2].address: 1}
+    dealt = partial(handed_over, homes, x, partitions, sizes, shares)
+    made, found, _ = await asyncio.wait_for(homes.again(dealt), 20)
+    assert not task.done()
+    assert sum(found) == sum(sizes)
+    assert not any(taker.address in {w.address for w in s.tasks[f.key].who_has} for f in made)
+    assert told[-1]["event"] == "left out"
+    assert told[-1]["worker"] == str(taker.name)
+    HELD.set()
+    await task
+    del balancer
 
 
 def where(scheduler, collection):

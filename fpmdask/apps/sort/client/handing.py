@@ -51,7 +51,7 @@ async def handed_over(
     """
     await finished(homes.client, persisted)
     places = await homes.places(partitions)
-    there = await homes.scheduler.ncores()
+    there = homes.usable(await homes.scheduler.ncores())
     busy = {worker: share for worker, share in shares.items() if worker in there}
     held = [[place] for place in places]
     cuts = cut_up(dealt(sizes, held, busy)) if any(busy.values()) else {}
