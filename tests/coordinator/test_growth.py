@@ -156,7 +156,7 @@ async def test_nothing_is_kept_of_a_client_that_leaves_with_its_result(c, s, *wo
         run = await original("partition", other.id, specs[0])
         await until(lambda: run in plugin._results)
         s.remove_client(other.id)
-        assert "result" in await plugin.poll(run, 0)
+        assert "result" in await plugin.poll(run, 0, 0)
         assert other.id not in plugin._answered
     assert set(plugin._answered) == {c.id}
 

@@ -48,6 +48,8 @@ async def given_up(running):
 async def test_a_run_that_is_cancelled_while_it_publishes(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     x = input_of(c)
+    for worker in workers:
+        await side_of(worker)  # has its handlers then
     held = [held_back(worker.handlers, "fpmdask_publish") for worker in workers]
     running = asyncio.ensure_future(balancer.matmul(x, x.T, distribution=ROWS))
     for answered, _ in held:
