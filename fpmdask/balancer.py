@@ -567,24 +567,34 @@ class Balancer:
         at most), all of them pass through this client.
         """
         try:
-            from fpmdask.apps.sort.client import frames, labels
+            from fpmdask.apps.frames.client import labels
+            from fpmdask.apps.frames.client.sort_values import sort_values
+            from fpmdask.apps.sort.client import arrays
         except ImportError as missing:
             raise PartitionError(
                 f"dask.dataframe cannot be used here ({missing}); install fpmdask[dataframe], on "
                 "the workers too"
             ) from None
         order = labels.check(ddf, by, ascending, na_position)
-        return self._sync(self._sort_values, frames.sort_values, ddf, order)
+        return self._sync(self._sort_values, sort_values, arrays.sort, ddf, order)
 
     async def _sort_values(
         self,
         sort_values: Callable[..., Awaitable[Any]],
+        sort_keys: Callable[..., Awaitable[Any]],
         frame: dd.DataFrame | pd.DataFrame,
         order: Any,
     ) -> dd.DataFrame:
         request = self._request()
         made, moved = await sort_values(
-            self.client, frame, order, request, self._follow, self._tell, config.tuning()
+            self.client,
+            frame,
+            order,
+            request,
+            self._follow,
+            sort_keys,
+            self._tell,
+            config.tuning(),
         )
         if moved is not None:
             assert self.report is not None

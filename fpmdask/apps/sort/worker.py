@@ -14,10 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fpmdask.apps.sort import payload
-from fpmdask.apps.sort.filling import Filling
 from fpmdask.apps.sort.kernel import slices
-from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.errors import PartitionError, RunCancelledError
 from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.placement import Piece
@@ -27,8 +24,11 @@ from fpmdask.runtime.worker.fetch import FetchFailed, Want, check_safe
 from fpmdask.runtime.worker.serving import checked_chunk
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.steps import step
+from fpmdask.sorting import payload
 from fpmdask.sorting.blocks import BlockedRun, Run, block_size, cut_up, fillings
+from fpmdask.sorting.filling import Filling
 from fpmdask.sorting.order import merged_positions, sort_with_positions
+from fpmdask.sorting.spec import INDEX, SortSpec
 from fpmdask.sorting.splitters import place_of, sampled
 from fpmdask.timing.scratch import Scratch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -17,6 +17,8 @@ from fpmdask.runtime.dask_private import task_of_this_thread
 from fpmdask.runtime.remote_errors import rebuild
 
 Progress = Callable[[Mapping[str, Any]], None]
+# Runs an application: (name, request) → its value and the report.
+Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
 
 
 # What the scheduler gets; the client has no other use for it.

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpmdask.apps.sort.filling import Filling
+from fpmdask.sorting.filling import Filling
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=5), max_size=4), st.randoms())

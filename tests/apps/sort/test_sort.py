@@ -19,11 +19,11 @@ import fpmdask
 from fpmdask.apps.sort import worker as share
 from fpmdask.apps.sort.client import arrays
 from fpmdask.apps.sort.coordinator import run, sorting
-from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.errors import ChunksLostError, CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator import speeds as shares
 from fpmdask.runtime.coordinator.team import Attempt
 from fpmdask.runtime.worker.fetch import FetchFailed
+from fpmdask.sorting.spec import SortSpec
 from fpmdask.tuning import DEFAULT
 from tests.eventually import nothing_left, side_of, until
 

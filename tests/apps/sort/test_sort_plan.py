@@ -8,9 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fpmdask.apps.sort.kernel import KINDS, SAMPLE, LocalSort, fill
-from fpmdask.apps.sort.plan import SortSpec, exchange
+from fpmdask.apps.sort.plan import exchange
 from fpmdask.runtime.placement import SURPLUS, dealt, loads
 from fpmdask.sorting.order import stable_order
+from fpmdask.sorting.spec import SortSpec
 from fpmdask.sorting.splitters import (
     ENOUGH,
     ROUNDS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Any
@@ -15,19 +15,17 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, futures_of
 
 from fpmdask.apps.sort.kernel import KINDS
-from fpmdask.apps.sort.plan import INDEX, SortSpec
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.conversions import advice
 from fpmdask.runtime.client.inputs import SENDINGS, finished, rooms, scattered
 from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
 from fpmdask.sorting.order import merged_positions, sort_with_positions
+from fpmdask.sorting.spec import INDEX, SortSpec
 from fpmdask.tuning import SortTuning, Tuning
 
 # NumPy inputs are cut into blocks of about this size.
 BLOCK_NBYTES = 64 << 20
-
-Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
 
 
 def check(x: Any) -> None:
@@ -68,7 +66,7 @@ async def sort(
     client: Client,
     x: Any,
     request: dict[str, Any],
-    follow: Follow,
+    follow: proxy.Follow,
     tuning: Tuning,
     *,
     descending: bool,

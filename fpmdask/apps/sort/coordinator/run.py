@@ -11,12 +11,12 @@ from typing import Any
 
 from fpmdask.apps.sort.coordinator.sorting import Sorting
 from fpmdask.apps.sort.kernel import NAME
-from fpmdask.apps.sort.plan import SortSpec
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.chunks import free_nbytes
 from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
 from fpmdask.runtime.coordinator.speeds import TIMING, Speeds, busy_seconds
 from fpmdask.runtime.coordinator.team import LostWorker, again
+from fpmdask.sorting.spec import SortSpec
 
 # Under which the library keeps what sorts took.
 LEARNED = "sort.share"

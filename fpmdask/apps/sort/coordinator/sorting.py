@@ -10,8 +10,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from fpmdask.apps.sort.payload import Payload, run_edges, tied
-from fpmdask.apps.sort.plan import SortSpec, check_fits, exchange, recipe
+from fpmdask.apps.sort.plan import check_fits, exchange, recipe
 from fpmdask.runtime.coordinator.chunks import (
     check_reachable,
     free_nbytes_of,
@@ -22,6 +21,8 @@ from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.speeds import Speeds
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker
 from fpmdask.runtime.placement import SURPLUS, Piece, dealt, loads
+from fpmdask.sorting.payload import Payload, run_edges, tied
+from fpmdask.sorting.spec import SortSpec
 from fpmdask.sorting.splitters import Splitting, place_of, sample_count
 
 # Steps on workers.

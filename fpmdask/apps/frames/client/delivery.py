@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from distributed import Client, Future, futures_of
 
-from fpmdask.apps.sort.tasks import rows
-from fpmdask.apps.sort.tasks.rows import Holders, Keys, Order
+from fpmdask.apps.frames.tasks import rows
+from fpmdask.apps.frames.tasks.rows import Holders, Keys, Order
 from fpmdask.runtime.client.homes import Homes, token
 from fpmdask.runtime.client.inputs import finished, ready
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef

@@ -13,13 +13,13 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
-from fpmdask.apps.sort.payload import Payload
-from fpmdask.apps.sort.plan import SortSpec
-from fpmdask.apps.sort.tasks import rows
-from fpmdask.apps.sort.tasks.rows import Form, Look
+from fpmdask.apps.frames.tasks import rows
+from fpmdask.apps.frames.tasks.rows import Form, Look
 from fpmdask.runtime.client.homes import Homes, token
 from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef
+from fpmdask.sorting.payload import Payload
+from fpmdask.sorting.spec import SortSpec
 
 # A lost part is looked for in so many groups of partitions, so that none of the tasks has all.
 MOST_GROUPS = 16

@@ -15,13 +15,13 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort.client.handing import handed_over
+from fpmdask.apps.frames.client.handing import handed_over
 from fpmdask.apps.sort.coordinator import run
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError
 from fpmdask.runtime.client.homes import LOOK_SECONDS, Homes, Waiting
 from fpmdask.runtime.coordinator import chunks
 from fpmdask.tuning import RuntimeTuning
-from tests.apps.sort.test_sort_values import (
+from tests.apps.frames.test_sort_values import (
     CONFIG,
     FRAME,
     check_sorted,

@@ -16,21 +16,20 @@ import pandas as pd
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
-from fpmdask.apps.sort.client import arrays
-from fpmdask.apps.sort.client.carried import carried, carrying, form_of
-from fpmdask.apps.sort.client.delivery import by_index, delivered, divisions
-from fpmdask.apps.sort.client.handing import handed_over
-from fpmdask.apps.sort.client.loading import COPIES, check_fits, loaded, sent
-from fpmdask.apps.sort.plan import SortSpec
-from fpmdask.apps.sort.tasks import rows
-from fpmdask.apps.sort.tasks.encode import scheme
-from fpmdask.apps.sort.tasks.rows import INDEX, Form, Keys, Look, Order
+from fpmdask.apps.frames.client.carried import carried, carrying, form_of
+from fpmdask.apps.frames.client.delivery import by_index, delivered, divisions
+from fpmdask.apps.frames.client.handing import handed_over
+from fpmdask.apps.frames.client.loading import COPIES, check_fits, loaded, sent
+from fpmdask.apps.frames.tasks import rows
+from fpmdask.apps.frames.tasks.encode import scheme
+from fpmdask.apps.frames.tasks.rows import INDEX, Form, Keys, Look, Order
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.homes import Homes, Tell, token
 from fpmdask.runtime.client.inputs import SENDINGS, finished, letting_go, ready
 from fpmdask.runtime.dask_private import Alias, DataNode, GraphNode, Task, TaskRef, meta_of
 from fpmdask.runtime.report import Moved, Report
+from fpmdask.sorting.spec import SortSpec
 from fpmdask.sorting.words import prefixes, words_needed
 from fpmdask.tuning import Tuning
 
@@ -48,20 +47,25 @@ HANDED = 2
 BESIDE_KEYS = 32
 
 
+# As `fpmdask.apps.sort.client.arrays.sort`: one application does not import another.
+SortKeys = Callable[..., Awaitable[da.Array]]
+
+
 async def sort_values(
     client: Client,
     frame: dd.DataFrame | pd.DataFrame,
     order: Order,
     request: dict[str, Any],
-    follow: arrays.Follow,
+    follow: proxy.Follow,
+    sort_keys: SortKeys,
     tell: Tell,
     tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Return the frame with its rows in order, and what that took; None where it has no rows.
 
-    ``follow`` runs ``request`` as the app "sort"; ``tell`` gets events of what is done beside;
-    ``tuning`` is the client's. A pandas frame is sent to the workers, and sent again where one
-    leaves with a part of it.
+    ``follow`` runs ``request`` as the app "sort", ``sort_keys`` sorts a dask array of keys so;
+    ``tell`` gets events of what is done beside; ``tuning`` holds thresholds. A pandas frame is sent
+    to the workers, and sent again where one leaves with a part of it.
 
     Raises
     ------
@@ -74,14 +78,14 @@ async def sort_values(
     """
     await proxy.check(client, "sort", request)  # before the frame is computed
     if not isinstance(frame, pd.DataFrame):
-        return await _sort_dask(client, frame, order, request, follow, tell, tuning)
+        return await _sort_dask(client, frame, order, request, follow, sort_keys, tell, tuning)
     # where workers are named, all of them must be there
     sendings = SENDINGS if request["workers"] is None else 1
     while True:
         sendings -= 1
         ddf = await sent(client, frame, request["workers"])
         try:
-            return await _sort_dask(client, ddf, order, request, follow, tell, tuning)
+            return await _sort_dask(client, ddf, order, request, follow, sort_keys, tell, tuning)
         except ChunksLostError:
             if not sendings:
                 raise
@@ -93,7 +97,8 @@ async def _sort_dask(
     ddf: dd.DataFrame,
     order: Order,
     request: dict[str, Any],
-    follow: arrays.Follow,
+    follow: proxy.Follow,
+    sort_keys: SortKeys,
     tell: Tell,
     tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
@@ -102,7 +107,9 @@ async def _sort_dask(
     there = _is_in_memory(ddf)
     persisted = ddf if there else await loaded(client, ddf, request["workers"])
     try:
-        return await _sort_persisted(client, ddf, persisted, order, request, follow, tell, tuning)
+        return await _sort_persisted(
+            client, ddf, persisted, order, request, follow, sort_keys, tell, tuning
+        )
     except (ChunksLostError, FutureCancelledError):
         # what was made of lost partitions is lost with them, but the caller knows only these
         if any(future.cancelled() for future in futures_of(persisted)):
@@ -117,7 +124,8 @@ async def _sort_persisted(
     persisted: dd.DataFrame,
     order: Order,
     request: dict[str, Any],
-    follow: arrays.Follow,
+    follow: proxy.Follow,
+    sort_keys: SortKeys,
     tell: Tell,
     tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
@@ -179,7 +187,7 @@ async def _sort_persisted(
         x = _array(encoded, keys, sizes)
         del encoded
         made = time.perf_counter()
-        found = await arrays.sort(
+        found = await sort_keys(
             client, x, request, follow, tuning, descending=False, index=False, extra=extra
         )
         del x

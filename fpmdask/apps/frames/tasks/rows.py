@@ -13,9 +13,9 @@ import pandas as pd
 from dask.base import tokenize
 from dask.sizeof import sizeof
 
-from fpmdask.apps.sort.payload import ITEMSIZES, columns_of, in_order, sections, tied
-from fpmdask.apps.sort.tasks.encode import NUMBER, Field, Seen, fields, seen
+from fpmdask.apps.frames.tasks.encode import NUMBER, Field, Seen, fields, seen
 from fpmdask.errors import PartitionError
+from fpmdask.sorting.payload import ITEMSIZES, columns_of, in_order, sections, tied
 from fpmdask.sorting.words import MOST_WORDS, packed, prefixes, row_numbers, same_prefixes
 
 # Rows that become keys at once: what is made of so few on the way stays in the processor's cache,
@@ -553,7 +553,7 @@ def how(form: Form, partitions: Sequence[int], *frames: pd.DataFrame) -> Form:
 
 
 def framed(form: Form, size: int, part: np.ndarray) -> pd.DataFrame:
-    """Task: one partition of the result, of the memory of `fpmdask.apps.sort.payload.Part`."""
+    """Task: one partition of the result, of the memory of `fpmdask.sorting.payload.Part`."""
     if form.has_ties(part, size):
         part = part.copy()  # others may be reading it
         form.untie(part, size)
@@ -573,7 +573,7 @@ def chosen(
 
 
 def again(form: Form, *pieces: tuple[np.ndarray, pd.DataFrame]) -> np.ndarray:
-    """Task: a part of the result as `fpmdask.apps.sort.payload.Part` makes it."""
+    """Task: a part of the result as `fpmdask.sorting.payload.Part` makes it."""
     # partitions without rows may have other dtypes
     some = [piece for piece in pieces if len(piece[1])] or [(pieces[0][0], form.like)]
     keys = np.concatenate([own for own, _ in some])

@@ -8,8 +8,8 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 
-from fpmdask.apps.sort.tasks import rows
-from fpmdask.apps.sort.tasks.rows import Order
+from fpmdask.apps.frames.tasks import rows
+from fpmdask.apps.frames.tasks.rows import Order
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client.conversions import frame_advice
 from fpmdask.runtime.dask_private import meta_of

@@ -14,18 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.sort import payload
-from fpmdask.apps.sort.client import carried, frames, handing
-from fpmdask.apps.sort.client.handing import cut_up
+from fpmdask.apps.frames.client import carried, handing
+from fpmdask.apps.frames.client import sort_values as frames
+from fpmdask.apps.frames.client.handing import cut_up
+from fpmdask.apps.frames.tasks import rows
 from fpmdask.apps.sort.coordinator import run
-from fpmdask.apps.sort.payload import Part, Payload, gathered, run_edges, sections
-from fpmdask.apps.sort.tasks import rows
 from fpmdask.runtime.coordinator import chunks
 from fpmdask.runtime.coordinator.library import ModelLibrary
 from fpmdask.runtime.placement import Piece
+from fpmdask.sorting import payload
+from fpmdask.sorting.payload import Part, Payload, gathered, run_edges, sections
 from fpmdask.sorting.words import packed
 from fpmdask.tuning import SortTuning
-from tests.apps.sort.test_sort_values import (
+from tests.apps.frames.test_sort_values import (
     FRAME,
     ROWS,
     check_sorted,

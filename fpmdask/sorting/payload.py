@@ -34,7 +34,7 @@ class Payload:
     dtypes
         Those of the index and the columns.
     row_bits, local_bits, whole, null
-        See `fpmdask.apps.sort.tasks.rows.Keys`.
+        See `fpmdask.apps.frames.tasks.rows.Keys`.
     """
 
     partitions: tuple[Any, ...]

@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed import Future
 
-from fpmdask.apps.sort.tasks import rows
+from fpmdask.apps.frames.tasks import rows
 from fpmdask.runtime.client.homes import Homes, token
 from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.dask_private import GraphNode, Task, TaskRef

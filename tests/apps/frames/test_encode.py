@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fpmdask.apps.sort.tasks import encode
-from fpmdask.apps.sort.tasks.encode import fields, scheme, seen
+from fpmdask.apps.frames.tasks import encode
+from fpmdask.apps.frames.tasks.encode import fields, scheme, seen
 from fpmdask.errors import PartitionError
 from fpmdask.sorting.words import MOST_WORDS, packed, prefixes, row_numbers, words_needed
 from fpmdask.tuning import DEFAULT

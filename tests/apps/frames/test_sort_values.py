@@ -20,8 +20,8 @@ from distributed import futures_of, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.sort.client import frames
-from fpmdask.apps.sort.tasks import rows
+from fpmdask.apps.frames.client import sort_values as frames
+from fpmdask.apps.frames.tasks import rows
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client.homes import Homes
 from tests.eventually import in_memory, nothing_left, until
@@ -559,10 +559,10 @@ async def test_bad_requests_are_refused_at_once(c, s, *workers):
 async def test_without_dask_dataframe_it_is_said_what_to_install(c, s, *workers, monkeypatch):
     balancer = await fpmdask.Balancer(c)
     for name in [
-        name for name in sys.modules if name.startswith("fpmdask.apps.sort.client.frames")
+        name for name in sys.modules if name.startswith("fpmdask.apps.frames.client.sort_values")
     ]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("fpmdask.apps.sort.client.frames", raising=False)
+    monkeypatch.delattr("fpmdask.apps.frames.client.sort_values", raising=False)
     monkeypatch.setitem(sys.modules, "dask.dataframe", None)
     with pytest.raises(PartitionError, match=r"install fpmdask\[dataframe\]"):
         balancer.sort_values(None, "a")
