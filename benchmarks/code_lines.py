@@ -13,7 +13,8 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-HOUSE = ["apps/matmul", "apps/sort", "apps/records", "apps/partition", "sorting", "runtime"]
+APPS = ["matmul", "sort", "frames", "records", "partition"]
+HOUSE = [*(f"apps/{app}" for app in APPS), "sorting", "runtime"]
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,

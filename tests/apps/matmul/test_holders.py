@@ -53,6 +53,7 @@ async def test_a_holder_that_never_gives_its_chunks_is_named(c, s, *workers, tun
     async def nothing(run, reader, wanted, wait):
         return {"missing": [(key, "has not got it") for key, *_ in wanted]}
 
+    await side_of(workers[0])  # has its handlers then
     workers[0].handlers["fpmdask_pieces"] = nothing
     rows = {"0": 0, "1": 45, "2": 45}
     says = rf"has asked \d+ times for \d input chunks that 0 should have .*{x.name}.*; restart 0,"
@@ -66,6 +67,7 @@ async def test_whatever_ends_a_background_task_ends_the_run(c, s, *workers, monk
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.ones((90, 60), chunks=(90, 60)), workers=[workers[0].address])
     await wait(x)
+    await side_of(workers[0])  # has its handlers then
     pieces = workers[0].handlers["fpmdask_pieces"]
 
     asked, original = [], product.wait_for_chunks
