@@ -12,6 +12,7 @@ import fpmdask
 from fpmdask.apps.matmul.coordinator import product
 from fpmdask.errors import CoordinatorError
 from tests.apps.matmul.test_product import cluster
+from tests.eventually import side_of
 
 
 @pytest.mark.filterwarnings("ignore:worker bare takes no part")
