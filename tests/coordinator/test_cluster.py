@@ -12,7 +12,13 @@ from distributed import Client, Worker, get_worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.errors import CoordinatorError, KernelError, PartitionError, VersionMismatchError
+from fpmdask.errors import (
+    CoordinatorError,
+    KernelError,
+    PartitionError,
+    RecordsError,
+    VersionMismatchError,
+)
 from fpmdask.runtime.coordinator.replay import verify
 from fpmdask.runtime.report import Report
 from fpmdask.timing import TimingPolicy
@@ -405,3 +411,25 @@ async def test_scratch_memory_outlives_runs_that_follow_each_other(c, s, a, b, d
     side.tuning = Tuning(RuntimeTuning(scratch_seconds=0.0))
     side.forget("run")
     await until(lambda: side.scratch is not scratch)
+
+
+@pytest.mark.slow
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_a_call_that_is_refused_leaves_no_report_of_the_one_before(c, s, worker):
+    balancer = await fpmdask.Balancer(c)
+    x = np.ones((4, 4))
+    refused = {
+        "sort": (x,),
+        "argsort": (x,),
+        "matmul": (None, x),
+        "partition": (3, 10),
+        "sort_values": (3, "a"),
+        "sort_records": ([], "nowhere"),
+        "run": ("no:such", {"a": {1}}),
+    }
+    for method, arguments in refused.items():
+        await balancer.matmul(x, x, max_rounds=1)
+        assert balancer.report is not None
+        with pytest.raises((PartitionError, KernelError, RecordsError, CoordinatorError)):
+            await getattr(balancer, method)(*arguments)
+        assert balancer.report is None, method
