@@ -57,11 +57,14 @@ async def check_app(
         if wrong is not None:
             await _refuses(balancer, app, wrong, "")
             assert not events, "it told of events before it refused its spec"
+        runs = set()
         for _ in range(2):
             value = await asyncio.wait_for(balancer.run(app, spec), SECONDS)
             assert right(value), f"it returned {value!r}"
-            assert balancer.report.run.startswith(balancer.report.run.rpartition("-")[0])
-            assert balancer.report.shares is not None
+            assert balancer.report is not None, "it left no report"
+            runs.add(balancer.report.run)
+            assert balancer.report.workers, "its report names no worker: set_result was not called"
+        assert len(runs) == 2, f"two runs have the same id: {runs}"
         begun.clear()
         running = asyncio.ensure_future(balancer.run(app, spec))
         await asyncio.wait([running, asyncio.ensure_future(begun.wait())], timeout=SECONDS)

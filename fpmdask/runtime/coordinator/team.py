@@ -196,4 +196,4 @@ async def again(context: RunContext, number: int, lost: LostWorker) -> None:
     while not context.workers and time.monotonic() < give_up:
         await asyncio.sleep(tuning.retry_seconds)
     if not context.workers or number > tuning.most_attempts:
-        raise CoordinatorError(f"the sort was given up after this: {lost}")
+        raise CoordinatorError(f"the run was given up after this: {lost}")

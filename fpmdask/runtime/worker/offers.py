@@ -147,17 +147,6 @@ class Offers:
             there = [key for key, entry in self._entries.items() if entry.source is not None]
         return iter(there)
 
-    def is_ready(self, key: Any, box: Box, version: int = 0) -> bool:
-        """Tell whether all of a box of this version is there.
-
-        Raises
-        ------
-        Refused
-            If it will not come: it is retired, or a newer version is offered.
-        """
-        with self._news:
-            return self._ready(key, box, version) is not None
-
     def wait_for(self, key: Any, box: Box, version: int = 0, seconds: float = 0.0) -> Any:
         """Return a box once it is there, None after so many seconds.
 
