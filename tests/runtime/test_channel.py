@@ -420,6 +420,25 @@ def test_who_connects_and_shakes_no_hands_holds_nobody(patience):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_who_is_gone_before_it_is_served_leaves_no_socket(encrypted):
+    listen, _ = contexts(encrypted)
+
+    async def main():
+        channels = Channels("127.0.0.1", cut, listen)
+        gone = socket.create_connection(channels.address)
+        reset = struct.pack("ii", 1, 0)
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        gone.close()  # before the loop accepts it
+        await asyncio.sleep(0.05)
+        assert gone.fileno() == -1
+        await channels.close()
+
+    asyncio.run(main())
+    gc.collect()  # a socket that nobody closed is told of, and so an error
+
+
 def test_what_was_sent_is_not_kept():
     kept = []
 

@@ -108,7 +108,11 @@ class Channel:
         if context is not None:
             connection.settimeout(tuning.handshake_seconds)
             connection = context.wrap_socket(connection)
-        self._socket = _prepared(connection, tuning.silent_peer_seconds)
+        try:
+            self._socket = _prepared(connection, tuning.silent_peer_seconds)
+        except OSError:
+            connection.close()
+            raise
 
     def ask(self, request: Mapping[str, Any]) -> None:
         """Send a request; it has at least ``run``."""
@@ -197,18 +201,17 @@ class Channels:
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it went away again
-            plain, _ = self._listening.accept()
+            plain, peer = self._listening.accept()
             thread = threading.Thread(
-                target=self._serve, args=(plain,), name="fpmdask-channel", daemon=True
+                target=self._serve, args=(plain, peer), name="fpmdask-channel", daemon=True
             )
             self._connections[thread] = plain
             thread.start()
 
-    def _serve(self, plain: socket.socket) -> None:
+    def _serve(self, plain: socket.socket, peer: tuple[Any, ...]) -> None:
         thread = threading.current_thread()
         request: Mapping[str, Any] = {}
         try:
-            peer = plain.getpeername()
             with self._connected(thread, plain) as connection:
                 while not self._closing:
                     request = {}
@@ -230,6 +233,7 @@ class Channels:
         with plain:
             connection = plain
             if self._context is not None:
+                plain.getpeername()  # who is gone is told here: `wrap_socket` left its socket open
                 plain.settimeout(self._tuning.handshake_seconds)
                 connection = self._context.wrap_socket(
                     plain, server_side=True, do_handshake_on_connect=False
