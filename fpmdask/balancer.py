@@ -696,6 +696,97 @@ class Balancer:
         }
 
     @_a_call
+    def map_blocks(
+        self,
+        func: Callable[..., Any],
+        x: da.Array | np.ndarray,
+        *more: Any,
+        axis: int = 0,
+        dtype: Any = None,
+        meta: Any = None,
+        chunks: Any = None,
+        drop_axis: int | Sequence[int] | None = None,
+        new_axis: int | Sequence[int] | None = None,
+        implementations: Mapping[str, Callable[..., Any]] | None = None,
+        distribution: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function on blocks of arrays, each worker on as many rows as it is fast.
+
+        Parameters
+        ----------
+        func
+            Called with blocks, as by `dask.array.map_blocks`. It must return the same whatever the
+            blocks are: how many rows each has follows from the workers' speeds. One that takes
+            ``block_info`` or ``block_id`` gets the chunks of `x`, and only their places follow.
+        x
+            The array whose rows are shared out; along all other axes a block has all of it.
+        *more
+            Further arguments. Arrays of the same length on that axis are cut alike, others (of
+            length 1 there, or fewer dimensions) are given to every call as a whole.
+        axis
+            Along which blocks are cut.
+        dtype, meta, drop_axis, new_axis
+            As for `dask.array.map_blocks`; `drop_axis` must not have `axis`.
+        chunks
+            As there; the chunks of the result are those that func really returns.
+        implementations
+            Name of a worker resource → function that workers with that resource call instead; each
+            has a model of its own.
+        distribution
+            Worker name → rows, or an earlier report; or the lengths of the blocks
+            (``y.chunks[axis]``), each computed where most of it is held.
+        **kwargs
+            Given to func.
+
+        Returns
+        -------
+        dask.array.Array
+            Complete and in the workers' memory, each block on the worker that computed it.
+
+        Raises
+        ------
+        PartitionError
+            For arguments that cannot be, before anything is computed, and where results do not fit
+            into the workers' memory.
+        Exception
+            What func raises, with a note that names the worker and the rows.
+
+        Notes
+        -----
+        Nothing is measured apart: the first, short calls on each worker are a part of the result,
+        and the times of all calls tell what it gets next (guided self-scheduling with speed
+        functions). Without losses func is called exactly once for each row. Later calls of the same
+        function begin with what is known. Rows stay where they are held as far as the balance
+        allows. O(workers · log rows) calls.
+
+        Examples
+        --------
+        >>> import dask.array as da
+        >>> from distributed import Client
+        >>> with Client(n_workers=2, threads_per_worker=1, processes=False,
+        ...             dashboard_address=":0") as client:
+        ...     x = da.arange(1000, chunks=100)
+        ...     y = Balancer(client).map_blocks(lambda block: block * 2, x)
+        ...     total = int(y.sum().compute())
+        >>> total
+        999000
+        """
+        from fpmdask.apps.blocks import client
+        from fpmdask.runtime.client import conversions
+
+        x = conversions.as_array(x)
+        options = {
+            "dtype": dtype,
+            "meta": meta,
+            "chunks": chunks,
+            "drop_axis": drop_axis,
+            "new_axis": new_axis,
+        }
+        mapped = client.checked(func, x, more, axis, implementations, distribution, options, kwargs)
+        return self._sync(client.map_blocks, self.client, mapped, self._request(), self._follow)
+
+    @_a_call
     def run(self, app: str, spec: Mapping[str, Any] | None = None) -> Any:
         """Run an application of another package on the cluster.
 

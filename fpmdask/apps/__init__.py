@@ -6,5 +6,6 @@ APPS = {
     "matmul": "fpmdask.apps.matmul.app:APP",
     "sort": "fpmdask.apps.sort.app:APP",
     "sort.deal": "fpmdask.apps.sort.app:DEAL",
+    "blocks": "fpmdask.apps.blocks.app:APP",
     "records": "fpmdask.apps.records.app:APP",
 }

@@ -217,7 +217,7 @@ def sizes(scheduler, workers):
 async def settled(scheduler, workers):
     """Wait until nothing of the last run goes on, then return `sizes`, threads and open files."""
     plugin = scheduler.plugins["fpmdask"]
-    await until(lambda: not plugin.runs and not plugin.tickets.occupied())
+    await until(lambda: not (plugin.runs or plugin.tickets.occupied() or plugin._side_tasks))
     await nothing_left(scheduler)
     sides = [worker.plugins["fpmdask"].side for worker in workers]
     await until(lambda: not any(side.spaces or side.channels._connections for side in sides))

@@ -35,6 +35,7 @@ from fpmdask.runtime.worker.fetch import (
     Asked,
     Check,
     Fetch,
+    FetchFailed,
     Open,
     Want,
     by_holder,
@@ -437,6 +438,26 @@ class Exchange:
                 continue
             chunk = checked_chunk(want.key, found, want.shape)
             place(one, piece_of(want.key, chunk, want.box, want.shape), chunk.nbytes)
+
+    def whole_chunk(self, key: Any, holders: Sequence[str]) -> Any:
+        """Return one of Dask's chunks, of any type, from here or from a worker that holds it.
+
+        Raises
+        ------
+        FetchFailed
+            If none of them gives it.
+        """
+
+        async def look() -> Any:
+            data: Mapping[Any, Any] = self._worker.data
+            return [data[key]] if key in data else []
+
+        if here := self._on_loop(look()):
+            return here[0]
+        for peer in holders:
+            if (found := self._on_loop(self._whole(peer, key))) is not None:
+                return found
+        raise FetchFailed({key: (holders[-1] if holders else "nobody", "does not give it")})
 
     async def _whole(self, peer: str, key: Any) -> Any:
         try:

@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from dask.sizeof import sizeof
 from dask.utils import typename
 from distributed import Worker
 from distributed.comm.addressing import get_address_host
@@ -261,7 +262,7 @@ class WorkerSide(WorkerPlugin):
             return None
         hold_data(self.worker, data)
         return {
-            "nbytes": {key: int(value.nbytes) for key, value in data.items()},
+            "nbytes": {key: int(sizeof(value)) for key, value in data.items()},
             "types": {key: typename(type(value)) for key, value in data.items()},
         }
 

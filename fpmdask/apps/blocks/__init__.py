@@ -1,0 +1,1 @@
+"""Any function of rows: `map_blocks` of arrays, `map_partitions` of frames."""

@@ -1,0 +1,388 @@
+"""A run on the scheduler: rows are handed out call by call, results become Dask data."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+from fpmdask.apps.blocks.plan import Member, SelfScheduling, SpeedFunction, quotas
+from fpmdask.apps.blocks.spec import BlocksSpec
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.coordinator.chunks import (
+    free_nbytes,
+    unpublished,
+    wait_for_chunks,
+    without_fpmdask,
+)
+from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
+from fpmdask.runtime.coordinator.tickets import Order
+from fpmdask.runtime.identity import KernelId, canonical
+from fpmdask.runtime.rows import Span, held
+
+COMPUTE = "fpmdask.apps.blocks.worker:compute"
+# Calls that a worker has been given: the next one begins when one ends.
+AHEAD = 2
+# How often it is looked whether a call is overdue.
+LOOK_SECONDS = 0.25
+# A call is overdue that takes so many times as long as it should, while others have nothing to do.
+OVERDUE = 5.0
+
+
+def check(context: RunContext) -> None:
+    """Refuse at once what cannot be run.
+
+    Raises
+    ------
+    CoordinatorError
+        If no worker, or not every named one, is connected.
+    PartitionError
+        If the inputs that are not in memory yet do not fit into the workers' memory.
+    """
+    workers = context.candidates()
+    coming = float(context.spec.get("coming", 0))
+    free = sum(free_nbytes(context, address) for address in workers)
+    if coming > free:
+        raise PartitionError(
+            f"the inputs need {coming:.0f} bytes that are not in memory yet; the workers have room "
+            f"for {free:.0f} bytes; add workers or memory"
+        )
+
+
+async def run(context: RunContext) -> dict[str, Any]:
+    """Compute; the value names the result's keys and what each block has."""
+    began = time.perf_counter()
+    spec = BlocksSpec.from_json(context.spec["blocks"])
+    await context.acquire(context.spec["call"])
+    prepared = time.perf_counter()
+    calls = Calls(context, spec)
+    value = await calls.run()
+    context.report["phases"] = {
+        "prepare": prepared - began,
+        "compute": time.perf_counter() - prepared,
+    }
+    return value
+
+
+class Calls:
+    """The calls of a run: under way, done, and lost again."""
+
+    def __init__(self, context: RunContext, spec: BlocksSpec) -> None:
+        self.context, self.spec = context, spec
+        self._number = 0
+        self._edges = spec.edges
+        self._places: dict[Any, list[str]] = {}
+        self._bare: list[str] = []
+        # number → (worker, rows); what it answered
+        self._open: dict[int, tuple[str, Span, float]] = {}
+        self._order_of: dict[str, list[list[int]]] = {}
+        self._done: dict[int, tuple[str, Span, Mapping[str, Any]]] = {}
+        self._received: dict[str, int] = {}
+
+    async def run(self) -> dict[str, Any]:
+        """Hand out all rows, until all results are published."""
+        context, spec = self.context, self.spec
+        await self._look_up()
+        spans = held(self._edges, self._owners())
+        now = time.monotonic()
+        members = {worker: self._member(worker) for worker in context.workers}
+        for worker, rows in (await self._quotas(spans)).items():
+            members[worker].quota = rows
+        self.plan = SelfScheduling(spec.rows, spans, members, self._edges, spec.whole, now)
+        if not spec.rows:
+            self._assign(next(iter(context.workers)), (0, 0))
+        while True:
+            await self._until_done()
+            name = f"fpmdask-blocks-{uuid4().hex}"
+            numbers = sorted(self._done, key=lambda n: self._done[n][1])
+            keys: dict[str, list[Any]] = {}
+            for at, number in enumerate(numbers):
+                worker, _, made = self._done[number]
+                zeros = (0,) * (self.context.spec["dims"] - 1)
+                where = context.spec["out_axis"]
+                key = (name, *zeros[:where], at, *zeros[where:])
+                keys.setdefault(worker, []).append((key, number, ()))
+            if not (failed := await unpublished(context, keys)):
+                break
+            for worker in failed:
+                self._lost(worker)
+        self._report()
+        self._learn()
+        blocks = [
+            (*self._done[n][1], tuple(self._done[n][2]["shape"])) for n in numbers
+        ]
+        return {"name": name, "blocks": blocks}
+
+    async def _until_done(self) -> None:
+        while self.plan.rest or self._open:
+            self._hand_out()
+            try:
+                event = await asyncio.wait_for(self.context.next_event(), LOOK_SECONDS)
+            except TimeoutError:
+                self._look_for_overdue()
+                continue
+            match event:
+                case ("left", worker):
+                    self._lost(worker)
+                case ("joined", worker):
+                    self.plan.joined(worker, self._member(worker))
+                case ("answer", (worker, numbers), answer):
+                    await self._answered(worker, numbers, answer)
+
+    # ---- out
+
+    def _hand_out(self) -> None:
+        """Give work to whoever is about to have none."""
+        now = time.monotonic()
+        for worker in list(self.context.workers):
+            if worker not in self.plan.members:
+                continue
+            while len(own := self._order_of.setdefault(worker, [])) < AHEAD:
+                member = self.plan.members[worker]
+                if own and not member.speed and member.quota is None:
+                    break  # nothing is known before its first answer
+                if not own:
+                    self.plan.busy_until(worker, now)
+                if (span := self.plan.next(worker, now)) is None:
+                    break
+                self._assign(worker, span)
+        if self.plan.rest and not self._open:
+            if not self.context.workers:
+                raise CoordinatorError("no worker is left; start others")
+            raise PartitionError(
+                f"{self.plan.rest} of {self.spec.rows} rows are left, and no worker has memory for "
+                "more results; add workers or memory, or have the function return less"
+            )
+
+    def _assign(self, worker: str, span: Span) -> None:
+        """Submit the calls on some rows."""
+        now = time.monotonic()
+        context, state = self.context, self.context.scheduler.workers.get(worker)
+        resources = state.resources if state is not None else {}
+        resource = next((r for r in self.spec.resources if resources.get(r)), "")
+        calls, numbers = [], []
+        due, expected = math.inf, self.plan.expected(worker, span)
+        if expected is not None:
+            context.expected = max(context.expected or 0.0, expected)
+            hang = float(context.spec["measuring"]["hang"])
+            due = max(now + hang, now + OVERDUE * (self.plan.members[worker].free_at - now))
+        for part in self._parts(span):
+            self._number += 1
+            inputs = [self._given(n, part) for n in range(len(self.spec.inputs))]
+            calls.append((self._number, self.spec.inputs[0].pieces(part)[0][0], inputs))
+            numbers.append(self._number)
+            self._open[self._number] = worker, part, due
+        self._order_of.setdefault(worker, []).append(numbers)
+        order = {
+            "channels": dict(context.channels),
+            "bare": self._bare,
+            "resource": resource,
+            "calls": calls,
+        }
+        context.dispatch(
+            [Order(worker, COMPUTE, order, context.coordinator.slots)], [(worker, numbers)]
+        )
+
+    def _parts(self, span: Span) -> list[Span]:
+        """Return the rows of each call: all of them at once, or chunk by chunk."""
+        if not self.spec.whole:
+            return [span]
+        inside = [edge for edge in self._edges if span[0] < edge < span[1]]
+        return [*pairwise([span[0], *inside, span[1]])]
+
+    def _given(self, number: int, span: Span) -> dict[str, Any]:
+        one = self.spec.inputs[number]
+        return {
+            "axis": one.axis,
+            "shape": one.shape,
+            "dtype": one.dtype,
+            "pieces": [
+                (one.keys[c], start, stop, one.lengths[c], self._places[one.keys[c]])
+                for c, start, stop in one.pieces(span)
+            ],
+        }
+
+    # ---- in
+
+    async def _answered(
+        self, worker: str, numbers: Sequence[int], answer: Mapping[str, Any]
+    ) -> None:
+        own = self._order_of.get(worker, [])
+        if numbers in own:
+            own.remove(numbers)
+        now = time.monotonic()
+        for made in answer.get("made", ()):
+            open_ = self._open.pop(made["number"], None)
+            if open_ is None:
+                continue  # it has been given to somebody else meanwhile
+            _, span, _ = open_
+            self._done[made["number"]] = worker, span, made
+            seconds = made["waiting"] + made["computing"]
+            self.plan.done(worker, span, seconds, now)
+            self._limit(worker)
+        self._received[worker] = self._received.get(worker, 0) + answer.get("nbytes_received", 0)
+        if "made" in answer:
+            self.context.emit("computed", worker=self.context.name(worker), rows=self._rows())
+            return
+        if "unusable" in answer:
+            raise PartitionError(answer["unusable"])
+        lost = [n for n in numbers if n in self._open]
+        if "raised" in answer:
+            error = answer["raised"]
+            _, (start, stop), _ = self._open.get(answer["number"], (worker, (0, 0), 0.0))
+            raise KernelFailed(
+                f"the function raised on rows {start} to {stop}, on worker "
+                f"{self.context.name(worker)}: {error['type']}: {error['message']}",
+                error,
+            )
+        for number in lost:
+            _, span, _ = self._open.pop(number)
+            self.plan.returned(worker, span)
+        if "missing" in answer:
+            await self._look_up()
+        elif "error" in answer and lost:
+            error = answer["error"]
+            reason = f"{error['type']}: {error['message']}"
+            if worker in self.context.workers:
+                self.context.leave_out(worker, reason)
+            self.plan.left(worker)
+            if not self.context.workers:
+                raise KernelFailed(f"no worker could compute ({reason})", error)
+        elif lost:  # it is closing
+            self._lost(worker)
+
+    def _lost(self, worker: str) -> None:
+        """Have others do what a worker was to do, and what it has done."""
+        if worker in self.context.workers:
+            self.context.leave_out(worker, "does not go on")
+        self._order_of.pop(worker, None)
+        for number, (where, span, _) in list(self._open.items()):
+            if where == worker:
+                del self._open[number]
+                self.plan.returned(worker, span)
+        for number, (where, span, _) in list(self._done.items()):
+            if where == worker:
+                del self._done[number]
+                self.plan.returned(worker, span)
+        self.plan.left(worker)
+
+    def _look_for_overdue(self) -> None:
+        """Give up on calls that take far too long while others have nothing to do."""
+        busy = {worker for worker, _, _ in self._open.values()}
+        if self.plan.rest or not self.context.workers.keys() - busy:
+            return
+        now = time.monotonic()
+        for worker, _, due in list(self._open.values()):
+            if now > due and worker in self.context.workers:
+                self.context.give_up_on(worker, f"its call takes {OVERDUE:g} times too long")
+                self._lost(worker)
+
+    # ---- what is known
+
+    async def _look_up(self) -> None:
+        """Find out who holds the inputs."""
+        every = [key for one in self.spec.inputs for key in one.keys]
+        self._places = await wait_for_chunks(self.context, every)
+        self._bare = without_fpmdask(self.context.scheduler, self._places)
+
+    def _owners(self) -> list[str | None]:
+        """Return who holds most of the rows between two cuts, None where nobody takes part."""
+        first, found = self.spec.inputs[0], []
+        for span in pairwise(self._edges):
+            rows: dict[str, int] = {}
+            for chunk, start, stop in first.pieces(span):
+                for worker in self._places[first.keys[chunk]]:
+                    if worker in self.context.workers:
+                        rows[worker] = rows.get(worker, 0) + stop - start
+            found.append(max(sorted(rows), key=rows.__getitem__, default=None))
+        return found
+
+    def _kernel(self, worker: str) -> KernelId:
+        known = self.context.kernel_ids[worker]
+        return replace(known, parameters=canonical({"row_nbytes": self.spec.row_nbytes}))
+
+    def _member(self, worker: str) -> Member:
+        """Return a worker with what earlier runs have taught of it."""
+        found = self.context.coordinator.library.find(
+            self._kernel(worker), self.context.workers[worker]
+        )
+        points: dict[int, float] = {}
+        if found is not None:
+            model = found[0]
+            pairs = zip(model.units.tolist(), model.seconds.tolist(), strict=True)
+            points = {int(rows): seconds for rows, seconds in pairs}
+        return Member(SpeedFunction(points), known=found is not None and found[1])
+
+    async def _quotas(self, spans: Mapping[str | None, Sequence[Span]]) -> dict[str, int]:
+        """Return the rows of each worker where the caller has given them, else nothing."""
+        given = self.context.spec["distribution"]
+        if given is None:
+            return {}
+        workers = self.context.workers
+        if given == "as held":
+            return quotas(spans, workers)
+        names = {self.context.name(worker): worker for worker in workers}
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise CoordinatorError(
+                f"the distribution names {', '.join(unknown)}; workers that take part are "
+                f"{', '.join(names)}"
+            )
+        return {worker: int(given.get(name, 0)) for name, worker in names.items()}
+
+    def _limit(self, worker: str) -> None:
+        """Bound what a worker gets by the memory that it has for results."""
+        if worker not in self.context.scheduler.workers or worker not in self.plan.members:
+            return
+        free = free_nbytes(self.context, worker)
+        if math.isinf(free):
+            return
+        own = [(s, m["nbytes"]) for w, s, m in self._done.values() if w == worker]
+        rows = sum(stop - start for (start, stop), _ in own)
+        nbytes = sum(n for _, n in own)
+        if rows and nbytes:
+            # what is done is not Dask's data yet, and may be counted already
+            self.plan.members[worker].limit = rows + max(0.0, free - nbytes) / (nbytes / rows)
+
+    def _rows(self) -> int:
+        return sum(stop - start for _, (start, stop), _ in self._done.values())
+
+    def _learn(self) -> None:
+        for worker, identity in self.context.workers.items():
+            member = self.plan.members.get(worker)
+            points = member.speed.points if member is not None else {}
+            known = sorted((rows, s) for rows, s in points.items() if rows > 0 and s > 0)
+            if known:
+                units, seconds = zip(*known, strict=True)
+                model = PiecewiseLinearModel.from_points(units, seconds)
+                self.context.coordinator.library.store(self._kernel(worker), identity, model)
+
+    def _report(self) -> None:
+        context = self.context
+        units = dict.fromkeys(context.workers, 0)
+        spent: dict[str, list[float]] = {worker: [0.0, 0.0, 0.0] for worker in units}
+        for worker, (start, stop), made in self._done.values():
+            units[worker] += stop - start
+            for n, value in enumerate((made["computing"], made["waiting"], 1)):
+                spent[worker][n] += value
+        context.report["shares"] = [
+            {
+                "worker": context.name(worker),
+                "units": rows,
+                "seconds": spent[worker][0] + spent[worker][1],
+                "compute_seconds": spent[worker][0],
+                "wait_seconds": spent[worker][1],
+                "calls": int(spent[worker][2]),
+                "nbytes_received": self._received.get(worker, 0),
+            }
+            for worker, rows in units.items()
+        ]
+        known = context.spec["distribution"] is not None
+        seconds = {worker: sum(spent[worker][:2]) or None for worker in units}
+        context.set_result(units, seconds, None, "given" if known else "measured", units)

@@ -1,0 +1,338 @@
+"""Which rows each worker computes next, so that all finish together (no I/O).
+
+Guided self-scheduling with speed functions: whoever is about to have nothing to do gets a part of
+what it should do until the moment at which all can be done together. That moment follows from what
+the calls so far took: each worker's seconds as a function of rows, fixed costs and memory cliffs
+included. The first calls are short, as nothing is known; later ones get shorter again towards the
+end. Rows stay where they are held as far as the balance allows.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fpmdask.runtime.rows import Span
+
+# The first call of a worker of which nothing is known has so small a part of an even share.
+PROBE = 1 / 48
+# A call has at most so many times the rows of the largest one before.
+GROWTH = 8.0
+# Of its share until the end a worker gets this part at once; by models of earlier runs, that one.
+PART, PART_KNOWN = 0.5, 0.75
+# What takes less than this part of the whole run, or so many seconds, is not divided any more.
+LEAST_PART, LEAST_SECONDS = 0.04, 0.03
+# A size at which the speed falls below this part of a smaller size's is beyond a cliff.
+CLIFF = 0.6
+# Times below say little of a speed: a CPU quota has periods of 10 ms and more.
+SHORT_SECONDS = 0.02
+# A cut is moved to an edge of a chunk within this part of the rows: no copy is needed there.
+SNAP = 0.12
+HALVINGS = 40
+
+
+class SpeedFunction:
+    """Seconds of one call as a function of its rows, from what calls took.
+
+    Examples
+    --------
+    A fixed cost of 1 s, and 0.1 s per row:
+
+    >>> speed = SpeedFunction({10: 2.0, 40: 5.0})
+    >>> round(speed.seconds(100), 6), round(speed.rows(6.0))
+    (11.0, 50)
+    """
+
+    def __init__(self, points: Mapping[int, float] = {}) -> None:
+        self.points: dict[int, float] = dict(points)
+        self._fit()
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Take in what a call took; the mean where that many rows were timed before."""
+        before = self.points.get(rows)
+        self.points[rows] = seconds if before is None else (before + seconds) / 2
+        self._fit()
+
+    def __bool__(self) -> bool:
+        return bool(self.points)
+
+    @property
+    def largest(self) -> int:
+        """Most rows that were timed."""
+        return max(self.points, default=0)
+
+    def _fit(self) -> None:
+        known = sorted((rows, seconds) for rows, seconds in self.points.items() if rows > 0)
+        self.cliff: int | None = None
+        if not known:
+            return
+        best = max(known, key=lambda p: p[0] / p[1] if p[1] >= SHORT_SECONDS else 0.0)
+        beyond = [r for r, s in known if r > best[0] and r / s < CLIFF * best[0] / best[1]]
+        if beyond and best[1] >= SHORT_SECONDS:
+            self.cliff = best[0]
+            known = [point for point in known if point[0] <= best[0]]
+        rows = [float(r) for r, _ in known]
+        seconds = [*np.maximum.accumulate([s for _, s in known]).tolist()]
+        slope = mean = seconds[-1] / rows[-1]
+        fixed = 0.0
+        if len(rows) > 1:
+            slope = (seconds[-1] - seconds[0]) / (rows[-1] - rows[0])
+            fixed = min(max(0.0, seconds[0] - slope * rows[0]), seconds[0])
+            last = (seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])
+            slope = min(max(last, mean / 2), 2 * mean)
+        self._rows, self._seconds = [0.0, *rows], [fixed, *seconds]
+        self._slope = slope
+
+    def seconds(self, rows: float) -> float:
+        """Return what so many rows take; several calls beyond a cliff."""
+        if rows <= 0:
+            return 0.0
+        if self.cliff is not None and rows > self.cliff:
+            calls, rest = divmod(rows, self.cliff)
+            return calls * self._seconds[-1] + self.seconds(rest)
+        n = bisect_left(self._rows, rows)
+        if n == len(self._rows):
+            return self._seconds[-1] + (rows - self._rows[-1]) * self._slope
+        return _between(rows, self._rows[n - 1 : n + 1], self._seconds[n - 1 : n + 1])
+
+    def rows(self, seconds: float) -> float:
+        """Return how many rows are done in so many seconds."""
+        if seconds <= self._seconds[0]:
+            return 0.0
+        if self.cliff is not None and seconds > self._seconds[-1]:
+            return self.cliff * seconds / self._seconds[-1]
+        n = bisect_left(self._seconds, seconds)
+        if n == len(self._seconds):
+            return self._rows[-1] + (seconds - self._seconds[-1]) / self._slope
+        return _between(seconds, self._seconds[n - 1 : n + 1], self._rows[n - 1 : n + 1])
+
+
+def _between(at: float, of: Sequence[float], values: Sequence[float]) -> float:
+    width = of[1] - of[0]
+    return values[1] if width <= 0 else values[0] + (at - of[0]) / width * (values[1] - values[0])
+
+
+@dataclass
+class Member:
+    """One worker: what is known of it, and what it has been given."""
+
+    speed: SpeedFunction
+    known: bool = False  # by earlier runs
+    quota: float | None = None  # rows that it is to have, where the caller says so
+    limit: float = math.inf  # rows for whose results it has memory
+    given: int = 0
+    free_at: float = 0.0  # when what it has been given is done
+    spans: list[Span] = field(default_factory=list)  # rows that it holds, and nobody was given
+
+
+class SelfScheduling:
+    """Hands rows out to workers, call by call.
+
+    Parameters
+    ----------
+    rows : int
+        All.
+    held : mapping
+        Worker → spans of rows that it holds; None → those that no member holds.
+    members : mapping of str to Member
+    edges : sequence of int
+        Of the chunks. Cuts are moved there where they are near.
+    whole : bool
+        Whether only whole chunks are handed out.
+    now : float
+        Seconds, on the clock of all methods.
+
+    Examples
+    --------
+    Two workers of which nothing is known: a short call for each, then what is right.
+
+    >>> members = {"a": Member(SpeedFunction()), "b": Member(SpeedFunction())}
+    >>> plan = SelfScheduling(960, {"a": [(0, 960)]}, members, [0, 960], False, 0.0)
+    >>> plan.next("a", 0.0), plan.next("b", 0.0)
+    ((0, 10), (950, 960))
+    >>> plan.done("a", (0, 10), 0.1, 0.1), plan.done("b", (950, 960), 0.2, 0.2)
+    (None, None)
+    >>> plan.next("a", 0.2), plan.next("b", 0.2)
+    ((10, 90), (870, 950))
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        held: Mapping[str | None, Sequence[Span]],
+        members: Mapping[str, Member],
+        edges: Sequence[int],
+        whole: bool,
+        now: float,
+    ) -> None:
+        self.members = dict(members)
+        self._edges, self._whole = sorted({*edges}), whole
+        self._began = now
+        self._even = rows / max(1, len(members))
+        self.left_over: list[Span] = []  # that nobody holds who takes part
+        self.rest = 0
+        for owner, spans in held.items():
+            for span in spans:
+                self._put(owner, span)
+
+    def _put(self, owner: str | None, span: Span) -> None:
+        member = self.members.get(owner or "")
+        spans = self.left_over if member is None else member.spans
+        spans.append(span)
+        spans.sort()
+        self.rest += span[1] - span[0]
+
+    # ---- events
+
+    def done(self, worker: str, span: Span, seconds: float, now: float) -> None:
+        """A call on a span of rows took so many seconds."""
+        if (member := self.members.get(worker)) is not None:
+            member.speed.add(span[1] - span[0], seconds)
+            member.free_at = max(now, member.free_at)
+
+    def returned(self, worker: str, span: Span) -> None:
+        """A call was not done; whoever is free does it."""
+        if (member := self.members.get(worker)) is not None:
+            member.given -= span[1] - span[0]
+        self._put(None, span)
+
+    def left(self, worker: str) -> None:
+        """A worker is gone; its results are `returned` one by one."""
+        member = self.members.pop(worker, None)
+        for span in member.spans if member is not None else ():
+            self.rest -= span[1] - span[0]
+            self._put(None, span)
+        for other in self.members.values():  # nobody else has quotas for what it was to do
+            other.quota = None
+
+    def joined(self, worker: str, member: Member) -> None:
+        """A worker has come."""
+        self.members.setdefault(worker, member)
+
+    def busy_until(self, worker: str, now: float) -> None:
+        """A worker has something to do, or nothing: when what it was given is done at least."""
+        self.members[worker].free_at = now
+
+    # ---- decisions
+
+    def next(self, worker: str, now: float) -> Span | None:
+        """Return the rows that a worker computes after what it has been given; None for nothing."""
+        member = self.members[worker]
+        wanted = min(self._wanted(member, now), member.limit - member.given, self.rest)
+        if wanted < 1 or not self.rest:
+            return None
+        source = self._source(member, now)
+        span = self._cut(source, int(wanted), at_end=source is not member.spans)
+        size = span[1] - span[0]
+        member.given += size
+        self.rest -= size
+        if member.speed:
+            member.free_at = max(now, member.free_at) + member.speed.seconds(size)
+        return span
+
+    def expected(self, worker: str, span: Span) -> float | None:
+        """Return what a call on some rows should take, None where nothing is known."""
+        speed = self.members[worker].speed
+        return speed.seconds(span[1] - span[0]) if speed else None
+
+    def _wanted(self, member: Member, now: float) -> float:
+        if member.quota is not None:
+            return max(0.0, member.quota - member.given)
+        if not member.speed:
+            return max(1.0, self._even * PROBE)
+        end = self._end(now)
+        free = max(now, member.free_at)
+        share = member.speed.rows(end - free)
+        most = GROWTH * member.speed.largest
+        if member.speed.cliff is not None:
+            most = member.speed.cliff
+        elif member.known:
+            most = math.inf
+        least = max(LEAST_SECONDS, LEAST_PART * (end - self._began))
+        part = share * (PART_KNOWN if member.known else PART)
+        if member.speed.seconds(share - part) < least:
+            part = share
+        return min(max(1.0, round(part)), most)
+
+    def _end(self, now: float) -> float:
+        """Return when all rows that are left can be done, by all workers together."""
+        members = [m for m in self.members.values() if m.quota is None]
+        timed = [m for m in members if m.speed]
+        others = len(members) - len(timed)  # as fast as the mean of those that are known
+
+        def done(end: float) -> float:
+            rows = [
+                min(m.speed.rows(end - max(now, m.free_at)), m.limit - m.given)
+                for m in timed
+                if end > max(now, m.free_at)
+            ]
+            return sum(rows) * (1 + others / len(timed))
+
+        width = 1e-3
+        while done(now + width) < self.rest and width < 1e9:
+            width *= 2
+        low, high = width / 2, width
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if done(now + middle) >= self.rest else (middle, high)
+        return now + high
+
+    def _source(self, member: Member, now: float) -> list[Span]:
+        """Return the spans from which a worker takes: its own, else those of whom they hinder."""
+        if member.spans:
+            return member.spans
+        if self.left_over:
+            return self.left_over
+        holding = [m for m in self.members.values() if m.spans]
+        timed = all(m.speed for m in holding)
+        end = self._end(now) if timed and not any(m.quota is not None for m in holding) else None
+
+        def surplus(one: Member) -> float:
+            rows = sum(stop - start for start, stop in one.spans)
+            if one.quota is not None:
+                return rows - (one.quota - one.given)
+            return rows - (one.speed.rows(end - max(now, one.free_at)) if end is not None else 0)
+
+        return max(holding, key=surplus).spans
+
+    def _cut(self, spans: list[Span], wanted: int, *, at_end: bool) -> Span:
+        """Take rows off the first span, or off the last one's end."""
+        start, stop = spans.pop(-1 if at_end else 0)
+        at = stop - wanted if at_end else start + wanted
+        at = self._snapped(at, start, stop, wanted, at_end=at_end)
+        if not start < at < stop:
+            return start, stop
+        kept, taken = ((start, at), (at, stop)) if at_end else ((at, stop), (start, at))
+        if at_end:
+            spans.append(kept)
+        else:
+            spans.insert(0, kept)
+        return taken
+
+    def _snapped(self, at: int, start: int, stop: int, wanted: int, *, at_end: bool) -> int:
+        """Return a place near a cut at which no chunk is cut; an edge where none may be."""
+        n = bisect_right(self._edges, at)
+        below, above = self._edges[max(0, n - 1)], self._edges[min(n, len(self._edges) - 1)]
+        if self._whole:
+            nearest = below if at - below <= above - at else above
+            if nearest <= start or nearest >= stop:  # one chunk at least
+                return below if at_end and below > start else above
+            return nearest
+        near = SNAP * wanted
+        inside = [edge for edge in (below, above) if abs(edge - at) <= near]
+        return min(inside, key=lambda edge: abs(edge - at), default=at)
+
+
+def quotas(spans: Mapping[str | None, Sequence[Span]], workers: Iterable[str]) -> dict[str, int]:
+    """Return worker → the rows that it holds.
+
+    Examples
+    --------
+    >>> quotas({"a": [(0, 3), (5, 6)], None: [(3, 5)]}, ["a", "b"])
+    {'a': 4, 'b': 0}
+    """
+    return {w: sum(stop - start for start, stop in spans.get(w, ())) for w in workers}

@@ -1,0 +1,103 @@
+"""A call on rows, as a run has workers make it, and as Dask makes it again where that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from dask.array.core import concatenate_lookup
+
+
+@dataclass(frozen=True)
+class Place:
+    """An argument that is a block of a collection, by its number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """The user's function with its arguments.
+
+    Parameters
+    ----------
+    functions
+        Name of a worker resource → function; "" → that of all others.
+    arguments
+        Positional ones, a `Place` for each block.
+    keywords
+        The others.
+    infos
+        Of each chunk: ``block_info`` and ``block_id``, where the function takes them.
+    """
+
+    functions: Mapping[str, Callable[..., Any]]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    infos: Sequence[Mapping[str, Any]] = ()
+
+    def __call__(self, blocks: Sequence[Any], resource: str, chunk: int) -> Any:
+        """Return the function's result for blocks of the collections."""
+        given = [blocks[a.number] if isinstance(a, Place) else a for a in self.arguments]
+        info = self.infos[chunk] if self.infos else {}
+        return self.functions[resource](*given, **self.keywords, **info)
+
+
+def cut(chunk: Any, axis: int | None, start: int, stop: int) -> Any:
+    """Return rows of a chunk, a view where its type has views."""
+    if axis is None or (start == 0 and stop == length(chunk, axis)):
+        return chunk
+    if hasattr(chunk, "iloc"):
+        return chunk.iloc[start:stop]
+    return chunk[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def length(chunk: Any, axis: int) -> int:
+    """Return the rows of a chunk."""
+    return len(chunk) if hasattr(chunk, "iloc") else int(chunk.shape[axis])
+
+
+def joined(parts: Sequence[Any], axis: int | None) -> Any:
+    """Return pieces as one block."""
+    if len(parts) == 1:
+        return parts[0]
+    if hasattr(parts[0], "iloc") or type(parts[0]).__module__.startswith("pandas."):
+        from dask.dataframe.dispatch import concat
+
+        return concat(list(parts))
+    return concatenate_lookup.dispatch(type(parts[0]))(list(parts), axis=axis or 0)
+
+
+Layout = Sequence[tuple[int | None, Sequence[tuple[int, int]]]]  # axis, (start, stop) of pieces
+
+
+def again(call: bytes, chunk: int, layout: Layout, *chunks: Any) -> Any:
+    """Task: a block of the result, from all chunks that have rows of it.
+
+    Parameters
+    ----------
+    call
+        The pickled `Call`.
+    chunk
+        Which one of the first collection this is, where the function is told.
+    layout
+        For each collection where it is cut, and the rows of each of its chunks.
+    chunks
+        All of these, one collection after the other.
+    """
+    rest = iter(chunks)
+    blocks = [
+        joined([cut(next(rest), axis, start, stop) for start, stop in rows], axis)
+        for axis, rows in layout
+    ]
+    return cloudpickle.loads(call)(blocks, "", chunk)
+
+
+def shape_of(block: Any) -> tuple[int, ...]:
+    """Return what the client needs to know of a block: a frame has rows only."""
+    if hasattr(block, "iloc"):
+        return (len(block),)
+    return tuple(map(int, np.shape(block)))
