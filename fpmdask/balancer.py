@@ -700,6 +700,7 @@ class Balancer:
         self,
         func: Callable[..., Any],
         x: da.Array | np.ndarray,
+        /,
         *more: Any,
         axis: int = 0,
         dtype: Any = None,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
 
 Span = tuple[int, int]  # rows start … stop
 
@@ -72,3 +74,83 @@ def held(edges: Sequence[int], owners: Sequence[str | None]) -> dict[str | None,
         else:
             spans.append((start, stop))
     return found
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one collection, as a run is told of them.
+
+    Parameters
+    ----------
+    keys
+        Of its chunks along the axis, or partitions, in order.
+    lengths
+        Rows of each.
+    axis
+        Along which it is cut; None: whoever needs some gets all of it, which is one chunk.
+    dtype, shape
+        Of a NumPy array, the length of the axis 0 there. None: chunks of any other type, which
+        Dask moves as a whole.
+    """
+
+    keys: tuple[Any, ...]
+    lengths: tuple[int, ...]
+    axis: int | None = 0
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(self.lengths)
+
+    def pieces(self, span: Span) -> list[tuple[int, int, int]]:
+        """Return (chunk, start, stop) of what has some rows, all where it is not cut."""
+        if self.axis is None:
+            return [(0, 0, self.lengths[0])]
+        return pieces(edges_of(self.lengths), span)
+
+    def wanted(self, span: Span, places: Mapping[Any, Sequence[str]]) -> dict[str, Any]:
+        """Return what a worker needs to be told to fetch some rows: see `worker.rows.block`.
+
+        ``places`` are key → addresses of its holders.
+        """
+        return {
+            "axis": self.axis,
+            "shape": self.shape,
+            "dtype": self.dtype,
+            "pieces": [
+                (self.keys[chunk], start, stop, self.lengths[chunk], places[self.keys[chunk]])
+                for chunk, start, stop in self.pieces(span)
+            ],
+        }
+
+    def owners(
+        self, edges: Sequence[int], places: Mapping[Any, Sequence[str]], workers: Collection[str]
+    ) -> list[str | None]:
+        """Return which of some workers holds most of the rows between two edges, None for none."""
+        found: list[str | None] = []
+        for span in pairwise(edges):
+            rows: dict[str, int] = {}
+            for chunk, start, stop in self.pieces(span):
+                for worker in places[self.keys[chunk]]:
+                    if worker in workers:
+                        rows[worker] = rows.get(worker, 0) + stop - start
+            found.append(max(sorted(rows), key=rows.__getitem__, default=None))
+        return found
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Rows:
+        """Rebuild it from its fields, also where tuples have become lists on the way."""
+
+        def key(of: Any) -> Any:
+            return tuple(of) if isinstance(of, list | tuple) else of
+
+        shape = data["shape"]
+        return cls(
+            tuple(map(key, data["keys"])),
+            tuple(data["lengths"]),
+            data["axis"],
+            data["dtype"],
+            None if shape is None else tuple(shape),
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -17,13 +17,13 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.utils import funcname, has_keyword
 from distributed import Client
 
-from fpmdask.apps.blocks.spec import BlocksSpec, Input
+from fpmdask.apps.blocks.spec import BlocksSpec
 from fpmdask.apps.blocks.tasks import Call, Place, again
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.conversions import advice
 from fpmdask.runtime.client.inputs import SENDINGS
-from fpmdask.runtime.client.rows import array_in_memory, is_there, keys_of
+from fpmdask.runtime.client.rows import array_in_memory, is_there, rows_of_array
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
 
 Function = Callable[..., Any]
@@ -117,8 +117,10 @@ def checked(
     infos = has_keyword(function, "block_info") or has_keyword(function, "block_id")
     given = iter(lazy)
     like = [next(given) if isinstance(a, Place) else a for a in arguments]
-    like = [da.from_array(a, chunks=-1) if isinstance(a, np.ndarray) and n == 0 else a
-            for n, a in enumerate(like)]
+    like = [
+        da.from_array(a, chunks=-1) if isinstance(a, np.ndarray) and n == 0 else a
+        for n, a in enumerate(like)
+    ]
     try:
         made = da.map_blocks(function, *like, **options, **keywords)
     except ValueError as error:
@@ -199,9 +201,7 @@ async def map_blocks(
 ) -> da.Array:
     """Compute; `follow` runs ``request`` as the app "blocks"."""
     coming = sum(
-        float(x.nbytes)
-        for x in mapped.inputs
-        if not is_there(x) and not math.isnan(x.size)
+        float(x.nbytes) for x in mapped.inputs if not is_there(x) and not math.isnan(x.size)
     )
     await proxy.check(client, "blocks", {**request, "coming": coming})
     sendings = SENDINGS if any(isinstance(x, np.ndarray) for x in mapped.inputs) else 1
@@ -225,7 +225,7 @@ async def _computed(
     request: dict[str, Any],
     follow: proxy.Follow,
 ) -> da.Array:
-    inputs = tuple(map(_input, arrays, mapped.axes))
+    inputs = tuple(map(rows_of_array, arrays, mapped.axes))
     rows = sum(inputs[0].lengths)
     for n, one in enumerate(inputs):
         if one.axis is not None and sum(one.lengths) != rows:
@@ -283,22 +283,14 @@ def dumped(call: Call) -> bytes:
         ) from error
 
 
-def _input(x: da.Array, axis: int | None) -> Input:
-    meta = meta_of(x)
-    plain = type(meta) is np.ndarray and not x.dtype.hasobject and x.dtype.names is None
-    keys, lengths = tuple(keys_of(x)), tuple(map(int, x.chunks[axis or 0])) if x.ndim else (1,)
-    shape = tuple(0 if n == axis else int(length) for n, length in enumerate(x.shape))
-    if axis is None or not plain:
-        return Input(keys, lengths, axis)
-    return Input(keys, lengths, axis, x.dtype.str, shape)
-
-
 def _infos(mapped: Mapped, arrays: Sequence[da.Array]) -> list[dict[str, Any]]:
     """Return what each call is told of its place, as `dask.array.map_blocks` has it."""
     made, at = mapped.made, mapped.out_axis
     wants = [name for name in ("block_info", "block_id") if has_keyword(mapped.function, name)]
-    starts = [[0, *accumulate(x.chunks[axis])] if axis is not None else None
-              for x, axis in zip(arrays, mapped.axes, strict=True)]
+    starts = [
+        [0, *accumulate(x.chunks[axis])] if axis is not None else None
+        for x, axis in zip(arrays, mapped.axes, strict=True)
+    ]
     ends = [0, *accumulate(made.chunks[at])]
     found = []
     for n in range(len(arrays[0].chunks[mapped.axes[0] or 0])):

@@ -89,7 +89,8 @@ class Calls:
         """Hand out all rows, until all results are published."""
         context, spec = self.context, self.spec
         await self._look_up()
-        spans = held(self._edges, self._owners())
+        owners = spec.inputs[0].owners(self._edges, self._places, context.workers)
+        spans = held(self._edges, owners)
         now = time.monotonic()
         members = {worker: self._member(worker) for worker in context.workers}
         for worker, rows in (await self._quotas(spans)).items():
@@ -114,9 +115,7 @@ class Calls:
                 self._lost(worker)
         self._report()
         self._learn()
-        blocks = [
-            (*self._done[n][1], tuple(self._done[n][2]["shape"])) for n in numbers
-        ]
+        blocks = [(*self._done[n][1], tuple(self._done[n][2]["shape"])) for n in numbers]
         return {"name": name, "blocks": blocks}
 
     async def _until_done(self) -> None:
@@ -174,7 +173,7 @@ class Calls:
             due = max(now + hang, now + OVERDUE * (self.plan.members[worker].free_at - now))
         for part in self._parts(span):
             self._number += 1
-            inputs = [self._given(n, part) for n in range(len(self.spec.inputs))]
+            inputs = [one.wanted(part, self._places) for one in self.spec.inputs]
             calls.append((self._number, self.spec.inputs[0].pieces(part)[0][0], inputs))
             numbers.append(self._number)
             self._open[self._number] = worker, part, due
@@ -195,18 +194,6 @@ class Calls:
             return [span]
         inside = [edge for edge in self._edges if span[0] < edge < span[1]]
         return [*pairwise([span[0], *inside, span[1]])]
-
-    def _given(self, number: int, span: Span) -> dict[str, Any]:
-        one = self.spec.inputs[number]
-        return {
-            "axis": one.axis,
-            "shape": one.shape,
-            "dtype": one.dtype,
-            "pieces": [
-                (one.keys[c], start, stop, one.lengths[c], self._places[one.keys[c]])
-                for c, start, stop in one.pieces(span)
-            ],
-        }
 
     # ---- in
 
@@ -290,18 +277,6 @@ class Calls:
         every = [key for one in self.spec.inputs for key in one.keys]
         self._places = await wait_for_chunks(self.context, every)
         self._bare = without_fpmdask(self.context.scheduler, self._places)
-
-    def _owners(self) -> list[str | None]:
-        """Return who holds most of the rows between two cuts, None where nobody takes part."""
-        first, found = self.spec.inputs[0], []
-        for span in pairwise(self._edges):
-            rows: dict[str, int] = {}
-            for chunk, start, stop in first.pieces(span):
-                for worker in self._places[first.keys[chunk]]:
-                    if worker in self.context.workers:
-                        rows[worker] = rows.get(worker, 0) + stop - start
-            found.append(max(sorted(rows), key=rows.__getitem__, default=None))
-        return found
 
     def _kernel(self, worker: str) -> KernelId:
         known = self.context.kernel_ids[worker]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
-import numpy as np
-from dask.array.core import concatenate_lookup
+
+from fpmdask.runtime.worker.rows import cut, joined
 
 
 @dataclass(frozen=True)
@@ -46,31 +46,6 @@ class Call:
         return self.functions[resource](*given, **self.keywords, **info)
 
 
-def cut(chunk: Any, axis: int | None, start: int, stop: int) -> Any:
-    """Return rows of a chunk, a view where its type has views."""
-    if axis is None or (start == 0 and stop == length(chunk, axis)):
-        return chunk
-    if hasattr(chunk, "iloc"):
-        return chunk.iloc[start:stop]
-    return chunk[(slice(None),) * axis + (slice(start, stop),)]
-
-
-def length(chunk: Any, axis: int) -> int:
-    """Return the rows of a chunk."""
-    return len(chunk) if hasattr(chunk, "iloc") else int(chunk.shape[axis])
-
-
-def joined(parts: Sequence[Any], axis: int | None) -> Any:
-    """Return pieces as one block."""
-    if len(parts) == 1:
-        return parts[0]
-    if hasattr(parts[0], "iloc") or type(parts[0]).__module__.startswith("pandas."):
-        from dask.dataframe.dispatch import concat
-
-        return concat(list(parts))
-    return concatenate_lookup.dispatch(type(parts[0]))(list(parts), axis=axis or 0)
-
-
 Layout = Sequence[tuple[int | None, Sequence[tuple[int, int]]]]  # axis, (start, stop) of pieces
 
 
@@ -94,10 +69,3 @@ def again(call: bytes, chunk: int, layout: Layout, *chunks: Any) -> Any:
         for axis, rows in layout
     ]
     return cloudpickle.loads(call)(blocks, "", chunk)
-
-
-def shape_of(block: Any) -> tuple[int, ...]:
-    """Return what the client needs to know of a block: a frame has rows only."""
-    if hasattr(block, "iloc"):
-        return (len(block),)
-    return tuple(map(int, np.shape(block)))

@@ -15,6 +15,7 @@ from distributed import Client, futures_of
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client.inputs import finished, rooms, scattered
 from fpmdask.runtime.dask_private import meta_of
+from fpmdask.runtime.rows import Rows
 
 # NumPy inputs are cut into blocks of about this size.
 BLOCK_NBYTES = 64 << 20
@@ -98,6 +99,17 @@ async def _sent(
     chunks = [(length,) for length in x.shape]
     chunks[axis] = tuple(high - low for low, high in pairwise(edges))
     return da.Array(futures, name, chunks=tuple(chunks), dtype=x.dtype)
+
+
+def rows_of_array(x: da.Array, axis: int | None) -> Rows:
+    """Return what a run is told of an array that is in memory."""
+    meta = meta_of(x)
+    plain = type(meta) is np.ndarray and not x.dtype.hasobject and x.dtype.names is None
+    keys, lengths = tuple(keys_of(x)), tuple(map(int, x.chunks[axis or 0])) if x.ndim else (1,)
+    shape = tuple(0 if n == axis else int(length) for n, length in enumerate(x.shape))
+    if axis is None or not plain:
+        return Rows(keys, lengths, axis)
+    return Rows(keys, lengths, axis, x.dtype.str, shape)
 
 
 async def frame_lengths(client: Client, persisted: Any) -> list[int]:
