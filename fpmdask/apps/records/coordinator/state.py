@@ -19,6 +19,7 @@ from fpmdask.records.verify import FORMAT, checked_manifest, part_name
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.speeds import Speeds
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker, again
+from fpmdask.runtime.memory import Account
 
 # Steps on workers.
 SURVEY = "fpmdask.apps.records.worker.survey:survey"
@@ -54,12 +55,13 @@ def memory_of(context: RunContext, address: str, resident: float, available: flo
         Bytes that its machine has for it beside that.
     """
     state = context.scheduler.workers.get(address)
+    target = context.coordinator.spill_target
     if state is None or not state.memory_limit:
-        return Memory(math.inf, context.coordinator.spill_target * available)
-    limit = state.memory_limit
-    working = WORKING * limit
-    left = context.coordinator.spill_target * limit - resident - working
-    return Memory(working, max(0.0, left))
+        return Memory(math.inf, target * available)
+    working = WORKING * state.memory_limit
+    # the worker has just measured its process: none of that is expected to go
+    account = Account(state.memory_limit, target, beside=resident)
+    return Memory(working, account.free(reserved=working))
 
 
 class RecordsAttempt(Attempt):
