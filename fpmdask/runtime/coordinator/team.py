@@ -38,7 +38,7 @@ class Attempt:
 
     def __init__(self, context: RunContext, number: int) -> None:
         self.context, self.number = context, number
-        self.overdue = context.tuning.sort.overdue
+        self.overdue = context.tuning.runtime.overdue
         self.name = f"attempt {number}"
         self.workers: list[str] = []
         # units that each has to do in the step, where they are not meant to take as long
@@ -190,7 +190,7 @@ async def again(context: RunContext, number: int, lost: LostWorker) -> None:
         If no worker is left, or there have been too many attempts.
     """
     context.emit("starting over", reason=str(lost))
-    tuning = context.tuning.sort
+    tuning = context.tuning.runtime
     await asyncio.sleep(tuning.retry_seconds)
     give_up = time.monotonic() + tuning.rejoin_seconds
     while not context.workers and time.monotonic() < give_up:

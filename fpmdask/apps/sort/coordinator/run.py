@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from fpmdask.apps.sort.kernel import NAME
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.chunks import free_nbytes
 from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
-from fpmdask.runtime.coordinator.speeds import TIMING, Speeds, busy_seconds
+from fpmdask.runtime.coordinator.speeds import TIMING, Speeds
 from fpmdask.runtime.coordinator.team import LostWorker, again
 from fpmdask.sorting.spec import SortSpec
 
@@ -155,3 +155,39 @@ def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
         if (address := addresses.get(share["worker"])) is not None:
             quota = context.workers[address].fingerprint.quota
             yield address, share["units"], busy_seconds(share, quota)
+
+
+def busy_seconds(share: Mapping[str, Any], quota: float | None = None) -> float:
+    """Return the seconds in which a worker was busy after its own sort, of those that it took.
+
+    Parameters
+    ----------
+    share
+        Facts of `fpmdask.apps.sort.worker`.
+    quota
+        Cores that the worker may use, None: as many as there are.
+
+    Notes
+    -----
+    While its threads sort, the process gets CPU at some rate, a quota at most: work of less than a
+    quota's period may be done at the rate of a whole core. At that rate its CPU-seconds take the
+    time in which it was busy. In the rest it waited for others, in an exchange for about as long as
+    for the slowest of all: if that counted, whoever has too little would take as long for it as all
+    others for theirs, and never get more.
+
+    Examples
+    --------
+    A tenth of a core, that waited for most of a second:
+
+    >>> cpu = {"exchange": 0.02, "working": 0.01}
+    >>> phases = {"exchange": 0.9, "merge": 0.1}
+    >>> share = {"cpu_seconds": cpu, "working_seconds": 0.1, "phases": phases}
+    >>> round(busy_seconds(share), 6), round(busy_seconds(share, quota=0.05), 6)
+    (0.2, 0.4)
+    """
+    phases, cpu = share["phases"], share["cpu_seconds"]
+    taken = sum(phases.get(phase, 0.0) for phase in ("count", "exchange", "merge"))
+    if not (share["working_seconds"] > 0 and cpu["working"] > 0):
+        return float(taken)
+    rate = cpu["working"] / share["working_seconds"]
+    return float(max(min(taken, cpu["exchange"] / rate), cpu["exchange"] / (quota or math.inf)))
