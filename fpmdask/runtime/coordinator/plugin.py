@@ -306,13 +306,10 @@ class CoordinatorPlugin(SchedulerPlugin):
     def account(self, state: WorkerState) -> Account:
         """Return the account of a worker's memory."""
         memory = state.memory
-        return Account(
-            limit=state.memory_limit,
-            target=self.spill_target,
-            data=memory.managed,
-            spilled=max(0, state.nbytes - memory.managed),  # `memory.spilled` is its size on disk
-            beside=memory.unmanaged_old,
-        )
+        # not `memory.spilled`, which is the size on disk
+        spilled = max(0, state.nbytes - memory.managed)
+        held = memory.managed, spilled, memory.unmanaged_old
+        return Account(state.memory_limit, self.spill_target, *held)
 
     def _forget(self, run: str) -> None:
         self.runs.pop(run, None)

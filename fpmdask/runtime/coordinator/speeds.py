@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fpmdask.errors import PartitionError
@@ -13,7 +13,7 @@ from fpmdask.partition import geometric
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.rounds import REPEATS, measure
 from fpmdask.runtime.coordinator.windows import windows
-from fpmdask.runtime.identity import KernelId, canonical
+from fpmdask.runtime.identity import KernelId, WorkerIdentity, canonical
 from fpmdask.timing import TimingPolicy
 
 # CPU-quota periods are 10 ms and more: shorter timings say little.
@@ -27,7 +27,6 @@ AT_ONCE = 16
 Told = TypeVar("Told", bound=tuple[Any, ...])
 
 
-@dataclass(frozen=True)
 class Learned:
     """What runs have taught of workers under one name: models in the coordinator's library.
 
@@ -40,29 +39,23 @@ class Learned:
         What else tells one kind of work from another.
     """
 
-    context: RunContext
-    name: str
-    parameters: InitVar[Mapping[str, Any]]
-    _canonical: str = field(init=False)
-
-    def __post_init__(self, parameters: Mapping[str, Any]) -> None:
-        object.__setattr__(self, "_canonical", canonical(parameters))
+    def __init__(self, context: RunContext, name: str, parameters: Mapping[str, Any]) -> None:
+        self._context, self._library = context, context.coordinator.library
+        self._name, self._parameters = name, canonical(parameters)
 
     def of(self, address: str) -> PiecewiseLinearModel | None:
         """Return what is known of a worker since its start."""
-        known = self.context.coordinator.library.find(
-            self._kernel(address), self.context.workers[address]
-        )
+        known = self._library.find(*self._key(address))
         return known[0] if known is not None and known[1] else None
 
     def keep(self, address: str, model: PiecewiseLinearModel) -> None:
         """Have this be known of a worker."""
-        identity = self.context.workers[address]
-        self.context.coordinator.library.store(self._kernel(address), identity, model)
+        self._library.store(*self._key(address), model)
 
-    def _kernel(self, address: str) -> KernelId:
-        implementation = self.context.kernel_ids[address].implementation
-        return KernelId(self.name, implementation, self._canonical)
+    def _key(self, address: str) -> tuple[KernelId, WorkerIdentity]:
+        implementation = self._context.kernel_ids[address].implementation
+        kernel = KernelId(self._name, implementation, self._parameters)
+        return kernel, self._context.workers[address]
 
 
 async def still_there(context: RunContext, told: Sequence[Told]) -> AsyncIterator[Told]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from fpmdask.apps.sort.coordinator.sorting import Sorting
@@ -15,7 +16,7 @@ from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.chunks import free_nbytes
 from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
 from fpmdask.runtime.coordinator.speeds import TIMING, Speeds
-from fpmdask.runtime.coordinator.team import LostWorker, again
+from fpmdask.runtime.coordinator.team import LostWorker, attempted
 from fpmdask.sorting.spec import SortSpec
 
 # Under which the library keeps what sorts took.
@@ -63,20 +64,16 @@ async def run(context: RunContext) -> dict[str, Any]:
     room = partial(_room, context, spec)
     shares = await speeds.shares(spec.units, room)
     measured = time.perf_counter()
-    number = 0
-    while True:
-        sorting = Sorting(context, spec, number, speeds)
-        try:
-            value = await sorting.run(shares)
-            break
-        except LostWorker as lost:
-            sorting.stop()
-            number += 1
-            await again(context, number, lost)
-            shares = await speeds.shares(spec.units, room)
-        except BaseException:
-            sorting.stop()
-            raise
+
+    async def attempt(number: int) -> dict[str, Any]:
+        with Sorting(context, spec, number, speeds) as sorting:
+            return await sorting.run(shares)
+
+    async def mend() -> None:
+        nonlocal shares
+        shares = await speeds.shares(spec.units, room)
+
+    value = await attempted(context, count(), attempt, mend)
     await speeds.learn(_taken(context))
     context.report["phases"] = {
         "prepare": prepared - began,
@@ -94,17 +91,13 @@ async def _carry(context: RunContext, spec: SortSpec) -> dict[str, Any]:
     """
     began = time.perf_counter()
     speeds = _speeds(context, spec, payload=True)
-    sorting = Sorting(context, spec, 0, speeds)
     try:
         shares = await speeds.shares(spec.units, partial(_room, context, spec))
         measured = time.perf_counter()
-        value = await sorting.run(shares)
+        with Sorting(context, spec, 0, speeds) as sorting:
+            value = await sorting.run(shares)
     except (LostWorker, PartitionError, KernelFailed) as error:
-        sorting.stop()
         return {"left": str(error)}
-    except BaseException:
-        sorting.stop()
-        raise
     await speeds.learn(_taken(context))
     context.report["phases"] |= {
         "measure": measured - began,
