@@ -142,11 +142,7 @@ class Balancer:
         return self._install().__await__()
 
     async def _install(self) -> Self:
-        settings = {
-            "apps": APPS,
-            "slots": int(config.setting("slots")),
-            "spill_target": float(config.setting("spill-target")),
-        }
+        settings = {"apps": APPS, "slots": int(config.setting("slots"))}
         await proxy.install(self.client, settings)
         self._installed = True
         return self
