@@ -138,8 +138,13 @@ def case(client: Client, balancer: fpmdask.Balancer, name: str, repeats: int) ->
             if count == OURS:
                 np.testing.assert_allclose(made.sum().compute(), total[count])
             del made
-        print(name, turn, {k: round(v[-1], 2) for k, v in found.items()}, facts["calls"][-2:],
-              flush=True)
+        print(
+            name,
+            turn,
+            {k: round(v[-1], 2) for k, v in found.items()},
+            facts["calls"][-2:],
+            flush=True,
+        )
     assert len({*np.round(list(sums.values()), 3)}) >= 1
     return {**facts, "seconds": found}
 
