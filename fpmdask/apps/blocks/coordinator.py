@@ -143,8 +143,8 @@ class Calls:
                 continue
             while len(own := self._order_of.setdefault(worker, [])) < AHEAD:
                 member = self.plan.members[worker]
-                if own and not member.speed and member.quota is None:
-                    break  # nothing is known before its first answer
+                if own and not member.speed.sure and member.quota is None:
+                    break  # too little is known before its first answers
                 if not own:
                     self.plan.busy_until(worker, now)
                 if (span := self.plan.next(worker, now, idle=not own)) is None:
