@@ -51,6 +51,8 @@ class Given:
         Worker name → rows, the lengths of the blocks, or None.
     whole
         Whether each chunk is a call of its own.
+    sizes
+        Of a block of the result on each axis, None where it may be any.
     """
 
     function: Function
@@ -61,6 +63,7 @@ class Given:
     others: Mapping[str, Function]
     distribution: dict[str, int] | list[int] | None
     whole: bool
+    sizes: tuple[int | None, ...] = (None,)
 
 
 @dataclass(frozen=True)
@@ -243,6 +246,7 @@ def _asked(
         "call": kernel,
         "distribution": "as held" if cuts is not None else distribution,
         "place": list(place),
+        "sizes": list(given.sizes),
     }
     return asked, spec, code
 

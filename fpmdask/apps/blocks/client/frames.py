@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import dask.array as da
 import dask.dataframe as dd
 import pandas as pd
 from dask.base import is_dask_collection
@@ -15,8 +16,9 @@ from dask.dataframe.utils import (
     is_series_like,
     meta_nonempty,
 )
+from dask.highlevelgraph import HighLevelGraph
 from dask.utils import has_keyword
-from distributed import Client, futures_of
+from distributed import Client
 
 from fpmdask.apps.blocks.client.calls import (
     Function,
@@ -134,19 +136,22 @@ async def map_partitions(
     done = await computed(
         client, mapped.given, request, follow, _load, lambda frames: _infos(mapped, frames), (1, 0)
     )
-    graph = lineage(done, (1, 0))
-    for frame in done.inputs:
-        graph |= {future.key: future for future in futures_of(frame)}
-    keys = [(done.name, n) for n in range(len(done.blocks))]
-
-    def made(graph: Mapping[Any, Any], divisions: Sequence[Any]) -> Any:
-        return dd.from_graph(graph, mapped.meta, divisions, keys, done.name)
-
-    persisted = client.persist(made(graph, (None,) * (len(keys) + 1)), optimize_graph=False)
-    divisions = await divisions_of(client, persisted) if mapped.known else None
-    if divisions is None:
-        return persisted
-    return made({part.key: part for part in partitions_of(persisted)}, divisions)
+    name = f"{done.name}-inputs"
+    inputs = {part.key: part for frame in done.inputs for part in partitions_of(frame)}
+    layers = {done.name: lineage(done, (1, 0)), name: inputs}
+    graph = HighLevelGraph(layers, {done.name: {name}, name: set()})
+    count = len(done.blocks)
+    # an array of any objects: `persist` would give a frame's partitions other keys
+    parts: Any = da.Array(graph, done.name, chunks=((1,) * count,), dtype=object)
+    futures = partitions_of(client.persist(parts, optimize_graph=False))
+    divisions = await divisions_of(client, futures) if mapped.known else None
+    return dd.from_graph(
+        {part.key: part for part in futures},
+        mapped.meta,
+        divisions or (None,) * (count + 1),
+        [part.key for part in futures],
+        done.name,
+    )
 
 
 async def _load(
