@@ -104,7 +104,8 @@ class Calls:
             name = f"fpmdask-blocks-{uuid4().hex}"
             numbers = sorted(self._done, key=lambda n: self._done[n][1])
             shapes = [tuple(self._done[n][2]["shape"]) for n in numbers]
-            check_shapes(shapes, (ndim, cut), context.spec["sizes"])
+            if (sizes := context.spec["sizes"]) is not None:
+                check_shapes(shapes, (ndim, cut), sizes)
             keys: dict[str, list[Any]] = {}
             for at, number in enumerate(numbers):
                 worker = self._done[number][0]

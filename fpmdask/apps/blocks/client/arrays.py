@@ -12,7 +12,7 @@ import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
 from dask.highlevelgraph import HighLevelGraph
-from dask.utils import has_keyword
+from dask.utils import funcname, has_keyword
 from distributed import Client
 
 from fpmdask.apps.blocks.client.calls import (
@@ -101,12 +101,12 @@ def checked(
         kept.insert(new, -1)
     kept = [-1] * (made.ndim - len(kept)) + kept  # new axes that `chunks` implies
     given = Given(
-        function,
+        funcname(function),
+        functions,
         tuple(lazy),
         tuple(axes),
         arguments,
         keywords,
-        functions,
         checked_distribution(distribution),
         any(has_keyword(function, name) for name in INFOS),
     )
@@ -172,7 +172,7 @@ async def _load(
 def _infos(mapped: Mapped, arrays: Sequence[da.Array]) -> list[dict[str, Any]]:
     """Return what each call is told of its place, as `dask.array.map_blocks` has it."""
     given, made, (ndim, at) = mapped.given, mapped.made, mapped.place
-    wants = [name for name in INFOS if has_keyword(given.function, name)]
+    wants = [name for name in INFOS if has_keyword(given.functions[""], name)]
     lengths = arrays[0].chunks[given.axes[0] or 0]
     starts = [0, *accumulate(lengths)]
     ends = [0, *accumulate(made.chunks[at])]

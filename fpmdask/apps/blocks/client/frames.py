@@ -17,7 +17,7 @@ from dask.dataframe.utils import (
     meta_nonempty,
 )
 from dask.highlevelgraph import HighLevelGraph
-from dask.utils import has_keyword
+from dask.utils import funcname, has_keyword
 from distributed import Client
 
 from fpmdask.apps.blocks.client.calls import (
@@ -39,7 +39,7 @@ from fpmdask.runtime.client.rows import (
     partitions_of,
     rows_of_frame,
 )
-from fpmdask.runtime.dask_private import meta_of
+from fpmdask.runtime.dask_private import enforced, meta_of
 from fpmdask.runtime.rows import Rows
 
 FRAMES = dd.DataFrame | dd.Series | dd.Index
@@ -53,6 +53,7 @@ class Mapped:
     given: Given
     meta: Any
     known: bool  # whether the divisions of the frame are
+    told: bool  # whether the function takes `INFO`
 
 
 def checked(
@@ -100,17 +101,17 @@ def checked(
     # a number per partition would be another one if partitions were cut
     is_frame = meta is not None or _returns_frame(function, metas, arguments, keywords)
     given = Given(
-        function,
+        funcname(function),
+        {name: enforced(f, found) for name, f in functions.items()},
         tuple(frames),
         tuple(axes),
         arguments,
         keywords,
-        functions,
         checked_distribution(distribution),
         bool(told) or not is_frame,
     )
     known = ddf.known_divisions if isinstance(ddf, FRAMES) else ddf.index.is_monotonic_increasing
-    return Mapped(given, found, bool(known))
+    return Mapped(given, found, bool(known), bool(told))
 
 
 def _returns_frame(
@@ -164,7 +165,7 @@ async def _load(
 def _infos(mapped: Mapped, frames: Sequence[Any]) -> list[dict[str, Any]]:
     """Return what each call is told of its partition, as `dask.dataframe` has it."""
     first = frames[0]
-    if not has_keyword(mapped.given.function, INFO):
+    if not mapped.told:
         return []
     return [
         {INFO: {"number": n, "division": division}}
