@@ -25,6 +25,8 @@ from fpmdask.tuning import DEFAULT, MatmulTuning
 
 # A thief's task has to be sent and to begin, and its result to be fetched.
 OVERHEAD_SECONDS = 0.15
+# A steal is late where it takes over twice as long as expected, and so much longer.
+LATE_SECONDS = 0.5
 # So many steals are planned at once at most: with 1,000 workers each takes 0.1 ms.
 AT_ONCE = 32
 
@@ -217,21 +219,18 @@ class Stealing:
         return steals
 
     def late(self, parts: Collection[int], now: float) -> list[Steal]:
-        """Return steals that victims who wait with these parts end sooner by themselves: void now.
+        """Return steals of parts that wait for them and take over twice as long as expected.
 
-        What takes twice as long as expected is expected to be late by as long again.
+        They are void: their victims multiply these lines.
         """
-        busy = {steal.thief for steal in self.open.values()}
-        found = {}
-        for steal in self.open.values():
-            pace = self._paces.get(steal.victim)
-            if steal.part in parts and steal.victim not in busy and pace is not None:
-                own = steal.tile.area * self._parts[steal.part].depth(steal.first) / pace
-                if now - steal.due > own + (steal.due - steal.begun):
-                    found[steal.part] = steal  # one at a time: then its victim is busy
-        for steal in found.values():
+        late = [
+            steal
+            for steal in self.open.values()
+            if steal.part in parts and now > 2 * steal.due - steal.begun + LATE_SECONDS
+        ]
+        for steal in late:
             self.failed(steal.number)
-        return [*found.values()]
+        return late
 
     def steals(self, now: float) -> list[Steal]:
         """Return what those who have nothing to do are to take over now."""

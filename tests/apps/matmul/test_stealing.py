@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.matmul.stealing import OVERHEAD_SECONDS, Stealing
+from fpmdask.apps.matmul.stealing import LATE_SECONDS, OVERHEAD_SECONDS, Stealing
 from fpmdask.apps.matmul.tile import Tile
 
 
@@ -464,12 +464,11 @@ def test_who_waits_for_stolen_lines_steals_and_who_has_all_sums_adds_them_up():
     assert {again.thief for again in policy.steals(12.5)} == {"z"}
 
 
-def test_late_steals_are_taken_back_from_one_thief_at_a_time():
+def test_what_takes_twice_as_long_as_expected_is_taken_back():
     policy = two_parts()
     [steal] = policy.steals(10.0)
     policy.multiplied(1, 14.0)
-    own = steal.tile.area * 40 / 5e4
-    late = steal.due + own + (steal.due - 10.0)
+    late = 10.0 + 2 * (steal.due - 10.0) + LATE_SECONDS
     assert policy.late({1}, late - 0.05) == []
     assert policy.late({0}, late + 0.05) == []
     assert policy.late({1}, late + 0.05) == [steal]

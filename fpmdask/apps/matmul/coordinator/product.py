@@ -49,8 +49,6 @@ MULTIPLY = "fpmdask.apps.matmul.worker.share:multiply_share"
 
 # The first panel of a share is so much less deep.
 FIRST = 4
-# So often it is asked whether what parts wait for comes too late.
-LATE_SECONDS = 0.25
 # Operations per second of a slow core: what a share takes at most where nothing was measured.
 SLOW_CORE = 1e8
 
@@ -104,7 +102,6 @@ class Product:
         self.making: float | None = None  # since when silence is put down to lost chunks
         self.overdue: asyncio.TimerHandle | None = None
         self.stranded: asyncio.TimerHandle | None = None
-        self.late: asyncio.TimerHandle | None = None
         self.reached: dict[int, int] = {}
         self.stuck: dict[int, _Stuck] = {}
         self.refused: Counter[str] = Counter()  # how often a worker could not publish
@@ -154,7 +151,7 @@ class Product:
         finally:
             for task in self.recoveries.values():
                 task.cancel()
-            for timer in (self.overdue, self.stranded, self.late, self.stealing.timer):
+            for timer in (self.overdue, self.stranded, self.stealing.timer):
                 if timer is not None:
                     timer.cancel()
 
@@ -258,16 +255,9 @@ class Product:
                 if self.plan.owns(part, self.assignments[part].worker):
                     self._assign([self.assignments[part]], places)
             case ("look",):
-                self.stealing.look()
+                self.stealing.look(self.waiting)
             case ("publish",):
                 self.pausing = False
-            case ("late",):
-                self.late = None
-                late = self.stealing.late(self.waiting)
-                self.waiting -= late
-                if late:
-                    self._add_up([self.assignments[part] for part in late])
-                self._look_later()
             case ("overdue",):
                 self._give_up_on_silent()
             case ("answer", part, answer):
@@ -284,7 +274,6 @@ class Product:
                 self._add_up([assignment])
             else:
                 self.waiting.add(part)
-                self._look_later()
         elif "missing" in answer:
             for key in answer["missing"]:
                 self.stealing.relays.pop(key, None)  # their owners have them, if anybody
@@ -322,12 +311,6 @@ class Product:
             self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
             self.waited = time.monotonic()
             self._watch()
-
-    def _look_later(self) -> None:
-        """Have parts that wait for thieves looked at: some may be too late."""
-        if self.waiting and self.late is None:
-            loop = asyncio.get_running_loop()
-            self.late = loop.call_later(LATE_SECONDS, self.context.post, ("late",))
 
     def _go_on(self) -> None:
         """Have shares go on for which nobody multiplies any more."""

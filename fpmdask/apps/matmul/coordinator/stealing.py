@@ -88,13 +88,6 @@ class WorkStealing:
         self._look()
         return not self.waits(part)
 
-    def late(self, parts: Collection[int]) -> set[int]:
-        """Return those of the parts that wait whose lines thieves are too late with.
-
-        Their victims are told to multiply these.
-        """
-        return {self._given_up(steal) for steal in self.policy.late(parts, time.monotonic())}
-
     def finished(self, part: int) -> None:
         """Take note that a part is complete."""
         for steal in self.policy.ended(part):
@@ -124,15 +117,22 @@ class WorkStealing:
         self.done[number] = {**facts, "units": area, "tile": at, **answer}
         self._look()
 
-    def look(self) -> None:
-        """Begin one steal, and look again: each is a step of the event loop of its own."""
+    def look(self, waiting: Collection[int]) -> None:
+        """Begin one steal, and look again: each is a step of the event loop of its own.
+
+        Of parts that are `waiting` lines come back that thieves are late with.
+        """
         self.timer = None
+        for steal in self.policy.late(waiting, time.monotonic()):
+            self._given_up(steal)
         self._planned = self._planned or self.policy.steals(time.monotonic())
         if self._planned:
             steal = self._planned.pop(0)
             if steal.number in self.policy.open:
                 self._start(steal)
             self._look(0.0)
+        elif waiting:
+            self._look()
 
     def _look(self, seconds: float = LOOK_SECONDS) -> None:
         if self.timer is None and self.context.spec["rebalance"]:
@@ -175,11 +175,10 @@ class WorkStealing:
         if steal is not None:
             self._drop(steal)
 
-    def _given_up(self, steal: Steal) -> int:
-        """Have the victim multiply, also if either is gone; return its part."""
+    def _given_up(self, steal: Steal) -> None:
+        """Have the victim multiply, also if either is gone."""
         self._take(steal, ())
         self._drop(steal)
-        return steal.part
 
     def _take(self, steal: Steal, where: tuple[Any, ...]) -> None:
         """Tell the victim where the sum is, () for nowhere."""
