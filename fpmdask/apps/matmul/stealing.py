@@ -15,7 +15,7 @@ more than its own work.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil
@@ -25,8 +25,6 @@ from fpmdask.tuning import DEFAULT, MatmulTuning
 
 # A thief's task has to be sent and to begin, and its result to be fetched.
 OVERHEAD_SECONDS = 0.15
-# A steal is late where it takes over twice as long as expected, and so much longer.
-LATE_SECONDS = 0.5
 # So many steals are planned at once at most: with 1,000 workers each takes 0.1 ms.
 AT_ONCE = 32
 
@@ -44,7 +42,6 @@ class Steal:
     part: int
     tile: Tile
     first: int
-    begun: float
     due: float
 
 
@@ -53,7 +50,7 @@ class _Part:
     worker: str
     whole: Tile
     depths: Sequence[int]
-    index: int | None = None  # of the panel in work
+    index: int = -1  # of the panel in work
     since: float = 0.0
     paused: bool = False  # waits for chunks that are made again, and begins that panel anew
     released: list[Steal] = field(default_factory=list)
@@ -64,7 +61,7 @@ class _Part:
 
     @property
     def in_work(self) -> bool:
-        return self.index is not None and self.index < len(self.depths)
+        return 0 <= self.index < len(self.depths)
 
     def settle(self) -> None:
         """Find what is kept when a steal is refused: the victim refuses those after it, too."""
@@ -86,12 +83,12 @@ class _Part:
 
     def pace(self, known: float, now: float) -> float:
         """Return multiplications per second; of the panel in work where that takes longer."""
-        if self.index is None or not self.in_work or self.paused or now <= self.since:
+        if not self.in_work or self.paused or now <= self.since:
             return known
         return min(known, self.work(self.index, self.index + 1) / (now - self.since))
 
     def seconds_left(self, known: float, now: float) -> float:
-        if self.index is None:
+        if self.index < 0:
             return self.work(0) / known
         begun = now if self.paused else self.since
         return max(0.0, begun + self.work(self.index) / self.pace(known, now) - now)
@@ -106,7 +103,8 @@ class Stealing:
     itemsize : int
         Bytes of an element.
     work_per_byte : float
-        Multiplications that a worker could do in the time that a received or sent byte costs it.
+        Multiplications that a worker could do in the time that a byte of a sum costs it that it
+        sends or receives.
     arriving : mapping of str to float, optional
         Seconds per byte of the links to the workers; 0 where there is none.
     tuning : MatmulTuning, optional
@@ -161,9 +159,12 @@ class Stealing:
         self._room[worker] = room
 
     def reached(self, part: int, index: int, now: float, pace: float | None = None) -> None:
-        """Take note that a part's panel `index` is in work, and of its worker's pace of late."""
+        """Take note that a part's panel `index` is in work, and of its worker's pace of late.
+
+        After the last panel a part is multiplied, but for what others have taken over.
+        """
         state = self._parts.get(part)
-        if state is None or (state.index is not None and index < state.index):
+        if state is None or index < state.index:
             return
         if pace:
             self._paces[state.worker] = pace
@@ -174,11 +175,6 @@ class Stealing:
         """Take note that a part is not computed until it is heard of again: nobody steals of it."""
         if part in self._parts:
             self._parts[part].paused = True
-
-    def multiplied(self, part: int, now: float) -> None:
-        """Take note that a part is multiplied, but for what others have taken over."""
-        if part in self._parts:
-            self.reached(part, len(self._parts[part].depths), now)
 
     def ended(self, part: int) -> list[Steal]:
         """Take note that a part is finished; return the steals that nobody waits for any more."""
@@ -204,7 +200,7 @@ class Stealing:
         return None
 
     def failed(self, number: int) -> Steal | None:
-        """Take note that a steal has failed or is too late: its thief gets no other one."""
+        """Take note that a steal has failed: its thief gets no other one."""
         steal = self.open.get(number)
         if steal is not None:
             self._void([steal])
@@ -217,20 +213,6 @@ class Stealing:
             del self.open[steal.number]
             self.beside[steal.thief] -= steal.tile.area
         return steals
-
-    def late(self, parts: Collection[int], now: float) -> list[Steal]:
-        """Return steals of parts that wait for them and take over twice as long as expected.
-
-        They are void: their victims multiply these lines.
-        """
-        late = [
-            steal
-            for steal in self.open.values()
-            if steal.part in parts and now > 2 * steal.due - steal.begun + LATE_SECONDS
-        ]
-        for steal in late:
-            self.failed(steal.number)
-        return late
 
     def steals(self, now: float) -> list[Steal]:
         """Return what those who have nothing to do are to take over now."""
@@ -249,51 +231,51 @@ class Stealing:
             if state.in_work and not state.paused and state.tile is not None:
                 victims[state.worker] = part
                 paces[state.worker] = state.pace(paces[state.worker], now)
-            # whose lines are all multiplied adds them up now, or multiplies what came back
+            # whose lines are all multiplied adds them up now, or multiplies what has failed
             if state.index != len(state.depths) or part not in waiting:
                 busy.add(state.worker)
         made: list[Steal] = []
         ends = (paces[worker] * max(seconds, OVERHEAD_SECONDS) for worker, seconds in left.items())
         level = sum(ends) / (sum(paces.values()) or 1.0)
-        thieves = sorted(left.keys() - busy, key=lambda worker: (-paces[worker], worker))
+        able = [worker for worker in left.keys() - busy if self._room[worker] > self.beside[worker]]
+        thieves = sorted(able, key=lambda worker: (-paces[worker], worker))
         for thief in thieves[:AT_ONCE] if victims else ():
             victim = max(victims, key=lambda worker: (left[worker], worker))
-            state = self._parts[victims[victim]]
+            state, known_pace = self._parts[victims[victim]], self._paces[victim]
+            before = state.seconds_left(known_pace, now)
             steal = self._steal(thief, victims[victim], left[victim], level, now)
             if steal is not None:
                 made.append(steal)
-                left[victim] = state.seconds_left(self._paces[victim], now)
+                left[victim] += state.seconds_left(known_pace, now) - before
         return made
 
     def _steal(
         self, thief: str, part: int, latest: float, level: float, now: float
     ) -> Steal | None:
         """Take lines of a part that is expected to end in `latest` seconds, if it is worth it."""
-        state, pace, byte = self._parts[part], self._paces[thief], self.work_per_byte
-        if state.tile is None or state.index is None:
-            return None
-        first = state.index + 1
-        depth, (_, lines, across) = state.depth(first), state.tile.last_lines()
-        nbytes = across * self.itemsize  # of a line of the sum
-        # the panels of all lines; a line; what the victim saves: it has to receive the sum
-        shared = OVERHEAD_SECONDS + nbytes * depth * byte / pace
-        line = (across * depth + (2 * nbytes + self.itemsize * depth) * byte) / pace
-        saved = (across * depth - nbytes * byte) / state.pace(self._paces[state.worker], now)
+        state, pace = self._parts[part], self._paces[thief]
+        assert state.tile is not None
+        depth, (_, lines, across) = state.depth(state.index + 1), state.tile.last_lines()
+        # an element of a sum is sent and received; the victim has to receive it
+        moving = self.itemsize * self.work_per_byte
+        line = across * (depth + 2 * moving) / pace
+        saved = across * (depth - moving) / state.pace(self._paces[state.worker], now)
         # both have multiplied before the sum crosses the victim's link
-        crossing = nbytes * self.arriving.get(state.worker, 0.0)
+        crossing = across * self.itemsize * self.arriving.get(state.worker, 0.0)
         if saved <= crossing:
             return None
-        least = ceil(max(shared / line, self.tuning.help_gain_seconds / (saved - crossing)))
-        together = (latest - shared) / (line + saved)
+        gain = self.tuning.help_gain_seconds / (saved - crossing)
+        least = ceil(max(OVERHEAD_SECONDS / line, gain))
+        together = (latest - OVERHEAD_SECONDS) / (line + saved)
+        share = (level - OVERHEAD_SECONDS) * pace / (across * depth)
         room = (self._room[thief] - self.beside[thief]) / across
         lines -= state.tile.is_rectangle  # a part is never stolen whole
-        share = (level - OVERHEAD_SECONDS) * pace / (across * depth)
         count = int(min(max(least, share), together, lines, room))
         if count < least:
             return None
-        due = now + shared + count * (line + crossing)
+        due = now + OVERHEAD_SECONDS + count * (line + crossing)
         tile = state.tile.last(count)
-        steal = Steal(self._made, thief, state.worker, part, tile, first, now, due)
+        steal = Steal(self._made, thief, state.worker, part, tile, state.index + 1, due)
         self._made += 1
         self.beside[thief] += tile.area
         self.open[steal.number] = steal

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.matmul.stealing import LATE_SECONDS, OVERHEAD_SECONDS, Stealing
+from fpmdask.apps.matmul.stealing import OVERHEAD_SECONDS, Stealing
 from fpmdask.apps.matmul.tile import Tile
 
 
@@ -38,7 +38,7 @@ class Simulation:
         self.active, self.offered, self.given = dict(tiles), {}, {}
         self.work, self.marks = dict.fromkeys(tiles, 0.0), {worker: [] for worker in tiles}
         self.index, self.sums, self.ended = dict.fromkeys(tiles, 0), set(), {}
-        self.refused, self.stolen, self.back = 0, [], []
+        self.refused, self.stolen = 0, []
         self.running, self.idle = [], set()
         for when, worker, speed in changes:
             self.at(when, self.change, worker, speed)
@@ -90,35 +90,14 @@ class Simulation:
                 self.merge(worker)
 
     def waits(self, worker):
-        part = list(self.tiles).index(worker)
-        self.policy.multiplied(part, self.now)
         for steal in [s for s in self.policy.open.values() if s.victim == worker]:
             if steal not in self.given[worker]:  # not heard of in time
                 self.policy.refused(steal.number)
         self.look()
         self.merge(worker)
 
-    def take_back(self, worker):
-        back = self.policy.late({list(self.tiles).index(worker)}, self.now)
-        work = 0.0
-        for steal in back:
-            self.back.append(steal)
-            if steal in self.running:  # stops after its panel
-                self.running.remove(steal)
-                self.idle.add(steal.thief)
-            work += steal.tile.area * sum(self.depths[steal.first :])
-            self.idle.discard(worker)
-            seconds = work / self.speeds[worker]
-            self.at(self.now + seconds, self.done_again, steal, steal is back[-1])
-
     def refuse(self, number):
         self.policy.refused(number)
-
-    def done_again(self, steal, last):
-        self.sums.add(steal.number)
-        if last:
-            self.idle.add(steal.victim)
-            self.policy.multiplied(list(self.tiles).index(steal.victim), self.now)
 
     def meet(self, panels, tile):
         self.met[panels, tile.row0 : tile.row1, tile.column0 : tile.column1] += 1
@@ -126,8 +105,6 @@ class Simulation:
     def merge(self, worker):
         if any(steal.number not in self.sums for steal in self.given[worker]):
             self.at(self.now + 0.01, self.merge, worker)
-            if worker in self.idle:
-                self.take_back(worker)
             return
         for steal in self.given[worker]:
             self.meet(slice(steal.first, None), steal.tile)
@@ -157,8 +134,6 @@ class Simulation:
 
     def begin(self, steal, seconds):
         """A worker's task begins when the one before has ended."""
-        if steal in self.back:
-            return
         if steal.thief not in self.idle:
             self.at(self.now + 0.01, self.begin, steal, seconds)
             return
@@ -262,22 +237,6 @@ def test_one_of_many_idle_workers_steals_where_a_part_for_each_would_be_too_litt
 
 
 QUICK = {"w0": 2e8, "w1": 1.5e8, "w2": 1.25e8, "w3": 1e8, "w4": 0.75e8, "w5": 0.5e8}
-
-
-@pytest.mark.parametrize("left", [0.5, 0.1, 0.01])
-def test_what_a_thief_that_slows_down_does_not_finish_is_taken_back(left):
-    """Here it has not finished its own part; below it has."""
-    speeds = {"w0": 1e7, "w1": 1e7, "w2": 1e7}
-    tiles, depths = strips([100, 350, 350], 1000), [500] * 16
-    steady = Simulation(tiles, speeds, depths)
-    begun = min(steal.first for steal in steady.stolen)  # panels of w1 and w2, 17.5 s each
-    changes = [(17.5 * begun + 2.0, "w0", 1e7 * left)]
-    run = Simulation(tiles, speeds, depths, changes=changes)
-    assert (run.met == 1).all()
-    alone = Simulation(tiles, speeds, depths, changes=changes, stealing=False)
-    assert steady.makespan < 0.85 * alone.makespan
-    assert run.makespan < 1.3 * alone.makespan
-    assert left > 0.1 or {steal.thief for steal in run.back} == {"w0"}
 
 
 def test_speeds_that_fluctuate_cost_less_with_stealing():
@@ -455,22 +414,10 @@ def test_who_waits_for_stolen_lines_steals_and_who_has_all_sums_adds_them_up():
     policy.ended(2)
     [steal] = policy.steals(3.3)
     victim, other = (0, 1) if steal.victim == "x" else (1, 0)
-    policy.multiplied(victim, 12.0)
+    policy.reached(victim, 20, 12.0)
     policy.reached(other, 6, 12.0, 1e4)
     [more] = policy.steals(12.0)
     assert more.thief == steal.victim
     policy.refused(more.number)
     del policy.open[steal.number]
     assert {again.thief for again in policy.steals(12.5)} == {"z"}
-
-
-def test_what_takes_twice_as_long_as_expected_is_taken_back():
-    policy = two_parts()
-    [steal] = policy.steals(10.0)
-    policy.multiplied(1, 14.0)
-    late = 10.0 + 2 * (steal.due - 10.0) + LATE_SECONDS
-    assert policy.late({1}, late - 0.05) == []
-    assert policy.late({0}, late + 0.05) == []
-    assert policy.late({1}, late + 0.05) == [steal]
-    assert policy.beside["fast"] == 0
-    assert not policy.open

@@ -255,7 +255,7 @@ class Product:
                 if self.plan.owns(part, self.assignments[part].worker):
                     self._assign([self.assignments[part]], places)
             case ("look",):
-                self.stealing.look(self.waiting)
+                self.stealing.look()
             case ("publish",):
                 self.pausing = False
             case ("overdue",):
@@ -371,7 +371,8 @@ class Product:
             for worker, patience in self._patience().items()
             if now >= self._silent_since(worker) + patience
         }
-        if silent and self._making_chunks(now):  # it may be a chunk that they wait for
+        # it may be a thief that they wait for, or a chunk
+        if silent and (self.stealing.give_up(silent) or self._making_chunks(now)):
             self.waited = now
             silent = {}
         for worker, seconds in silent.items():

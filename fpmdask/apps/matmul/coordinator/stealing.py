@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from fpmdask.apps.matmul.parts import Assignment
@@ -20,7 +20,7 @@ from fpmdask.runtime.coordinator.tickets import Order
 # Steps on workers.
 HELP = "fpmdask.apps.matmul.worker.share:help_share"
 
-# The parts are looked at no more often than this.
+# Unless a worker has just finished, the parts are looked at no more often than this.
 LOOK_SECONDS = 0.05
 
 Panels = Sequence[tuple[int, int]]
@@ -56,6 +56,7 @@ class WorkStealing:
         self.taken: dict[int, list[tuple[int, tuple[Any, ...]]]] = {}  # by part: where sums are
         self.timer: asyncio.TimerHandle | None = None
         self._planned: list[Steal] = []
+        self._idle = False  # is a worker, perhaps
 
     def began(self, assignment: Assignment, panels: Panels, room: float) -> None:
         """Take note of a part that is computed from these panels, in this order."""
@@ -70,7 +71,7 @@ class WorkStealing:
             self._refused(news["refused"])
         else:
             self.policy.reached(news["part"], news["reached"], time.monotonic(), news["pace"])
-            self._look()
+            self._look(LOOK_SECONDS)
 
     def waits(self, part: int) -> bool:
         """Tell whether others still multiply lines of a part."""
@@ -81,7 +82,6 @@ class WorkStealing:
 
         It has not heard of other ones in time.
         """
-        self.policy.multiplied(part, time.monotonic())
         for steal in [s for s in self.policy.open.values() if s.part == part]:
             if steal.number not in numbers:
                 self._refused(steal.number)
@@ -92,6 +92,7 @@ class WorkStealing:
         """Take note that a part is complete."""
         for steal in self.policy.ended(part):
             self._drop(steal)
+        self._idle = True
         self._look()
 
     def left(self, worker: str) -> None:
@@ -117,27 +118,37 @@ class WorkStealing:
         self.done[number] = {**facts, "units": area, "tile": at, **answer}
         self._look()
 
-    def look(self, waiting: Collection[int]) -> None:
-        """Begin one steal, and look again: each is a step of the event loop of its own.
+    def give_up(self, workers: Container[str]) -> bool:
+        """Have victims multiply what their thieves, one of them silent, have not finished.
 
-        Of parts that are `waiting` lines come back that thieves are late with.
+        Tell whether there is any.
         """
-        self.timer = None
-        for steal in self.policy.late(waiting, time.monotonic()):
+        steals = self.policy.open.values()
+        silent = [s for s in steals if s.victim in workers or s.thief in workers]
+        for steal in silent:
+            self.policy.failed(steal.number)
             self._given_up(steal)
+        return bool(silent)
+
+    def look(self) -> None:
+        """Begin one steal, and look again: each is a step of the event loop of its own."""
+        self.timer = None
         self._planned = self._planned or self.policy.steals(time.monotonic())
         if self._planned:
             steal = self._planned.pop(0)
             if steal.number in self.policy.open:
                 self._start(steal)
-            self._look(0.0)
-        elif waiting:
             self._look()
+        elif self._idle:  # what the last ones need may be longer than it seems now
+            self._look(LOOK_SECONDS)
 
-    def _look(self, seconds: float = LOOK_SECONDS) -> None:
-        if self.timer is None and self.context.spec["rebalance"]:
-            loop = asyncio.get_running_loop()
-            self.timer = loop.call_later(seconds, self.context.post, ("look",))
+    def _look(self, seconds: float = 0.0) -> None:
+        if not self.context.spec["rebalance"] or (seconds and self.timer is not None):
+            return
+        if self.timer is not None:
+            self.timer.cancel()
+        loop = asyncio.get_running_loop()
+        self.timer = loop.call_later(seconds, self.context.post, ("look",))
 
     def _start(self, steal: Steal) -> None:
         context, channels = self.context, self.context.channels
