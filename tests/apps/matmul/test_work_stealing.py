@@ -15,6 +15,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul import kernel
 from fpmdask.apps.matmul.coordinator import distribute
+from fpmdask.apps.matmul.coordinator.stealing import WorkStealing
 from fpmdask.apps.matmul.stealing import Steal, Stealing
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.worker import fetch, share
@@ -295,7 +296,14 @@ def scripted(made, losses, monkeypatch):
             return self._thread.submit(lost)
         return original(self, index, tile)
 
+    news = WorkStealing.news
+
+    def heard(self, told):
+        news(self, told)
+        self._look()
+
     monkeypatch.setattr(Stealing, "steals", steals)
+    monkeypatch.setattr(WorkStealing, "news", heard)
     monkeypatch.setattr(fetch.Fetcher, "start", start)
 
 

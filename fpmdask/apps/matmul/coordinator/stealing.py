@@ -20,7 +20,8 @@ from fpmdask.runtime.coordinator.tickets import Order
 # Steps on workers.
 HELP = "fpmdask.apps.matmul.worker.share:help_share"
 
-# Unless a worker has just finished, the parts are looked at no more often than this.
+# So often the parts are looked at, and whenever a worker has finished: what the last one needs may
+# be longer than it seemed.
 LOOK_SECONDS = 0.05
 
 Panels = Sequence[tuple[int, int]]
@@ -56,7 +57,6 @@ class WorkStealing:
         self.taken: dict[int, list[tuple[int, tuple[Any, ...]]]] = {}  # by part: where sums are
         self.timer: asyncio.TimerHandle | None = None
         self._planned: list[Steal] = []
-        self._idle = False  # is a worker, perhaps
 
     def began(self, assignment: Assignment, panels: Panels, room: float) -> None:
         """Take note of a part that is computed from these panels, in this order."""
@@ -71,7 +71,6 @@ class WorkStealing:
             self._refused(news["refused"])
         else:
             self.policy.reached(news["part"], news["reached"], time.monotonic(), news["pace"])
-            self._look(LOOK_SECONDS)
 
     def waits(self, part: int) -> bool:
         """Tell whether others still multiply lines of a part."""
@@ -92,7 +91,6 @@ class WorkStealing:
         """Take note that a part is complete."""
         for steal in self.policy.ended(part):
             self._drop(steal)
-        self._idle = True
         self._look()
 
     def left(self, worker: str) -> None:
@@ -132,23 +130,18 @@ class WorkStealing:
 
     def look(self) -> None:
         """Begin one steal, and look again: each is a step of the event loop of its own."""
-        self.timer = None
         self._planned = self._planned or self.policy.steals(time.monotonic())
-        if self._planned:
-            steal = self._planned.pop(0)
-            if steal.number in self.policy.open:
-                self._start(steal)
-            self._look()
-        elif self._idle:  # what the last ones need may be longer than it seems now
-            self._look(LOOK_SECONDS)
+        if self._planned and (steal := self._planned.pop(0)).number in self.policy.open:
+            self._start(steal)
+        self._look(0.0 if self._planned else LOOK_SECONDS)
 
     def _look(self, seconds: float = 0.0) -> None:
-        if not self.context.spec["rebalance"] or (seconds and self.timer is not None):
-            return
-        if self.timer is not None:
-            self.timer.cancel()
-        loop = asyncio.get_running_loop()
-        self.timer = loop.call_later(seconds, self.context.post, ("look",))
+        """Look for thieves, from when the first worker is done on until the product is over."""
+        if self.context.spec["rebalance"]:
+            if self.timer is not None:
+                self.timer.cancel()
+            loop = asyncio.get_running_loop()
+            self.timer = loop.call_later(seconds, self.context.post, ("look",))
 
     def _start(self, steal: Steal) -> None:
         context, channels = self.context, self.context.channels
