@@ -131,8 +131,12 @@ class WorkStealing:
     def look(self) -> None:
         """Begin one steal, and look again: each is a step of the event loop of its own."""
         self._planned = self._planned or self.policy.steals(time.monotonic())
-        if self._planned and (steal := self._planned.pop(0)).number in self.policy.open:
-            self._start(steal)
+        if self._planned:
+            steal = self._planned.pop(0)
+            if steal.number in self.policy.open:
+                self._start(steal)
+            else:  # void meanwhile, and its victim does not know of it
+                self.policy.refused(steal.number)
         self._look(0.0 if self._planned else LOOK_SECONDS)
 
     def _look(self, seconds: float = 0.0) -> None:
