@@ -132,7 +132,7 @@ class Stealing:
     []
     >>> [steal] = stealing.steals(10.0)
     >>> steal.thief, steal.victim, steal.tile.bounds, steal.first
-    ('fast', 'slow', (121, 200, 0, 100), 6)
+    ('fast', 'slow', (118, 200, 0, 100), 6)
     """
 
     itemsize: int
