@@ -850,6 +850,97 @@ class Balancer:
         return self._sync(frames.map_partitions, self.client, mapped, self._request(), self._follow)
 
     @_a_call
+    def stencil(
+        self,
+        update: Callable[..., Any],
+        u0: Any,
+        iterations: int,
+        *,
+        depth: Any = 1,
+        boundary: Any = "reflect",
+        args: Sequence[Any] = (),
+        tolerance: float | None = None,
+        check_every: int = 10,
+        distribution: Any = None,
+    ) -> Any:
+        """Iterate an update of every cell from its neighbours, each worker on as many rows as fast.
+
+        Parameters
+        ----------
+        update
+            ``update(block, *args)``, called with rows of u0 and `depth` cells of halo on both sides
+            of every axis. It returns a NumPy array of the block's shape, whose halo is cut off, or
+            of the shape without halo, and of the block's dtype. With several fields it gets and
+            returns a tuple. What it makes of a cell must depend on its place in the block no more
+            than `dask.array.map_overlap` allows. Blocks are read-only. It is called with some
+            rows at a time, in as many threads as a worker has.
+            `fpmdask.apps.stencil` has `jacobi`, `heat` and `gray_scott`.
+        u0
+            A NumPy, dask, Zarr or xarray array of numbers, of one or more dimensions, or a tuple of
+            fields of one shape. Rows, along the first axis, are shared out.
+        iterations
+            How many, >= 0.
+        depth
+            Cells of halo, >= 0: for all axes, or a sequence or mapping of them.
+        boundary
+            What is beyond the ends, as for `dask.array.overlap.overlap`: "reflect", "periodic",
+            "nearest", "none" or a number; for all axes, or a sequence or mapping of them.
+        args
+            Arrays of the shape of u0 which are given to update with a halo, too.
+        tolerance
+            End when no cell changes by more than this, >= 0, in one iteration.
+        check_every
+            Iterations between two looks at that.
+        distribution
+            Worker name → rows, or an earlier report; nothing is measured then.
+
+        Returns
+        -------
+        dask.array.Array or tuple of it
+            The fields, complete and in the workers' memory, one chunk per worker along the first
+            axis: what iterated `dask.array.map_overlap` gives.
+
+        Raises
+        ------
+        PartitionError
+            For arguments that cannot be, where update returns other shapes or dtypes than it
+            should, and where the arrays do not fit into the workers' memory.
+        Exception
+            What update raises, with a note that names the worker.
+
+        Notes
+        -----
+        Each worker keeps its rows, in two buffers, and gets only the halo of its neighbours: for
+        several iterations at once where messages cost more than computing some rows twice. The
+        first iterations are made on even shares, or on those that earlier calls of the same update
+        have taught; what they take tells whether rows should move, which they do once.
+        O(iterations · (rows / workers + halo)) per worker. The values do not depend on the shares
+        where update makes the same of a cell in any block.
+
+        Where a worker is lost in the middle, the others start again from u0. A chunk of the result
+        that is lost afterwards is made again from u0 by all iterations on all rows in one task,
+        which needs memory for all of them on one worker: keep what is precious elsewhere, too.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from distributed import Client
+        >>> from fpmdask.apps.stencil import jacobi
+        >>> with Client(n_workers=2, threads_per_worker=1, processes=False,
+        ...             dashboard_address=":0") as client:
+        ...     u = Balancer(client).stencil(jacobi, np.eye(4), 100)
+        ...     mean = u.compute().mean()
+        >>> round(float(mean), 6)
+        0.25
+        """
+        from fpmdask.apps.stencil import client
+
+        given = client.checked(
+            update, u0, iterations, depth, boundary, args, tolerance, check_every, distribution
+        )
+        return self._sync(client.stencil, self.client, given, self._request(), self._follow)
+
+    @_a_call
     def run(self, app: str, spec: Mapping[str, Any] | None = None) -> Any:
         """Run an application of another package on the cluster.
 

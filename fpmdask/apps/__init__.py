@@ -7,5 +7,6 @@ APPS = {
     "sort": "fpmdask.apps.sort.app:APP",
     "sort.deal": "fpmdask.apps.sort.app:DEAL",
     "blocks": "fpmdask.apps.blocks.app:APP",
+    "stencil": "fpmdask.apps.stencil.app:APP",
     "records": "fpmdask.apps.records.app:APP",
 }

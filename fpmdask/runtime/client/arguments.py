@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, cast
 
+import numpy as np
+
 from fpmdask import config
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.partition import Dfpa
@@ -89,3 +91,34 @@ def plain(value: Any, name: str) -> Any:
         f"{name} is a {type(value).__name__}; give numbers, strings, bytes, lists and dictionaries "
         "with strings for keys"
     )
+
+
+def rows_by_worker(given: Any, count: int) -> dict[str, int] | None:
+    """Return rows per worker name of a mapping or a report, None of None.
+
+    Raises
+    ------
+    PartitionError
+        For anything else, and where they are not as many as there are.
+
+    Examples
+    --------
+    >>> rows_by_worker({"a": 3, "b": 2}, 5)
+    {'a': 3, 'b': 2}
+    """
+    if given is None:
+        return None
+    if hasattr(given, "workers") and hasattr(given, "distribution"):  # a report
+        given = dict(zip(given.workers, np.asarray(given.distribution).tolist(), strict=True))
+    if not isinstance(given, Mapping):
+        raise PartitionError(f"distribution = {given!r}; give worker name → rows, or a report")
+    for name, rows in given.items():
+        if isinstance(rows, bool) or not isinstance(rows, Integral) or rows < 0:
+            raise PartitionError(
+                f"distribution gives {name} {rows!r} rows; give an int >= 0 for each worker"
+            )
+    if sum(given.values()) != count:
+        raise PartitionError(
+            f"distribution has {sum(given.values())} rows in all, there are {count}; give as many"
+        )
+    return {str(name): int(rows) for name, rows in given.items()}

@@ -16,6 +16,9 @@ import numpy as np
 from fpmdask.errors import RunCancelledError
 from fpmdask.runtime.regions import Box, is_covered, is_within, size, view, whole
 
+# No version comes after this one.
+LAST_VERSION = 1 << 62
+
 
 class Source(Protocol):
     """What may be offered instead of an array: it is read when it is sent."""
@@ -135,6 +138,12 @@ class Offers:
         with self._news:
             entry = self._entries.get(key)
             self._entries[key] = _Entry(0 if entry is None else entry.version, None)
+            self._news.notify_all()
+
+    def end(self, key: Any) -> None:
+        """Refuse whoever waits for any version of it, now and later."""
+        with self._news:
+            self._entries[key] = _Entry(LAST_VERSION, None)
             self._news.notify_all()
 
     def __contains__(self, key: Any) -> bool:

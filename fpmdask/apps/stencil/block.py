@@ -1,0 +1,257 @@
+"""One worker's rows of all fields, twice, with their halo: what an iteration does to them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fpmdask.apps.stencil.spec import Condition, StencilSpec
+from fpmdask.errors import PartitionError
+from fpmdask.runtime.rows import Span
+
+Array = np.ndarray[Any, Any]
+# Calls a function with each of some rows, in threads perhaps.
+Each = Callable[[Callable[[Span], None], Sequence[Span]], None]
+# Bytes of the rows that an update is called with at once: they, and what it makes of them, stay in
+# a core's cache, and what it makes is memory that it has used before. Calls take some 10 µs more.
+BAND_NBYTES = 1 << 20
+# A band has so many times as many rows as its halo at least.
+BAND_DEPTHS = 16
+
+
+class UpdateFailed(Exception):
+    """The user's function has raised; `__cause__` is what."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """The user's function. With several fields it gets and returns a tuple."""
+
+    function: Callable[..., Any]
+    several: bool
+
+    def __call__(self, fields: Sequence[Array], args: Sequence[Array]) -> Sequence[Any]:
+        """Return what it makes of each field.
+
+        Raises
+        ------
+        UpdateFailed
+            Where it raises.
+        PartitionError
+            If it returns something else than an array for each field.
+        """
+        try:
+            made = self.function(tuple(fields) if self.several else fields[0], *args)
+        except Exception as error:
+            raise UpdateFailed from error
+        found = made if self.several else (made,)
+        if not isinstance(found, tuple | list) or len(found) != len(fields):
+            raise PartitionError(
+                f"update returned a {type(made).__name__} for {len(fields)} fields; return a tuple "
+                "of as many arrays"
+            )
+        for one in found:
+            if not isinstance(one, np.ndarray):
+                raise PartitionError(
+                    f"update returned a {type(one).__name__}; return a NumPy array for each field"
+                )
+        return found
+
+
+def fill(array: Array, axis: int, before: int, after: int, condition: Condition) -> None:
+    """Fill the halo at both ends of an axis.
+
+    Examples
+    --------
+    >>> line = np.array([0, 0, 1, 2, 3, 0])
+    >>> fill(line, 0, 2, 1, "reflect")
+    >>> line
+    array([2, 1, 1, 2, 3, 3])
+    """
+    lines = np.moveaxis(array, axis, 0)
+    end = len(lines) - after
+    own = lines[before:end]
+    match condition:
+        case "none":
+            return
+        case "reflect":
+            low, high = own[:before][::-1], own[len(own) - after :][::-1]
+        case "nearest":
+            low, high = own[:1], own[-1:]
+        case "periodic":
+            low, high = own[len(own) - before :], own[:after]
+        case _:
+            lines[:before] = lines[end:] = condition
+            return
+    lines[:before], lines[end:] = low, high
+
+
+class Block:
+    """Rows of all fields, in two buffers that take turns, and of the constant arrays.
+
+    Parameters
+    ----------
+    spec, update
+        What is iterated.
+    rows
+        Of this worker.
+    every
+        Iterations between two exchanges of halos: so many times `depth` rows of each neighbour are
+        kept, and computed as far as the next iterations need them.
+
+    Attributes
+    ----------
+    open : tuple of bool
+        Whether the halo above, and that below, is a neighbour's.
+    first : int
+        The row with which the buffers begin, its halo included; below 0 beyond the array.
+    """
+
+    def __init__(self, spec: StencilSpec, update: Update, rows: Span, every: int = 1) -> None:
+        self.spec, self.update, (self.low, self.high) = spec, update, rows
+        depth, total = spec.depth[0], spec.shape[0]
+        wraps = spec.boundary[0] == "periodic"
+        alone = rows == (0, total) or not depth
+        self.open = (
+            not alone and (self.low > 0 or wraps),
+            not alone and (self.high < total or wraps),
+        )
+        closed = 0 if spec.boundary[0] == "none" or self.low == self.high else depth
+        self.halo = tuple(every * depth if is_open else closed for is_open in self.open)
+        self.first = self.low - self.halo[0]
+        self.sides = [
+            0 if condition == "none" else cells
+            for cells, condition in zip(spec.depth[1:], spec.boundary[1:], strict=True)
+        ]
+        rest = [n + 2 * side for n, side in zip(spec.shape[1:], self.sides, strict=True)]
+        shape = (self.high - self.low + sum(self.halo), *rest)
+        self.buffers = [[np.empty(shape, one.dtype) for one in spec.fields] for _ in range(2)]
+        self.args = [np.empty(shape, one.dtype) for one in spec.args]
+        count = max(1, -(-BAND_NBYTES // max(1, spec.row_nbytes)), BAND_DEPTHS * depth)
+        self._band = max(1, min(count, self.high - self.low))
+
+    def rows(self, arrays: Sequence[Array], low: int, high: int) -> list[Array]:
+        """Return rows of arrays with their halo on the other axes: views."""
+        return [array[low - self.first : high - self.first] for array in arrays]
+
+    def cells(self, arrays: Sequence[Array], low: int, high: int) -> list[Array]:
+        """Return rows of arrays without halo on the other axes: views."""
+        inner = tuple(
+            slice(side, side + n) for side, n in zip(self.sides, self.spec.shape[1:], strict=True)
+        )
+        return [array[:, *inner] for array in self.rows(arrays, low, high)]
+
+    def fill(self, arrays: Sequence[Array], low: int, high: int) -> None:
+        """Fill what follows from rows that are there: on the other axes, and beyond the ends."""
+        spec, (above, below) = self.spec, self.open
+        if low <= self.low and not above:
+            low = self.first
+        if high >= self.high and not below:
+            high = self.high + self.halo[1]
+        ends = [0 if is_open else n for is_open, n in zip(self.open, self.halo, strict=True)]
+        for array in self.rows(arrays, self.low - ends[0], self.high + ends[1]):
+            fill(array, 0, ends[0], ends[1], spec.boundary[0])
+        for array in self.rows(arrays, low, high):
+            for axis, side in enumerate(self.sides, 1):
+                fill(array, axis, side, side, spec.boundary[axis])
+
+    def bands(self, low: int, high: int) -> list[Span]:
+        """Return rows in pieces of which updates are made one after the other."""
+        count = max(1, round((high - low) / self._band))
+        edges = [low + (high - low) * n // count for n in range(count + 1)]
+        return [span for span in pairwise(edges) if span[0] < span[1]]
+
+    def compute(
+        self, old: int, low: int, high: int, each: Each, into: Sequence[Array] | None = None
+    ) -> None:
+        """Make the next iteration's rows in the other buffer, or in what begins with the first row.
+
+        Raises
+        ------
+        UpdateFailed, PartitionError
+            As `Update`, and for arrays of another shape or dtype than they should have.
+        """
+
+        def band(span: Span) -> None:
+            depth = self.spec.depth[0]
+            last = self.high + self.halo[1]
+            start, stop = max(span[0] - depth, self.first), min(span[1] + depth, last)
+            given = self.rows(self.buffers[old], start, stop)
+            args = self.rows(self.args, start, stop)
+            for one in (*given, *args):
+                one.flags.writeable = False  # the next band needs these cells, too
+            targets = (
+                self.cells(self.buffers[1 - old], *span)
+                if into is None
+                else [one[span[0] - self.low : span[1] - self.low] for one in into]
+            )
+            made = self.update(given, args)
+            for value, block, target in zip(made, given, targets, strict=True):
+                target[...] = self._cut(value, block, target, span[0] - start)
+
+        each(band, self.bands(low, high))
+
+    def _cut(self, value: Array, given: Array, target: Array, above: int) -> Array:
+        """Return what an update has made, without halo."""
+        if value.dtype != target.dtype:
+            raise PartitionError(
+                f"update returned {value.dtype} for blocks of {target.dtype}; give u0 of "
+                f"{value.dtype} (astype), or have update return {target.dtype}"
+            )
+        if value.shape == target.shape:
+            return value
+        if value.shape != given.shape:
+            raise PartitionError(
+                f"update returned the shape {value.shape} for a block of the shape {given.shape}; "
+                f"return that, or {target.shape}, without halo"
+            )
+        starts = (above, *self.sides)
+        return value[tuple(slice(a, a + n) for a, n in zip(starts, target.shape, strict=True))]
+
+    def change(self, each: Each) -> float:
+        """Return the largest difference of a cell between the two buffers, 0 without rows."""
+        found = [0.0]
+
+        def band(span: Span) -> None:
+            one, other = (self.cells(buffers, *span) for buffers in self.buffers)
+            for a, b in zip(one, other, strict=True):
+                if a.size:
+                    kind = np.result_type(a.dtype, np.float64 if a.dtype.kind in "iub" else a.dtype)
+                    found.append(float(np.abs(np.subtract(a, b, dtype=kind)).max()))
+
+        each(band, self.bands(self.low, self.high))
+        return float(np.max(found))
+
+
+def in_turn(function: Callable[[Span], None], spans: Iterable[Span]) -> None:
+    """Call a function with each of some rows."""
+    for span in spans:
+        function(span)
+
+
+def iterated(
+    spec: StencilSpec, update: Update, arrays: Sequence[Array], iterations: int
+) -> list[Array]:
+    """Return the fields after some iterations, all rows in this process.
+
+    Parameters
+    ----------
+    arrays
+        The fields at the start, and the constant arrays.
+    """
+    total = spec.shape[0]
+    block = Block(spec, update, (0, total))
+    count = len(spec.fields)
+    for target, source in zip(block.cells(block.buffers[0], 0, total), arrays, strict=False):
+        target[...] = source
+    for target, source in zip(block.cells(block.args, 0, total), arrays[count:], strict=True):
+        target[...] = source
+    block.fill(block.args, 0, total)
+    for turn in range(iterations):
+        block.fill(block.buffers[turn % 2], 0, total)
+        block.compute(turn % 2, 0, total, in_turn)
+    return [one.copy() for one in block.cells(block.buffers[iterations % 2], 0, total)]

@@ -1,0 +1,273 @@
+"""`Balancer.stencil` on the client: arguments are checked, arrays go in, arrays come out."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import cloudpickle
+import dask.array as da
+import numpy as np
+from dask.highlevelgraph import HighLevelGraph
+from dask.utils import funcname
+from distributed import Client
+
+from fpmdask.apps.stencil.block import Update
+from fpmdask.apps.stencil.spec import Condition, StencilSpec
+from fpmdask.apps.stencil.tasks import again, cut
+from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.arguments import rows_by_worker
+from fpmdask.runtime.client.conversions import advice, as_array
+from fpmdask.runtime.client.inputs import SENDINGS
+from fpmdask.runtime.client.rows import array_in_memory, is_there, rows_of_array
+from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
+
+CONDITIONS = ("reflect", "periodic", "nearest", "none")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A call of the user's, its arguments checked.
+
+    Parameters
+    ----------
+    update, name
+        The function, and what it is called.
+    fields, args
+        Arrays, cut along the first axis only.
+    settings
+        The other parameters of `StencilSpec`.
+    distribution
+        Worker name → rows, or None.
+    """
+
+    update: Update
+    name: str
+    fields: tuple[Any, ...]
+    args: tuple[Any, ...]
+    settings: Mapping[str, Any]
+    distribution: dict[str, int] | None
+
+
+def checked(
+    update: Callable[..., Any],
+    u0: Any,
+    iterations: Any,
+    depth: Any,
+    boundary: Any,
+    args: Any,
+    tolerance: Any,
+    check_every: Any,
+    distribution: Any,
+) -> Given:
+    """Return what is to be iterated.
+
+    Raises
+    ------
+    PartitionError
+        For what cannot be.
+    """
+    if not callable(update):
+        raise PartitionError(f"update is a {type(update).__name__}; give a function of blocks")
+    several = isinstance(u0, tuple)
+    if several and not u0:
+        raise PartitionError("u0 = (); give an array, or a tuple of them")
+    if not isinstance(args, tuple | list):
+        raise PartitionError(f"args is a {type(args).__name__}; give a tuple of arrays")
+    fields = [_array(x, f"u0[{n}]") for n, x in enumerate(u0 if several else (u0,))]
+    constant = [_array(x, f"args[{n}]") for n, x in enumerate(args)]
+    shape = fields[0].shape
+    for what, arrays in (("u0", fields), ("args", constant)):
+        for n, x in enumerate(arrays):
+            if x.shape != shape:
+                raise PartitionError(
+                    f"{what}[{n}] has the shape {x.shape}, the first field {shape}; give the same"
+                )
+    if isinstance(iterations, bool) or not _whole(iterations, 0):
+        raise PartitionError(f"iterations = {iterations!r}; give an int >= 0")
+    if isinstance(check_every, bool) or not _whole(check_every, 1):
+        raise PartitionError(f"check_every = {check_every!r}; give an int >= 1")
+    number = isinstance(tolerance, int | float | np.integer | np.floating)
+    if tolerance is not None and (isinstance(tolerance, bool) or not number or not tolerance >= 0):
+        raise PartitionError(f"tolerance = {tolerance!r}; give a number >= 0, or None")
+    conditions = _conditions(boundary, shape, [x.dtype for x in (*fields, *constant)])
+    settings = {
+        "depth": _depths(depth, shape),
+        "boundary": conditions,
+        "iterations": int(iterations),
+        "tolerance": None if tolerance is None else float(tolerance),
+        "check_every": int(check_every),
+    }
+    return Given(
+        Update(update, several),
+        funcname(update),
+        tuple(map(_cut_along_rows, fields)),
+        tuple(map(_cut_along_rows, constant)),
+        settings,
+        rows_by_worker(distribution, shape[0]),
+    )
+
+
+def _whole(number: Any, least: int) -> bool:
+    return isinstance(number, int | np.integer) and bool(number >= least)
+
+
+def _array(given: Any, what: str) -> Any:
+    x = as_array(given)
+    if not isinstance(x, da.Array | np.ndarray):
+        raise PartitionError(
+            f"{what} is a {type(x).__name__}, which is no array; {advice(x)}"
+            + ("; several fields are a tuple" if isinstance(x, list) else "")
+        )
+    meta = x if isinstance(x, np.ndarray) else meta_of(x)
+    if type(meta) is not np.ndarray or x.dtype.kind not in "biufc":
+        raise PartitionError(
+            f"{what} is a {type(meta).__name__} of {x.dtype}; give NumPy arrays of numbers"
+        )
+    if any(math.isnan(n) for n in x.shape):
+        raise PartitionError(
+            f"{what} has the shape {x.shape}; x.compute_chunk_sizes() finds out what is unknown"
+        )
+    if not x.ndim or not x.size:
+        raise PartitionError(f"{what} has the shape {x.shape}; give an array that has cells")
+    return x
+
+
+def _cut_along_rows(x: Any) -> Any:
+    """Return an array with one chunk along all axes but the first."""
+    if isinstance(x, np.ndarray):
+        return x
+    return x.rechunk({0: tuple(n for n in x.chunks[0] if n), **dict.fromkeys(range(1, x.ndim), -1)})
+
+
+def _per_axis(given: Any, ndim: int, what: str, default: Any) -> list[Any]:
+    """Return a value for each axis of one for all, a sequence, or a mapping of some axes."""
+    if isinstance(given, Mapping):
+        for axis in given:
+            if isinstance(axis, bool) or not _whole(axis, 0) or axis >= ndim:
+                raise PartitionError(
+                    f"{what} has a value for axis {axis!r}; there are axes 0 to {ndim - 1}"
+                )
+        return [given.get(axis, default) for axis in range(ndim)]
+    if isinstance(given, tuple | list):
+        if len(given) != ndim:
+            raise PartitionError(
+                f"{what} = {given!r}; give one value, or {ndim}: one for each axis"
+            )
+        return list(given)
+    return [given] * ndim
+
+
+def _depths(given: Any, shape: Sequence[int]) -> tuple[int, ...]:
+    found = _per_axis(given, len(shape), "depth", 0)
+    for axis, (cells, length) in enumerate(zip(found, shape, strict=True)):
+        if isinstance(cells, bool) or not _whole(cells, 0):
+            raise PartitionError(f"depth = {given!r}; give an int >= 0, for all axes or for each")
+        if cells > length:
+            raise PartitionError(
+                f"depth is {cells} on axis {axis}, which has {length} cells; give at most that"
+            )
+    return tuple(map(int, found))
+
+
+def _conditions(given: Any, shape: Sequence[int], dtypes: Sequence[Any]) -> tuple[Condition, ...]:
+    found: list[Condition] = []
+    for one in _per_axis(given, len(shape), "boundary", "none"):
+        value = one.item() if isinstance(one, np.generic) else one
+        if value is None:
+            value = "none"
+        if not isinstance(value, int | float) and value not in CONDITIONS:
+            raise PartitionError(
+                f"boundary = {given!r}; give {', '.join(CONDITIONS)}, or a number, for all axes or "
+                "for each"
+            )
+        if not isinstance(value, str):
+            for dtype in dtypes:
+                try:
+                    np.zeros(1, dtype)[...] = value
+                except (OverflowError, ValueError) as error:
+                    raise PartitionError(
+                        f"boundary = {given!r} cannot be a value of {dtype} ({error})"
+                    ) from error
+        found.append(value)
+    return tuple(found)
+
+
+async def stencil(
+    client: Client, given: Given, request: dict[str, Any], follow: proxy.Follow
+) -> Any:
+    """Iterate; ``follow`` runs ``request`` as the app "stencil"."""
+    arrays = (*given.fields, *given.args)
+    coming = sum(x.nbytes for x in arrays if not is_there(x))
+    own = sum(3 * x.nbytes for x in given.fields) + sum(x.nbytes for x in given.args)
+    await proxy.check(client, "stencil", {**request, "needed": coming + own})
+    try:
+        code = bytes(cloudpickle.dumps(given.update))
+    except Exception as error:
+        raise PartitionError(
+            f"update cannot be sent to the workers ({error}); make inside it what it needs"
+        ) from error
+    # what is in this process can be sent again
+    sendings = SENDINGS if any(isinstance(x, np.ndarray) for x in arrays) else 1
+    while True:
+        inputs = [await array_in_memory(client, x, request["workers"]) for x in arrays]
+        rows = [rows_of_array(x, 0) for x in inputs]
+        count = len(given.fields)
+        spec = StencilSpec(tuple(rows[:count]), tuple(rows[count:]), **given.settings)
+        kernel = {
+            "name": given.name,
+            "parameters": {},
+            "code": code,
+            "digest": hashlib.sha256(code).hexdigest()[:16],
+        }
+        asked = {
+            **request,
+            "stencil": spec.to_json(),
+            "update": kernel,
+            "distribution": given.distribution,
+        }
+        sendings -= 1
+        try:
+            value, _ = await follow("stencil", asked)
+        except ChunksLostError:
+            if not sendings:
+                raise
+            del inputs
+        else:
+            break
+    found = _collected(client, spec, code, value, inputs)
+    return found if given.update.several else found[0]
+
+
+def _collected(
+    client: Client, spec: StencilSpec, code: bytes, value: Mapping[str, Any], inputs: Sequence[Any]
+) -> tuple[da.Array, ...]:
+    """Return the fields over the published keys, with the tasks that make them again."""
+    made = f"{value['names'][0]}-again"
+    chunks = [TaskRef(key) for one in (*spec.fields, *spec.args) for key in one.keys]
+    counts = [len(one.keys) for one in (*spec.fields, *spec.args)]
+    facts = f"{made}-spec"
+    shared: dict[Any, Any] = {
+        facts: DataNode(facts, (code, spec.to_json())),
+        made: Task(made, again, TaskRef(facts), value["iterations"], counts, *chunks),
+    }
+    found = []
+    edges = [0, *accumulate(value["sizes"])]
+    after = (0,) * (len(spec.shape) - 1)
+    for field, (name, one) in enumerate(zip(value["names"], spec.fields, strict=True)):
+        graph: dict[Any, Any] = {
+            (name, n, *after): Task((name, n, *after), cut, TaskRef(made), field, *span)
+            for n, span in enumerate(pairwise(edges))
+        }
+        dependencies: Any = inputs
+        layers = HighLevelGraph.from_collections(
+            name, {**shared, **graph}, dependencies=dependencies
+        )
+        sizes = (tuple(value["sizes"]), *((n,) for n in spec.shape[1:]))
+        found.append(da.Array(layers, name, chunks=sizes, dtype=np.dtype(one.dtype)))
+    return tuple(client.persist(found, optimize_graph=False))

@@ -1,0 +1,147 @@
+"""Who iterates which rows, how often halos are exchanged, whether rows move. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from fpmdask.models import ConstantModel, Model
+from fpmdask.partition import geometric
+from fpmdask.runtime.rows import Span
+
+# Most iterations between two exchanges of halos.
+MOST_EVERY = 64
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one worker has told after the first iterations.
+
+    Parameters
+    ----------
+    row_seconds
+        Of computing a row once; None where it has none.
+    exchange_seconds
+        Per iteration that it did not compute.
+    byte_seconds
+        Of bringing a byte of its rows into its buffers.
+    """
+
+    row_seconds: float | None
+    exchange_seconds: float
+    byte_seconds: float
+
+
+def shared(
+    units: int, models: Sequence[Model], limits: Sequence[float], least: int = 1
+) -> list[int]:
+    """Return the rows of each worker so that all finish together: none, or `least` and more.
+
+    Raises
+    ------
+    PartitionError
+        If they do not fit into the limits.
+
+    Examples
+    --------
+    >>> shared(10, [ConstantModel(9.0), ConstantModel(1.0)], [10, 10], least=2)
+    [10, 0]
+    """
+    most = [float(limit) if limit >= least else 0.0 for limit in limits]
+    while True:
+        shares = [int(share) for share in geometric(units, models, most)]
+        few = [n for n, share in enumerate(shares) if 0 < share < least]
+        if not few:
+            return shares
+        most[min(few, key=shares.__getitem__)] = 0.0
+
+
+def spans_of(shares: Mapping[str, int]) -> dict[str, Span]:
+    """Return worker → its rows, in this order.
+
+    Examples
+    --------
+    >>> spans_of({"a": 3, "b": 0, "c": 2})
+    {'a': (0, 3), 'b': (3, 3), 'c': (3, 5)}
+    """
+    return dict(zip(shares, pairwise([0, *accumulate(shares.values())]), strict=True))
+
+
+def neighbours(
+    spans: Mapping[str, Span], worker: str, wraps: bool
+) -> tuple[str | None, str | None]:
+    """Return who has the rows above a worker's and below them, None beyond the ends.
+
+    Examples
+    --------
+    >>> neighbours({"a": (0, 3), "b": (3, 3), "c": (3, 5)}, "c", wraps=True)
+    ('a', 'a')
+    """
+    having = [one for one, (low, high) in spans.items() if low < high]
+    if worker not in having or len(having) == 1:
+        return None, None
+    at, last = having.index(worker), len(having) - 1
+    above = having[at - 1] if at or wraps else None
+    return above, having[(at + 1) % len(having)] if at < last or wraps else None
+
+
+def revised(
+    shares: Mapping[str, int],
+    told: Mapping[str, Speed],
+    left: int,
+    row_nbytes: int,
+    limits: Mapping[str, float],
+    least: int,
+) -> dict[str, int]:
+    """Return the shares with which all finish together, the same ones where moving does not pay.
+
+    Parameters
+    ----------
+    shares
+        Worker → rows so far.
+    told
+        Worker → what it took.
+    left
+        Iterations to come.
+    row_nbytes
+        Bytes of a row that move.
+    limits, least
+        As for `shared`.
+    """
+    known = [speed.row_seconds for speed in told.values() if speed.row_seconds]
+    if not known:
+        return dict(shares)
+    middling = sorted(known)[len(known) // 2]
+    seconds = {worker: told[worker].row_seconds or middling for worker in shares}
+    models = [ConstantModel(1 / seconds[worker]) for worker in shares]
+    found = shared(sum(shares.values()), models, [limits[worker] for worker in shares], least)
+    better = dict(zip(shares, found, strict=True))
+    saved = max(seconds[w] * n for w, n in shares.items()) - max(
+        seconds[w] * n for w, n in better.items()
+    )
+    old, new = spans_of(shares), spans_of(better)
+    cost = 0.0
+    for worker, (low, high) in old.items():
+        start, stop = new[worker]
+        kept = max(0, min(high, stop) - max(low, start))
+        moved = (high - low - kept) + (stop - start - kept)
+        cost = max(cost, moved * row_nbytes * told[worker].byte_seconds)
+    return better if saved * left > cost else dict(shares)
+
+
+def exchange_every(told: Mapping[str, Speed], shares: Mapping[str, int], depth: int) -> int:
+    """Return how many iterations are made between two exchanges of halos.
+
+    Each exchange has a fixed cost c; with a halo for k iterations it is paid once in k, and each
+    iteration computes depth · (k - 1) rows of the neighbours, too, in r seconds each. The sum is
+    least at k = √(c / (depth · r)).
+    """
+    having = [worker for worker, rows in shares.items() if rows]
+    rows = [seconds for worker in having if (seconds := told[worker].row_seconds)]
+    if not depth or len(having) < 2 or not rows:
+        return 1
+    fixed = min(told[worker].exchange_seconds for worker in having)
+    found = math.isqrt(int(fixed / (depth * max(rows))))
+    return max(1, min(found, MOST_EVERY, min(shares[worker] for worker in having) // depth))
