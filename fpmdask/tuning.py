@@ -235,6 +235,23 @@ class RecordsTuning(_Group):
 
 
 @dataclass(frozen=True)
+class StencilTuning(_Group):
+    """What only iterations with a halo use."""
+
+    # Seconds of the first iterations that say how fast a worker is, before rows move. CPU-quota
+    # periods are 10 ms and more: shorter timings say little.
+    trial_seconds: float = 0.15
+    # Most iterations between two exchanges of halos.
+    most_every: int = _positive(64)
+    # Bytes of the rows that an update is called with at once, about: they, and what it makes of
+    # them, stay in a core's cache, and what it makes is memory that it has used before. Calls take
+    # some 10 us more.
+    band_nbytes: int = _positive(1 << 20)
+    # Seconds between two messages that tell how many iterations are done, at least.
+    news_seconds: float = 1.0
+
+
+@dataclass(frozen=True)
 class Tuning:
     """All thresholds, by what they belong to."""
 
@@ -242,6 +259,7 @@ class Tuning:
     matmul: MatmulTuning = field(default_factory=MatmulTuning)
     sort: SortTuning = field(default_factory=SortTuning)
     records: RecordsTuning = field(default_factory=RecordsTuning)
+    stencil: StencilTuning = field(default_factory=StencilTuning)
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> Self:

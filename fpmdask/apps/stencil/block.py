@@ -12,13 +12,11 @@ import numpy as np
 from fpmdask.apps.stencil.spec import Condition, StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.rows import Span
+from fpmdask.tuning import DEFAULT
 
 Array = np.ndarray[Any, Any]
 # Calls a function with each of some rows, in threads perhaps.
 Each = Callable[[Callable[[Span], None], Sequence[Span]], None]
-# Bytes of the rows that an update is called with at once: they, and what it makes of them, stay in
-# a core's cache, and what it makes is memory that it has used before. Calls take some 10 µs more.
-BAND_NBYTES = 1 << 20
 # A band has so many times as many rows as its halo at least.
 BAND_DEPTHS = 16
 
@@ -102,6 +100,8 @@ class Block:
     every
         Iterations between two exchanges of halos: so many times `depth` rows of each neighbour are
         kept, and computed as far as the next iterations need them.
+    band_nbytes
+        Of the rows that an update is called with at once, about.
 
     Attributes
     ----------
@@ -111,7 +111,14 @@ class Block:
         The row with which the buffers begin, its halo included; below 0 beyond the array.
     """
 
-    def __init__(self, spec: StencilSpec, update: Update, rows: Span, every: int = 1) -> None:
+    def __init__(
+        self,
+        spec: StencilSpec,
+        update: Update,
+        rows: Span,
+        every: int = 1,
+        band_nbytes: int = DEFAULT.stencil.band_nbytes,
+    ) -> None:
         self.spec, self.update, (self.low, self.high) = spec, update, rows
         depth, total = spec.depth[0], spec.shape[0]
         wraps = spec.boundary[0] == "periodic"
@@ -131,7 +138,7 @@ class Block:
         shape = (self.high - self.low + sum(self.halo), *rest)
         self.buffers = [[np.empty(shape, one.dtype) for one in spec.fields] for _ in range(2)]
         self.args = [np.empty(shape, one.dtype) for one in spec.args]
-        count = max(1, -(-BAND_NBYTES // max(1, spec.row_nbytes)), BAND_DEPTHS * depth)
+        count = max(1, -(-band_nbytes // max(1, spec.row_nbytes)), BAND_DEPTHS * depth)
         self._band = max(1, min(count, self.high - self.low))
 
     def rows(self, arrays: Sequence[Array], low: int, high: int) -> list[Array]:

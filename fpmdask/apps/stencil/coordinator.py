@@ -171,7 +171,8 @@ class Iterations(Attempt):
                 self.limits,
                 spec.least,
             )
-        every = min(exchange_every(speeds, self.shares, spec.depth[0]), max(1, left))
+        most = min(left, self.context.tuning.stencil.most_every)
+        every = exchange_every(speeds, self.shares, spec.depth[0], most)
         moves = self.shares != before or every > 1
         if self.shares != before:
             self.reason = "measured"

@@ -11,9 +11,6 @@ from fpmdask.models import ConstantModel, Model
 from fpmdask.partition import geometric
 from fpmdask.runtime.rows import Span
 
-# Most iterations between two exchanges of halos.
-MOST_EVERY = 64
-
 
 @dataclass(frozen=True)
 class Speed:
@@ -131,8 +128,10 @@ def revised(
     return better if saved * left > cost else dict(shares)
 
 
-def exchange_every(told: Mapping[str, Speed], shares: Mapping[str, int], depth: int) -> int:
-    """Return how many iterations are made between two exchanges of halos.
+def exchange_every(
+    told: Mapping[str, Speed], shares: Mapping[str, int], depth: int, most: int
+) -> int:
+    """Return how many iterations are made between two exchanges of halos, at most `most`.
 
     Each exchange has a fixed cost c; with a halo for k iterations it is paid once in k, and each
     iteration computes depth · (k - 1) rows of the neighbours, too, in r seconds each. The sum is
@@ -144,4 +143,4 @@ def exchange_every(told: Mapping[str, Speed], shares: Mapping[str, int], depth: 
         return 1
     fixed = min(told[worker].exchange_seconds for worker in having)
     found = math.isqrt(int(fixed / (depth * max(rows))))
-    return max(1, min(found, MOST_EVERY, min(shares[worker] for worker in having) // depth))
+    return max(1, min(found, most, min(shares[worker] for worker in having) // depth))

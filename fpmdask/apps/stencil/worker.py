@@ -25,11 +25,6 @@ from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.steps import step
 from fpmdask.timing import FunctionKernel
 
-# Seconds of iterations that say how fast a worker is: CPU-quota periods are 10 ms and more.
-TRIAL_SECONDS = 0.15
-# How often the coordinator is told how many iterations are done.
-TOLD_SECONDS = 1.0
-
 
 @dataclass(frozen=True)
 class Part:
@@ -99,6 +94,7 @@ class Iterating:
             update,
             pool,
         )
+        self.tuning = space.tuning.stencil
         self.spec = StencilSpec.from_json(order["spec"])
         self.notes = space.notes(f"attempt {self.attempt}")
         self.reduce = AllReduce(
@@ -121,7 +117,7 @@ class Iterating:
         """Iterate; the result is kept for the coordinator to publish."""
         began = time.perf_counter()
         spec = self.spec
-        self.block = Block(spec, self.update, self.spans[self.own])
+        self.block = self._block()
         low, high = self.spans[self.own]
         self._load(spec.fields, self.order["fields"], self.block.cells(self._buffers(0), low, high))
         self._load_args()
@@ -142,6 +138,10 @@ class Iterating:
             **self.spent,
         }
 
+    def _block(self) -> Block:
+        span = self.spans[self.own]
+        return Block(self.spec, self.update, span, self.every, self.tuning.band_nbytes)
+
     def _iterations(self, began: float) -> int:
         """Make all of them; return how many there were."""
         spec, told = self.spec, began
@@ -152,7 +152,7 @@ class Iterating:
             now = time.perf_counter()
             if done == spec.iterations:
                 break
-            if now - told > TOLD_SECONDS and self.own == next(iter(self.spans)):
+            if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
                 told = now
                 self._say(iterations=done)
             checks = spec.tolerance is not None and not done % spec.check_every
@@ -163,7 +163,7 @@ class Iterating:
             if checks and change <= (spec.tolerance or 0.0):
                 return done
             if done == look:
-                if seconds >= TRIAL_SECONDS:
+                if seconds >= self.tuning.trial_seconds:
                     self._revise(done, before, now - began)
                     look = spec.iterations
                 else:
@@ -297,7 +297,7 @@ class Iterating:
         self._place(rows)
         self.every, self.ahead = every, 0
         span = self.spans[self.own]
-        self.block = new = Block(self.spec, self.update, span, every)
+        self.block = new = self._block()
         wants = []
         for peer, theirs in self.spans.items():
             if peer != self.own and (met := common((theirs,), (before[self.own],))) is not None:

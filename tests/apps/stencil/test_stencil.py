@@ -1,9 +1,8 @@
 """`Balancer.stencil` on a cluster: what iterated `dask.array.map_overlap` gives."""
 
 import asyncio
-import threading
+import time
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -14,15 +13,17 @@ from hypothesis import strategies as st
 
 import fpmdask
 from fpmdask.apps.stencil import gray_scott, heat, jacobi
+from fpmdask.apps.stencil.client import checked
 from fpmdask.errors import PartitionError
 from tests.eventually import nothing_left, until
+from tests.tuned import tuned
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 RANDOM = np.random.default_rng(0)
 
 
 def cluster(workers=3, **options):
-    threads = [("127.0.0.1", 1 + n % 2) for n in range(workers)]
+    threads = [("127.0.0.1", 1 + n // 3) for n in range(workers)]
     config = {**CONFIG, **options.pop("config", {})}
     return gen_cluster(client=True, nthreads=threads, config=config, timeout=60, **options)
 
@@ -48,21 +49,30 @@ def mixing(depth, conditions):
 
 
 def iterated(function, fields, args, iterations, depth, boundary):
-    """Return the fields by map_overlap, which takes one array at a time as its result."""
-    with dask.config.set(scheduler="sync"):
-        for _ in range(iterations):
-            fields = [
-                da.map_overlap(
-                    lambda *blocks, n=n: function(blocks[: len(fields)], *blocks[len(fields) :])[n],
-                    *(da.from_array(x, chunks=-1) for x in (*fields, *args)),
-                    depth=dict(enumerate(depth)),
-                    boundary=dict(enumerate(boundary)),
-                    dtype=fields[n].dtype,
-                    meta=np.empty((0,) * x.ndim, fields[n].dtype),
-                ).compute()
-                for n, x in enumerate(fields)
-            ]
-    return fields
+    """Return the fields by map_overlap, which returns one array at a time."""
+
+    def one(n, arrays):
+        found = da.map_overlap(
+            lambda *blocks: function(blocks[: len(fields)], *blocks[len(fields) :])[n],
+            *(da.from_array(x, chunks=-1) for x in (*arrays, *args)),
+            depth=dict(enumerate(depth)),
+            boundary=dict(enumerate(boundary)),
+            dtype=fields[n].dtype,
+            meta=np.empty((0,) * fields[n].ndim, fields[n].dtype),
+        )
+        return found.compute(scheduler="sync")
+
+    found = fields
+    for _ in range(iterations):
+        found = [one(n, found) for n in range(len(fields))]
+    return found
+
+
+def worker_name():
+    try:
+        return str(get_worker().name)
+    except ValueError:  # on the client
+        return ""
 
 
 @st.composite
@@ -80,7 +90,7 @@ def cases(draw):
         "chunks": draw(st.integers(1, 30)),
         "workers": draw(st.integers(1, 4)),
         "iterations": draw(st.sampled_from([0, 1, 2, 5, 9])),
-        "shares": draw(st.sampled_from([None, "first", "uneven"])),
+        "shares": draw(st.sampled_from([None, "slow", "first", "uneven"])),
     }
 
 
@@ -104,6 +114,8 @@ async def compare(c, case):
     mix = mixing(depth, case["boundary"])
 
     def update(blocks, *args):
+        if worker_name() == "1" and case["shares"] == "slow":
+            time.sleep(0.003)  # rows move away
         made = [mix(block, n + 1) for n, block in enumerate(blocks)]
         for other in made[1:]:
             made[0] = ((made[0] + other) % 97).astype(made[0].dtype)
@@ -134,12 +146,235 @@ async def compare(c, case):
         np.testing.assert_array_equal(await c.compute(one), other, str(case))
         assert one.chunks[1:] == tuple((n,) for n in shape[1:])
     if distribution:
-        assert found[0].chunks[0] == tuple(distribution.values())
+        assert sorted(found[0].chunks[0]) == sorted(distribution.values())
 
 
 @pytest.mark.slow
-@cluster(4)
+@cluster(4, config=tuned(stencil={"trial_seconds": 0.0, "band_nbytes": 200}))
 async def test_what_iterated_map_overlap_gives(c, s, *workers):
-    for case in check_cases(60):
+    """Rows move after the first iteration, and halos come for several iterations at once."""
+    for case in check_cases(100):
         await compare(c, case)
     await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster(config=tuned(stencil={"trial_seconds": 0.0}))
+async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+
+    def update(block):
+        time.sleep(1e-3 * len(block) * (1 + 9 * (worker_name() == "1")))
+        return jacobi(block)
+
+    u0 = RANDOM.random((60, 4))
+    found = await balancer.stencil(update, u0, 12)
+    report = balancer.report
+    shares = dict(zip(report.workers, report.distribution.tolist(), strict=True))
+    assert report.reason == "measured"
+    assert shares["1"] < 15
+    assert [event["rows"] for event in events if event["event"] == "shared out"] == [shares]
+    assert {share["iterations"] for share in report.shares} == {12}
+    assert set(report.phases) == {"prepare", "move", "iterate"}
+    assert sum(report.distribution) == 60
+    # where they were computed, and a later call begins with what is known
+    for n, rows in enumerate(found.chunks[0]):
+        (holder,) = s.tasks[found.name, n, 0].who_has
+        assert shares[str(holder.name)] == rows
+        assert not s.tasks[found.name, n, 0].worker_restrictions
+    np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 12))
+    again = await balancer.stencil(update, found, 2)
+    assert balancer.report.reason == "known"
+    assert dict(zip(balancer.report.workers, balancer.report.distribution, strict=True))["1"] < 15
+    np.testing.assert_array_equal(await c.compute(again), local(jacobi, u0, 14))
+    # as a report says
+    same = await balancer.stencil(update, u0, 3, distribution=report)
+    assert sorted(same.chunks[0]) == sorted(found.chunks[0])
+    assert balancer.report.reason == "given"
+    del found, again, same
+    await nothing_left(s)
+
+
+def local(update, u, iterations):
+    for _ in range(iterations):
+        u = update(np.pad(u, 1, mode="symmetric"))
+    return u
+
+
+@pytest.mark.slow
+@cluster()
+async def test_all_stop_once_no_cell_changes_by_more(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    u0 = RANDOM.random((12, 9))
+    before, wanted = None, u0
+    for count in range(1, 400):
+        before, wanted = wanted, local(jacobi, wanted, 1)
+        if not count % 7 and np.abs(wanted - before).max() <= 1e-3:
+            break
+    found = await balancer.stencil(jacobi, u0, 1000, tolerance=1e-3, check_every=7)
+    np.testing.assert_array_equal(await c.compute(found), wanted)
+    assert {share["iterations"] for share in balancer.report.shares} == {count}
+
+
+@pytest.mark.slow
+@cluster()
+async def test_what_is_ready_to_use(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    u, v = RANDOM.random((2, 20, 11))
+    for update in (jacobi, heat(0.2)):
+        found = await balancer.stencil(update, da.from_array(u, chunks=3), 5)
+        np.testing.assert_array_equal(await c.compute(found), local(update, u, 5))
+    step, periodic = gray_scott(), {"boundary": "periodic"}
+    found = await balancer.stencil(step, (u, v), 5, **periodic)
+    wanted = u, v
+    for _ in range(5):
+        wanted = step(tuple(np.pad(x, 1, mode="wrap") for x in wanted))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(await c.compute(one), other)
+
+
+@cluster()
+async def test_what_is_lost_later_is_made_again(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    u0 = RANDOM.random((30, 4))
+    x = da.from_array(u0, chunks=10)
+    found = await balancer.stencil(jacobi, x, 4, args=())
+    assert not any("-again" in str(key) and t.who_has for key, t in s.tasks.items())
+    await workers[0].close()
+    np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 4))
+
+
+@pytest.mark.slow
+@cluster()
+async def test_the_run_starts_again_where_a_worker_is_lost_in_the_middle(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    u0 = RANDOM.random((30, 4))
+
+    def update(block):
+        if worker_name() == "1":
+            Event("go on").wait(30)
+        return jacobi(block)
+
+    running = asyncio.ensure_future(of(balancer.stencil(update, da.from_array(u0, chunks=10), 20)))
+    await until(lambda: any(w.state.executing_count for w in workers if str(w.name) == "1"))
+    await until(lambda: [event for event in events if event["event"] == "step"])
+    (leaving,) = [worker for worker in workers if str(worker.name) == "1"]
+    closing = asyncio.ensure_future(leaving.close(timeout=1))
+    await until(lambda: len(s.workers) == 2)
+    await Event("go on", client=c).set()
+    np.testing.assert_array_equal(await c.compute(await running), local(jacobi, u0, 20))
+    await closing
+    assert [event for event in events if event["event"] == "starting over"]
+    assert "1" not in balancer.report.workers
+
+
+async def of(awaitable):
+    return await awaitable
+
+
+def raising(block):
+    if worker_name() == "1":
+        raise KeyError("seven")
+    return block
+
+
+def writing(block):
+    block += 1
+    return block
+
+
+@pytest.mark.slow
+@cluster()
+async def test_what_update_does_wrong_ends_the_run(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = RANDOM.random((30, 4))
+    with pytest.raises(KeyError, match="seven") as caught:
+        await balancer.stencil(raising, x, 20)
+    assert "on worker 1" in caught.value.__notes__[0]
+    with pytest.raises(ValueError, match="read-only"):
+        await balancer.stencil(writing, x, 20)
+    for update, says in {
+        lambda b: b[:-1]: r"returned the shape \(\d+, 6\) for a block of the shape \(\d+, 6\)",
+        lambda b: b.astype("f4"): "returned float32 for blocks of float64",
+        lambda b: 1.0: "returned a float; return a NumPy array",
+        lambda b: b.tolist(): "returned a list",
+    }.items():
+        with pytest.raises(PartitionError, match=says):
+            await balancer.stencil(update, x, 20)
+    with pytest.raises(PartitionError, match="returned a ndarray for 2 fields"):
+        await balancer.stencil(lambda b: b[0], (x, x), 20)
+    with pytest.raises(PartitionError, match="gives 1 1 rows, and a halo has 2"):
+        await balancer.stencil(lambda b: b, x, 20, depth=2, distribution={"0": 29, "1": 1})
+    del caught
+    await nothing_left(s)
+    found = await balancer.stencil(jacobi, x, 2)
+    np.testing.assert_array_equal(await c.compute(found), local(jacobi, x, 2))
+
+
+@pytest.mark.slow
+@cluster()
+async def test_a_cancelled_call_ends_and_leaves_nothing(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    running = asyncio.ensure_future(of(balancer.stencil(jacobi, RANDOM.random((90, 4)), 10**7)))
+    await until(lambda: [event for event in events if event["event"] == "shared out"])
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until(lambda: not any(worker.state.executing_count for worker in workers))
+    del running
+    await nothing_left(s)
+
+
+X = np.ones((8, 6))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"update": 3}, "update is a int; give a function"),
+        ({"u0": [[1.0]]}, r"u0\[0\] is a list, which is no array; give a dask or NumPy array"),
+        ({"u0": ()}, r"u0 = \(\); give an array, or a tuple of them"),
+        ({"u0": np.array(["a"])}, "give NumPy arrays of numbers"),
+        ({"u0": np.ones((0, 3))}, "give an array that has cells"),
+        ({"u0": np.float64(3)}, "is a float64"),
+        ({"u0": (X, X[:4])}, r"u0\[1\] has the shape \(4, 6\), the first field \(8, 6\)"),
+        ({"u0": da.from_array(X)[da.from_array(X)[:, 0] > 0]}, "compute_chunk_sizes"),
+        ({"iterations": -1}, "iterations = -1; give an int >= 0"),
+        ({"iterations": True}, "iterations = True"),
+        ({"iterations": 2.5}, "iterations = 2.5"),
+        ({"depth": -1}, "depth = -1; give an int >= 0"),
+        ({"depth": (1,)}, r"depth = \(1,\); give one value, or 2"),
+        ({"depth": {2: 1}}, "depth has a value for axis 2; there are axes 0 to 1"),
+        ({"depth": 7}, "depth is 7 on axis 1, which has 6 cells"),
+        ({"boundary": "mirror"}, "boundary = 'mirror'; give reflect, periodic, nearest, none, or"),
+        ({"boundary": 1j}, "boundary = 1j; give reflect"),
+        ({"u0": X.astype("i1"), "boundary": 1000}, "cannot be a value of int8"),
+        ({"args": X}, "args is a ndarray; give a tuple of arrays"),
+        ({"args": (X[:2],)}, r"args\[0\] has the shape \(2, 6\)"),
+        ({"args": ("x",)}, r"args\[0\] is a str"),
+        ({"tolerance": -1.0}, "tolerance = -1.0; give a number >= 0, or None"),
+        ({"tolerance": float("nan")}, "tolerance = nan"),
+        ({"tolerance": "1"}, "tolerance = '1'"),
+        ({"check_every": 0}, "check_every = 0; give an int >= 1"),
+        ({"distribution": {"0": 3}}, "distribution has 3 rows in all, there are 8"),
+        ({"distribution": {"0": -8}}, "distribution gives 0 -8 rows"),
+        ({"distribution": [8]}, r"distribution = \[8\]; give worker name"),
+    ],
+)
+def test_bad_input_is_refused_at_once(given, says):
+    arguments = {
+        "update": jacobi,
+        "u0": X,
+        "iterations": 1,
+        "depth": 1,
+        "boundary": "reflect",
+        "args": (),
+        "tolerance": None,
+        "check_every": 10,
+        "distribution": None,
+    }
+    with pytest.raises(PartitionError, match=says):
+        checked(**{**arguments, **given})

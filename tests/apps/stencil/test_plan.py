@@ -1,0 +1,61 @@
+"""Who has which rows, how often halos are exchanged: no worker has fewer rows than a halo."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fpmdask.apps.stencil.plan import Speed, exchange_every, neighbours, revised, shared, spans_of
+from fpmdask.models import ConstantModel
+
+
+@given(
+    st.integers(1, 200), st.lists(st.floats(0.01, 100), min_size=1, max_size=7), st.integers(1, 9)
+)
+def test_shares_are_none_or_enough(units, speeds, least):
+    units = max(units, least)
+    limits = [float("inf")] * len(speeds)
+    shares = shared(units, [*map(ConstantModel, speeds)], limits, least)
+    assert sum(shares) == units
+    assert all(share == 0 or share >= least for share in shares)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.booleans())
+def test_neighbours_see_each_other(sizes, wraps):
+    spans = spans_of({str(n): size for n, size in enumerate(sizes)})
+    for worker, (low, high) in spans.items():
+        above, below = neighbours(spans, worker, wraps)
+        if above is not None:
+            assert neighbours(spans, above, wraps)[1] == worker
+            assert spans[above][1] in (low, sum(sizes))
+        if below is not None:
+            assert neighbours(spans, below, wraps)[0] == worker
+            assert spans[below][0] in (high, 0)
+        if low == high:
+            assert above is below is None
+
+
+def test_rows_move_only_where_that_pays():
+    shares = {"a": 50, "b": 50}
+    told = {"a": Speed(1.0, 0.0, 1e-3), "b": Speed(4.0, 0.0, 1e-3)}
+    limits = {"a": 100.0, "b": 100.0}
+    # 120 s less in each iteration, for 30 rows of 1000 bytes
+    assert revised(shares, told, 1, 1000, limits, 1) == {"a": 80, "b": 20}
+    assert revised(shares, told, 0, 1000, limits, 1) == shares
+    assert revised(shares, told, 1, 100_000, limits, 1) == shares
+    assert revised(shares, told, 1, 1000, {"a": 60.0, "b": 100.0}, 1) == {"a": 60, "b": 40}
+    unknown = dict.fromkeys(shares, Speed(None, 0.0, 0.0))
+    assert revised(shares, unknown, 9, 8, limits, 1) == shares
+
+
+def test_halos_for_several_iterations_come_at_once_where_messages_cost_more_than_rows():
+    def every(exchange, row, shares=(40, 60), depth=1, most=64):
+        own = {str(n): rows for n, rows in enumerate(shares)}
+        told = dict.fromkeys(own, Speed(row, exchange, 0.0))
+        return exchange_every(told, own, depth, most)
+
+    assert every(0.1, 0.001) == 10
+    assert every(0.1, 0.001, depth=4) == 5
+    assert every(0.1, 1.0) == 1
+    assert every(0.1, 0.001, shares=(7, 93)) == 7
+    assert every(0.1, 0.001, shares=(100, 0)) == 1
+    assert every(0.1, 0.001, depth=0) == 1
+    assert every(9.9, 0.001, most=3) == 3
