@@ -81,16 +81,21 @@ class Iterations(Attempt):
         places = await wait_for_chunks(context, [key for one in inputs for key in one.keys])
         await self._share_out(places)
         given = context.spec["distribution"] is not None
+        tries = len(self.shares) > 1 and spec.iterations >= LEAST_TRIED
         order = {
             "spec": spec.to_json(),
             "fields": [[places[key] for key in one.keys] for one in spec.fields],
             "args": [[places[key] for key in one.keys] for one in spec.args],
             "bare": without_fpmdask(context.scheduler, places),
             "rows": _rows(self.shares),
-            "trial": len(self.shares) > 1 and spec.iterations >= LEAST_TRIED,
+            "trial": tries,
+            "probe": tries and self.reason == "even",
         }
         self.dispatch(ITERATE, dict.fromkeys(self.shares, order))
         self.work = {worker: rows for worker, rows in self.shares.items() if rows}
+        if order["probe"]:
+            told = await self.everyone("probe", "measure", self._heard)
+            await self._by_probes({worker: told[worker]["probe"] for worker in self.shares})
         answers = await self.everyone("trial", "iterate", self._heard)
         if any("trial" in told for told in answers.values()):
             await self._revise(answers, given=given)
@@ -152,6 +157,17 @@ class Iterations(Attempt):
                     "that many"
                 )
         return {worker: int(given.get(name, 0)) for name, worker in names.items()}
+
+    async def _by_probes(self, seconds: Mapping[str, float | None]) -> None:
+        """Tell the workers who has which rows, by what a row has taken each of them."""
+        known = sorted(one for one in seconds.values() if one)
+        models = [ConstantModel(1 / (one or known[len(known) // 2])) for one in seconds.values()]
+        limits, least = [self.limits[worker] for worker in seconds], self.spec.least
+        found = await asyncio.to_thread(shared, self.spec.shape[0], models, limits, least)
+        self.shares, self.reason = dict(zip(seconds, found, strict=True)), "measured"
+        self.work = {worker: rows for worker, rows in self.shares.items() if rows}
+        for worker in self.workers:
+            self.tell(worker, rows=_rows(self.shares))
 
     async def _revise(self, told: Mapping[str, Mapping[str, Any]], *, given: bool) -> None:
         """Tell the workers with which shares to go on, after what the first iterations took."""

@@ -123,7 +123,8 @@ def revised(
     for worker, (low, high) in old.items():
         start, stop = new[worker]
         kept = max(0, min(high, stop) - max(low, start))
-        moved = (high - low - kept) + (stop - start - kept)
+        # what it sends, and both its new buffers
+        moved = (high - low - kept) + 2 * (stop - start)
         cost = max(cost, moved * row_nbytes * told[worker].byte_seconds)
     return better if saved * left > cost else dict(shares)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -117,6 +117,10 @@ class Iterating:
         """Iterate; the result is kept for the coordinator to publish."""
         began = time.perf_counter()
         spec = self.spec
+        if self.order["probe"]:
+            self._say(probe=self._probe())
+            self._place(self._note()["rows"])
+            began = time.perf_counter()
         self.block = self._block()
         low, high = self.spans[self.own]
         self._load(spec.fields, self.order["fields"], self.block.cells(self._buffers(0), low, high))
@@ -141,6 +145,33 @@ class Iterating:
     def _block(self) -> Block:
         span = self.spans[self.own]
         return Block(self.spec, self.update, span, self.every, self.tuning.band_nbytes)
+
+    def _probe(self) -> float | None:
+        """Return the seconds that a row takes, of a few that this worker would have; None of none.
+
+        What a neighbour has is taken to be as the nearest row: for a time that is near enough.
+        """
+        low, high = self.spans[self.own]
+        if low == high:
+            return None
+        low, high = self._block().bands(low, high)[0]
+        spec = replace(self.spec, boundary=("nearest", *self.spec.boundary[1:]))
+        self.block = block = Block(spec, self.update, (low, high))
+        block.open = False, False
+        self._load(spec.fields, self.order["fields"], block.cells(block.buffers[0], low, high))
+        self._load_args()
+        turn, began = 0, time.perf_counter()
+        while True:
+            block.fill(block.buffers[turn % 2], low, high)
+            block.compute(turn % 2, low, high, self._each)
+            turn += 1
+            now = time.perf_counter()
+            if turn == 1:  # not typical: memory is new
+                began, first = now, now - began
+            elif now - began >= self.tuning.trial_seconds:
+                return (now - began) / (turn - 1) / (high - low)
+            if turn == 1 and first >= self.tuning.trial_seconds:
+                return first / (high - low)
 
     def _iterations(self, began: float) -> int:
         """Make all of them; return how many there were."""

@@ -37,11 +37,12 @@ def test_rows_move_only_where_that_pays():
     shares = {"a": 50, "b": 50}
     told = {"a": Speed(1.0, 0.0, 1e-3), "b": Speed(4.0, 0.0, 1e-3)}
     limits = {"a": 100.0, "b": 100.0}
-    # 120 s less in each iteration, for 30 rows of 1000 bytes
-    assert revised(shares, told, 1, 1000, limits, 1) == {"a": 80, "b": 20}
+    # 120 s less in each iteration, for 160 rows of 1000 bytes, at most
+    assert revised(shares, told, 2, 1000, limits, 1) == {"a": 80, "b": 20}
     assert revised(shares, told, 0, 1000, limits, 1) == shares
     assert revised(shares, told, 1, 100_000, limits, 1) == shares
-    assert revised(shares, told, 1, 1000, {"a": 60.0, "b": 100.0}, 1) == {"a": 60, "b": 40}
+    assert revised(shares, told, 1, 1000, {"a": 60.0, "b": 100.0}, 1) == shares
+    assert revised(shares, told, 9, 1000, {"a": 60.0, "b": 100.0}, 1) == {"a": 60, "b": 40}
     unknown = dict.fromkeys(shares, Speed(None, 0.0, 0.0))
     assert revised(shares, unknown, 9, 8, limits, 1) == shares
 

@@ -1,6 +1,7 @@
 """`Balancer.stencil` on a cluster: what iterated `dask.array.map_overlap` gives."""
 
 import asyncio
+import collections
 import time
 
 import dask.array as da
@@ -194,6 +195,43 @@ async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
     assert balancer.report.reason == "given"
     del found, again, same
     await nothing_left(s)
+
+
+SEEN = collections.Counter()
+
+
+def slow_later(block):
+    """Take longer on a worker than it has told at first."""
+    SEEN[worker_name()] += 1
+    time.sleep(1e-3 * len(block) * (1 + 9 * (worker_name() == "1" and SEEN["1"] > 1)))
+    return jacobi(block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("boundary", ["periodic", "reflect"])
+@cluster(config=tuned(stencil={"trial_seconds": 0.0, "most_every": 3}))
+async def test_rows_move_once_more_where_the_first_iteration_takes_longer(c, s, *workers, boundary):
+    SEEN.clear()
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    u0, more = RANDOM.random((2, 60, 4))
+
+    def update(blocks, constant):
+        return slow_later(blocks[0]), jacobi(blocks[1]) + constant[1:-1, 1:-1]
+
+    found = await balancer.stencil(update, (u0, more), 8, boundary=boundary, args=[u0])
+    rows = [event["rows"] for event in events if event["event"] == "shared out"]
+    assert len(rows) == 1
+    assert rows[0]["1"] < 15
+    assert sum(share["nbytes_received"] for share in balancer.report.shares) > 0
+    assert balancer.report.phases["move"] > 0
+    wanted = u0, more
+    how = "wrap" if boundary == "periodic" else "symmetric"
+    for _ in range(8):
+        padded = [np.pad(x, 1, mode=how) for x in wanted]
+        wanted = jacobi(padded[0]), jacobi(padded[1]) + u0
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(await c.compute(one), other)
 
 
 def local(update, u, iterations):
