@@ -11,6 +11,9 @@ from fpmdask.models import ConstantModel, Model
 from fpmdask.partition import geometric
 from fpmdask.runtime.rows import Span
 
+# What CPU-quota periods make of the seconds of an iteration: less is not worth moving rows.
+NOISE = 0.1
+
 
 @dataclass(frozen=True)
 class Speed:
@@ -118,6 +121,8 @@ def revised(
     saved = max(seconds[w] * n for w, n in shares.items()) - max(
         seconds[w] * n for w, n in better.items()
     )
+    if saved < NOISE * max(seconds[w] * n for w, n in shares.items()):
+        return dict(shares)
     old, new = spans_of(shares), spans_of(better)
     cost = 0.0
     for worker, (low, high) in old.items():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
-
-import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Block, Update, UpdateFailed
 from fpmdask.apps.stencil.plan import neighbours
@@ -193,14 +192,14 @@ class Iterating:
             change, seconds = self.reduce([change, now - began])
             if checks and change <= (spec.tolerance or 0.0):
                 return done
-            if done == look:
-                if seconds >= self.tuning.trial_seconds:
-                    self._revise(done, before, now - began)
-                    look = spec.iterations
-                else:
-                    if look == 1:  # not typical: memory is new, channels are opened
-                        before, began = self._so_far(), time.perf_counter()
-                    look = min(2 * look, spec.iterations)
+            if done != look:
+                continue
+            look = min(2 * look, spec.iterations)
+            if done == 1:  # not typical: memory is new, channels are opened
+                before, began = self._so_far(), time.perf_counter()
+            elif seconds >= self.tuning.trial_seconds:
+                self._revise(done, before, now - began)
+                look = spec.iterations
         return spec.iterations
 
     def _so_far(self) -> tuple[float, int]:
@@ -242,9 +241,11 @@ class Iterating:
         """Return where the last iteration goes: it is the result."""
         if turn + 1 < self.spec.iterations:
             return None
-        rows = self.block.high - self.block.low
-        shape = rows, *self.spec.shape[1:]
-        self.result = [np.empty(shape, one.dtype) for one in self.spec.fields]
+        # In the memory of the buffer that would be written to: new memory costs over 1 s per GB.
+        shape = (self.block.high - self.block.low, *self.spec.shape[1:])
+        self.result = [
+            one.reshape(-1)[: math.prod(shape)].reshape(shape) for one in self._buffers(turn + 1)
+        ]
         return self.result
 
     def _compute(
