@@ -183,8 +183,9 @@ async def computed(
     shares = given.distribution if isinstance(given.distribution, dict) else None
     early = {**request, "coming": coming, "distribution": shares}
     await proxy.check(client, "blocks", early)
-    # what is in this process can be sent again
-    sendings = 1 if all(is_dask_collection(x) for x in given.collections) else SENDINGS
+    # what is in this process can be sent again; where workers are named, all of them must be there
+    here = not all(is_dask_collection(x) for x in given.collections)
+    sendings = SENDINGS if here and request["workers"] is None else 1
     while True:
         loaded = [
             await load(client, x, axis, request["workers"])
