@@ -142,11 +142,7 @@ class Balancer:
         return self._install().__await__()
 
     async def _install(self) -> Self:
-        settings = {
-            "apps": APPS,
-            "slots": int(config.setting("slots")),
-            "spill_target": float(config.setting("spill-target")),
-        }
+        settings = {"apps": APPS, "slots": int(config.setting("slots"))}
         await proxy.install(self.client, settings)
         self._installed = True
         return self
@@ -773,7 +769,7 @@ class Balancer:
         >>> total
         999000
         """
-        from fpmdask.apps.blocks import client
+        from fpmdask.apps.blocks.client import arrays
         from fpmdask.runtime.client import conversions
 
         x = conversions.as_array(x)
@@ -784,8 +780,74 @@ class Balancer:
             "drop_axis": drop_axis,
             "new_axis": new_axis,
         }
-        mapped = client.checked(func, x, more, axis, implementations, distribution, options, kwargs)
-        return self._sync(client.map_blocks, self.client, mapped, self._request(), self._follow)
+        mapped = arrays.checked(func, x, more, axis, implementations, distribution, options, kwargs)
+        return self._sync(arrays.map_blocks, self.client, mapped, self._request(), self._follow)
+
+    @_a_call
+    def map_partitions(
+        self,
+        func: Callable[..., Any],
+        ddf: dd.DataFrame | pd.DataFrame,
+        /,
+        *args: Any,
+        meta: Any = None,
+        implementations: Mapping[str, Callable[..., Any]] | None = None,
+        distribution: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function on rows of frames, each worker on as many as it is fast.
+
+        Parameters
+        ----------
+        func
+            Called with pandas frames, as by `dask.dataframe.map_partitions`. It must return the
+            same however many rows it gets at once. One that takes ``partition_info``, or that
+            returns no frame or series, gets the partitions of `ddf`.
+        ddf
+            The frame, or series, whose rows are shared out.
+        *args
+            Further arguments. Frames of as many rows are cut alike; one of a single partition is
+            given to every call as a whole.
+        meta
+            As for `dask.dataframe.map_partitions`.
+        implementations, distribution
+            As for `map_blocks`.
+        **kwargs
+            Given to func.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame or Series
+            Complete and in the workers' memory, each partition on the worker that computed it.
+            Divisions are known where those of `ddf` are and the results' indices allow it.
+
+        Raises
+        ------
+        PartitionError
+            For arguments that cannot be, before anything is computed.
+        Exception
+            What func raises, with a note that names the worker and the rows.
+
+        Notes
+        -----
+        As for `map_blocks`. Partitions move by Dask's own transfers, whole ones.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from distributed import Client
+        >>> frame = pd.DataFrame({"x": range(1000)})
+        >>> with Client(n_workers=2, threads_per_worker=1, processes=False,
+        ...             dashboard_address=":0") as client:
+        ...     found = Balancer(client).map_partitions(lambda part: part * 2, frame)
+        ...     total = int(found.x.sum().compute())
+        >>> total
+        999000
+        """
+        from fpmdask.apps.blocks.client import frames
+
+        mapped = frames.checked(func, ddf, args, meta, implementations, distribution, kwargs)
+        return self._sync(frames.map_partitions, self.client, mapped, self._request(), self._follow)
 
     @_a_call
     def rebalance(

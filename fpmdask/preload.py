@@ -155,8 +155,7 @@ async def dask_setup(
 async def _prepare_scheduler(scheduler: Scheduler, slots: int) -> None:
     from fpmdask.apps import APPS
 
-    target = float(config.setting("spill-target"))
-    plugin = CoordinatorPlugin(APPS, slots, target)
+    plugin = CoordinatorPlugin(APPS, slots)
     await scheduler.register_scheduler_plugin(plugin, name=plugin.name, idempotent=True)
 
 

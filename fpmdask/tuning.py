@@ -123,10 +123,17 @@ class RuntimeTuning(_Group):
     # Seconds for which a pinned task's worker may be silent however short `hang` is: Dask's workers
     # tell of themselves every few seconds where they are many.
     stage_patience_seconds: float = 10.0
-    # Times that a stage of pinned tasks is begun; what is disturbed so often is given up.
-    stage_attempts: int = _positive(20)
-    # Seconds before it is begun again: the scheduler may not know yet who is gone.
-    stage_retry_seconds: float = 0.2
+    # Times that a stage of pinned tasks, or a run's steps, is begun; what is disturbed so often is
+    # given up.
+    most_attempts: int = _positive(20)
+    # Seconds before it is begun again: the scheduler may not know yet who is gone. Then seconds in
+    # which a worker may come where a run has none left: nannies start one again within seconds.
+    retry_seconds: float = 0.2
+    rejoin_seconds: float = 10.0
+    # A step that takes a worker so many times as long as the others is not waited for.
+    overdue: float = 10.0
+    # Seconds of some worker's own steps from which on a run teaches. Half of what it took counts.
+    learned_least_seconds: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -195,8 +202,6 @@ class SortTuning(_Group):
     # little.
     timing_min_seconds: float = 0.04
     timing_budget_seconds: float = _positive(0.08)
-    # Seconds of some worker's own steps from which on a run teaches. Half of what it took counts.
-    learned_least_seconds: float = 0.05
     # Bytes of a block of a run: it and what is copied into it stay in the second cache of a core.
     block_nbytes: int = _positive(1 << 20)
     # Keys of all blocks together that stand for a run, if they are not longer than two blocks.
@@ -210,14 +215,6 @@ class SortTuning(_Group):
     # as makes so many groups of its chunks.
     group_nbytes: int = _positive(256 << 20)
     most_groups: int = _positive(16)
-    # A step that takes a worker so many times as long as the others is not waited for.
-    overdue: float = 10.0
-    # Seconds before a sort is begun again: the scheduler may not know yet who is gone. Then seconds
-    # in which a worker may come where none is left: nannies start one again within seconds. And how
-    # often; a run that is disturbed so often is given up.
-    retry_seconds: float = 0.2
-    rejoin_seconds: float = 10.0
-    most_attempts: int = _positive(20)
     # Rows of a frame; fewer are sorted where they are.
     few_rows: int = 1 << 19
     # Different strings of a column that are numbered, and their bytes: these pass through the
@@ -280,8 +277,8 @@ the nearest names are join-seconds, ...
 
         Examples
         --------
-        >>> Tuning(runtime=RuntimeTuning(stage_attempts=3)).to_json()
-        {'runtime': {'stage_attempts': 3}}
+        >>> Tuning(runtime=RuntimeTuning(most_attempts=3)).to_json()
+        {'runtime': {'most_attempts': 3}}
         """
         every = {one.name: getattr(self, one.name).to_json() for one in fields(self)}
         return {name: own for name, own in every.items() if own}

@@ -34,8 +34,8 @@ def test_a_tuning_is_frozen_and_says_what_differs():
     assert Tuning.from_mapping({}) == DEFAULT
     with pytest.raises(FrozenInstanceError):
         DEFAULT.runtime.join_seconds = 1.0
-    made = replace(DEFAULT, runtime=RuntimeTuning(stage_attempts=3, stage_retry_seconds=0))
-    assert made.to_json() == {"runtime": {"stage_attempts": 3, "stage_retry_seconds": 0.0}}
+    made = replace(DEFAULT, runtime=RuntimeTuning(most_attempts=3, retry_seconds=0))
+    assert made.to_json() == {"runtime": {"most_attempts": 3, "retry_seconds": 0.0}}
     assert Tuning.from_mapping(made.to_json()) == made
     assert made.matmul is DEFAULT.matmul
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ def processes(tmp_path):
         folder = tmp_path / f"site{len(started)}"
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(site)
-        env = {**os.environ, "PYTHONPATH": str(folder), **environment}
+        here = str(Path(fpmdask.__file__).parents[1])  # they import what this process has
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), here]), **environment}
         log = open(folder / "log", "w")  # noqa: SIM115  # closed by the fixture
         module, *arguments = command
         process = subprocess.Popen(

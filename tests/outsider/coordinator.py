@@ -1,12 +1,12 @@
 """On the scheduler: who multiplies which rows, again where a worker is lost."""
 
 import math
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.chunks import wait_for_chunks
 from fpmdask.runtime.coordinator.speeds import Speeds
-from fpmdask.runtime.coordinator.team import Attempt, LostWorker, again
+from fpmdask.runtime.coordinator.team import Attempt, attempted
 
 ITERATE = "tests.outsider.worker:iterate"
 
@@ -24,24 +24,20 @@ async def run(context):
     keys = [tuple(key) for key in spec["keys"]]
     edges = [0, *accumulate(spec["heights"])]
     await context.acquire({"name": "power.rows", "parameters": {"columns": spec["columns"]}})
-    number = 0
-    while True:
-        number += 1
-        attempt = Attempt(context, number)
-        try:
-            speeds = Speeds(context, "power", {"columns": spec["columns"]}, 1, "rows")
-            shares = await speeds.shares(spec["columns"], lambda address: math.inf)
-            holders = await wait_for_chunks(context, keys)
-            ends = [0, *accumulate(shares.values())]
-            rows = {w: ends[n : n + 2] for n, w in enumerate(shares) if shares[w]}
-            chunks = [
-                [key, *edge, holders[key]] for key, edge in zip(keys, pairwise(edges), strict=True)
-            ]
-            order = {"rows": rows, "chunks": chunks, "spec": spec}
+
+    async def iterate(number):
+        speeds = Speeds(context, "power", {"columns": spec["columns"]}, 1, "rows")
+        shares = await speeds.shares(spec["columns"], lambda address: math.inf)
+        holders = await wait_for_chunks(context, keys)
+        ends = [0, *accumulate(shares.values())]
+        rows = {w: ends[n : n + 2] for n, w in enumerate(shares) if shares[w]}
+        chunks = [
+            [key, *edge, holders[key]] for key, edge in zip(keys, pairwise(edges), strict=True)
+        ]
+        order = {"rows": rows, "chunks": chunks, "spec": spec}
+        with Attempt(context, number) as attempt:
             attempt.dispatch(ITERATE, dict.fromkeys(rows, order))
-            answers = await attempt.everyone(None, "iterate")
-        except LostWorker as lost:
-            attempt.stop()
-            await again(context, number, lost)
-        else:
-            return {"eigenvalue": next(iter(answers.values()))["eigenvalue"]}
+            return await attempt.everyone(None, "iterate")
+
+    answers = await attempted(context, count(), iterate)
+    return {"eigenvalue": next(iter(answers.values()))["eigenvalue"]}

@@ -88,6 +88,7 @@ class Calls:
     async def run(self) -> dict[str, Any]:
         """Hand out all rows, until all results are published."""
         context, spec = self.context, self.spec
+        ndim, cut = context.spec["place"]
         await self._look_up()
         owners = spec.inputs[0].owners(self._edges, self._places, context.workers)
         spans = held(self._edges, owners)
@@ -104,10 +105,8 @@ class Calls:
             numbers = sorted(self._done, key=lambda n: self._done[n][1])
             keys: dict[str, list[Any]] = {}
             for at, number in enumerate(numbers):
-                worker, _, made = self._done[number]
-                zeros = (0,) * (self.context.spec["dims"] - 1)
-                where = context.spec["out_axis"]
-                key = (name, *zeros[:where], at, *zeros[where:])
+                worker = self._done[number][0]
+                key = (name, *(at if axis == cut else 0 for axis in range(ndim)))
                 keys.setdefault(worker, []).append((key, number, ()))
             if not (failed := await unpublished(context, keys)):
                 break
@@ -144,11 +143,11 @@ class Calls:
                 continue
             while len(own := self._order_of.setdefault(worker, [])) < AHEAD:
                 member = self.plan.members[worker]
-                if own and not member.speed and member.quota is None:
-                    break  # nothing is known before its first answer
+                if own and not member.speed.sure and member.quota is None:
+                    break  # too little is known before its first answers
                 if not own:
                     self.plan.busy_until(worker, now)
-                if (span := self.plan.next(worker, now)) is None:
+                if (span := self.plan.next(worker, now, idle=not own)) is None:
                     break
                 self._assign(worker, span)
         if self.plan.rest and not self._open:

@@ -24,12 +24,21 @@ PROBE = 1 / 48
 GROWTH = 8.0
 # Of its share until the end a worker gets this part at once; by models of earlier runs, that one.
 PART, PART_KNOWN = 0.5, 0.75
+# Calls are no longer than need be, as memory may have a cliff: so many seconds, this part of the
+# run (by models of earlier runs, that one), and so many times the fixed cost of a call.
+CALL_SECONDS, CALL_PART, CALL_PART_KNOWN, CALL_FIXED = 0.5, 1 / 16, 1 / 4, 20.0
+# What would take less than so many times the fixed cost is not a call of its own.
+LEAST_FIXED = 4.0
+# A worker gets its next call before it has ended the one before once so many sizes were timed.
+SURE = 2
 # What takes less than this part of the whole run, or so many seconds, is not divided any more.
 LEAST_PART, LEAST_SECONDS = 0.04, 0.03
 # A size at which the speed falls below this part of a smaller size's is beyond a cliff.
-CLIFF = 0.6
+CLIFF = 0.5
 # Times below say little of a speed: a CPU quota has periods of 10 ms and more.
 SHORT_SECONDS = 0.02
+# Fewer rows than this part of a call are not left for a call of their own.
+LEFT = 0.12
 # A cut is moved to an edge of a chunk within this part of the rows: no copy is needed there.
 SNAP = 0.12
 HALVINGS = 40
@@ -61,6 +70,16 @@ class SpeedFunction:
         return bool(self.points)
 
     @property
+    def sure(self) -> bool:
+        """Whether several sizes were timed."""
+        return len(self.points) >= SURE
+
+    @property
+    def fixed(self) -> float:
+        """Seconds of a call on no rows."""
+        return self._seconds[0]
+
+    @property
     def largest(self) -> int:
         """Most rows that were timed."""
         return max(self.points, default=0)
@@ -71,12 +90,14 @@ class SpeedFunction:
         if not known:
             return
         best = max(known, key=lambda p: p[0] / p[1] if p[1] >= SHORT_SECONDS else 0.0)
-        beyond = [r for r, s in known if r > best[0] and r / s < CLIFF * best[0] / best[1]]
-        if beyond and best[1] >= SHORT_SECONDS:
+        largest = known[-1]
+        if best[1] >= SHORT_SECONDS and largest[0] / largest[1] < CLIFF * best[0] / best[1]:
             self.cliff = best[0]
             known = [point for point in known if point[0] <= best[0]]
+        long = [point for point in known if point[1] >= SHORT_SECONDS]
+        known = long or known[-1:]
         rows = [float(r) for r, _ in known]
-        seconds = [*np.maximum.accumulate([s for _, s in known]).tolist()]
+        seconds: list[float] = np.maximum.accumulate([s for _, s in known]).tolist()
         slope = mean = seconds[-1] / rows[-1]
         fixed = 0.0
         if len(rows) > 1:
@@ -84,7 +105,8 @@ class SpeedFunction:
             fixed = min(max(0.0, seconds[0] - slope * rows[0]), seconds[0])
             last = (seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])
             slope = min(max(last, mean / 2), 2 * mean)
-        self._rows, self._seconds = [0.0, *rows], [fixed, *seconds]
+        self._rows: list[float] = [0.0, *rows]
+        self._seconds: list[float] = [fixed, *seconds]
         self._slope = slope
 
     def seconds(self, rows: float) -> float:
@@ -157,7 +179,7 @@ class SelfScheduling:
     >>> plan.done("a", (0, 10), 0.1, 0.1), plan.done("b", (950, 960), 0.2, 0.2)
     (None, None)
     >>> plan.next("a", 0.2), plan.next("b", 0.2)
-    ((10, 90), (870, 950))
+    ((10, 60), (925, 950))
     """
 
     def __init__(
@@ -219,10 +241,13 @@ class SelfScheduling:
 
     # ---- decisions
 
-    def next(self, worker: str, now: float) -> Span | None:
-        """Return the rows that a worker computes after what it has been given; None for nothing."""
+    def next(self, worker: str, now: float, *, idle: bool = True) -> Span | None:
+        """Return the rows that a worker computes after what it has been given; None for nothing.
+
+        ``idle``: it has nothing to do, so that it gets some rows, however late it is.
+        """
         member = self.members[worker]
-        wanted = min(self._wanted(member, now), member.limit - member.given, self.rest)
+        wanted = min(self._wanted(member, now, idle), member.limit - member.given, self.rest)
         if wanted < 1 or not self.rest:
             return None
         source = self._source(member, now)
@@ -239,24 +264,28 @@ class SelfScheduling:
         speed = self.members[worker].speed
         return speed.seconds(span[1] - span[0]) if speed else None
 
-    def _wanted(self, member: Member, now: float) -> float:
+    def _wanted(self, member: Member, now: float, idle: bool) -> float:
+        speed = member.speed
         if member.quota is not None:
             return max(0.0, member.quota - member.given)
-        if not member.speed:
+        if not speed:
             return max(1.0, self._even * PROBE)
         end = self._end(now)
-        free = max(now, member.free_at)
-        share = member.speed.rows(end - free)
-        most = GROWTH * member.speed.largest
-        if member.speed.cliff is not None:
-            most = member.speed.cliff
-        elif member.known:
-            most = math.inf
-        least = max(LEAST_SECONDS, LEAST_PART * (end - self._began))
+        share = speed.rows(end - max(now, member.free_at))
+        run = end - self._began
+        least = max(LEAST_SECONDS, LEAST_PART * run, LEAST_FIXED * speed.fixed)
+        if speed.seconds(share) < least:
+            return max(1.0, share, speed.rows(LEAST_SECONDS + speed.fixed)) if idle else 0.0
         part = share * (PART_KNOWN if member.known else PART)
-        if member.speed.seconds(share - part) < least:
+        if speed.seconds(share - part) < least:
             part = share
-        return min(max(1.0, round(part)), most)
+        of_run = CALL_PART_KNOWN if member.known else CALL_PART
+        most = speed.rows(max(CALL_SECONDS, of_run * run, CALL_FIXED * speed.fixed))
+        if not member.known:
+            most = min(most, GROWTH * speed.largest)
+        if speed.cliff is not None:
+            most = min(most, speed.cliff)
+        return min(max(1.0, round(part)), max(1.0, most))
 
     def _end(self, now: float) -> float:
         """Return when all rows that are left can be done, by all workers together."""
@@ -304,7 +333,8 @@ class SelfScheduling:
         start, stop = spans.pop(-1 if at_end else 0)
         at = stop - wanted if at_end else start + wanted
         at = self._snapped(at, start, stop, wanted, at_end=at_end)
-        if not start < at < stop:
+        rest = at - start if at_end else stop - at
+        if not start < at < stop or (rest < LEFT * wanted and not self._whole):
             return start, stop
         kept, taken = ((start, at), (at, stop)) if at_end else ((at, stop), (start, at))
         if at_end:

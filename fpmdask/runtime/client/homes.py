@@ -137,15 +137,15 @@ class Homes:
         Raises
         ------
         CoordinatorError
-            If that happens `stage_attempts` times.
+            If that happens `most_attempts` times.
         """
-        attempts = self.tuning.stage_attempts
+        attempts = self.tuning.most_attempts
         for _ in range(attempts):
             try:
                 return await stage()
             except HomeLeft as left:
                 reason = str(left)
-            await asyncio.sleep(self.tuning.stage_retry_seconds)
+            await asyncio.sleep(self.tuning.retry_seconds)
         raise CoordinatorError(f"given up after {attempts} attempts; the last one: {reason}")
 
     async def places(self, futures: Sequence[Future[Any]]) -> list[str]:

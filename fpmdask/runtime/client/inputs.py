@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
@@ -13,8 +12,8 @@ from dask.sizeof import sizeof
 from distributed import Client, Future, futures_of, wait
 from distributed.client import FuturesCancelledError
 
-from fpmdask import config
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError, named
+from fpmdask.runtime.memory import Account
 
 # What is in this process is sent to the workers so often, where one that holds some of it leaves.
 SENDINGS = 3
@@ -87,21 +86,23 @@ async def taking_part(client: Client, names: Sequence[str] | None) -> dict[str, 
     }
 
 
+async def accounts(client: Client, workers: Sequence[str] | None) -> dict[str, Account]:
+    """Return what the coordinator knows of the memory of workers with these names, by address."""
+    scheduler: Any = client.scheduler
+    answer = await scheduler.fpmdask_memory(workers=workers)
+    return {address: Account(**account) for address, account in answer.items()}
+
+
 async def rooms(client: Client, workers: Sequence[str] | None) -> dict[str, float]:
-    """Return address -> the bytes that a worker may still be given, of those with these names.
+    """Return address -> the bytes of inputs that may still be brought to a worker, by its names.
 
     Raises
     ------
     CoordinatorError
         If none of them is connected.
     """
-    target = float(config.setting("spill-target"))
-    found = {}
-    for address, worker in (await taking_part(client, workers)).items():
-        limit = worker["memory_limit"]
-        # not the process's: what the last run has let go is free again
-        used = worker["metrics"]["managed_bytes"]
-        found[address] = max(0.0, target * limit - used) if limit else math.inf
+    there = await accounts(client, workers)
+    found = {address: account.free_for_all() for address, account in there.items()}
     if not found:
         lack = CoordinatorError if workers else NoWorkersError
         raise lack(f"no worker of {workers or 'the cluster'} is connected; start one")

@@ -1,4 +1,4 @@
-"""Collections whose rows applications cut: brought into the workers' memory, their lengths known."""
+"""Collections whose rows applications cut: how they come into the workers' memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-from distributed import Client, futures_of
+from dask.sizeof import sizeof
+from distributed import Client, Future, futures_of
 
-from fpmdask.errors import PartitionError
 from fpmdask.runtime.client.inputs import finished, rooms, scattered
-from fpmdask.runtime.dask_private import meta_of
+from fpmdask.runtime.dask_private import Alias, meta_of
 from fpmdask.runtime.rows import Rows
 
 # NumPy inputs are cut into blocks of about this size.
@@ -23,20 +23,36 @@ BLOCK_NBYTES = 64 << 20
 
 def is_there(x: Any) -> bool:
     """Tell whether the chunks are, or are becoming, the workers' data already."""
-    if not hasattr(x, "__dask_keys__"):
+    try:
+        return hasattr(x, "__dask_keys__") and bool(partitions_of(x))
+    except KeyError:
         return False
-    keys = [*_flat(x.__dask_keys__())]
-    return {future.key for future in futures_of(x)}.issuperset(keys)
+
+
+def partitions_of(persisted: Any) -> list[Future[Any]]:
+    """Return the futures of a collection's chunks or partitions, in order.
+
+    Raises
+    ------
+    KeyError
+        If one is no future.
+    """
+    futures = {future.key: future for future in futures_of(persisted)}
+    graph, found = None, []
+    for key in _flat(persisted.__dask_keys__()):
+        while key not in futures:  # a frame's expressions have names of their own for them
+            graph = graph or persisted.__dask_graph__()
+            alias = graph[key]
+            if not isinstance(alias, Alias):
+                raise KeyError(key)
+            key = alias.target
+        found.append(futures[key])
+    return found
 
 
 def _flat(keys: Any) -> Any:
     for key in keys:
         yield from _flat(key) if isinstance(key, list) else [key]
-
-
-def keys_of(x: Any) -> list[Any]:
-    """Return the keys of a collection's chunks, in order."""
-    return [*_flat(x.__dask_keys__())]
 
 
 async def array_in_memory(
@@ -62,9 +78,7 @@ async def array_in_memory(
     persisted: da.Array = client.persist(x)
     await finished(client, persisted)
     if any(math.isnan(size) for size in persisted.chunks[axis]):
-        futures = {future.key: future for future in futures_of(persisted)}
-        ordered = [futures[key] for key in keys_of(persisted)]
-        lengths = client.map(_length, ordered, axis=axis, pure=False)
+        lengths = client.map(_length, partitions_of(persisted), axis=axis, pure=False)
         chunks = list(persisted.chunks)
         chunks[axis] = tuple(await client.gather(lengths))
         meta = meta_of(persisted)
@@ -105,31 +119,67 @@ def rows_of_array(x: da.Array, axis: int | None) -> Rows:
     """Return what a run is told of an array that is in memory."""
     meta = meta_of(x)
     plain = type(meta) is np.ndarray and not x.dtype.hasobject and x.dtype.names is None
-    keys, lengths = tuple(keys_of(x)), tuple(map(int, x.chunks[axis or 0])) if x.ndim else (1,)
+    keys, lengths = (
+        tuple(_flat(x.__dask_keys__())),
+        tuple(map(int, x.chunks[axis or 0])) if x.ndim else (1,),
+    )
     shape = tuple(0 if n == axis else int(length) for n, length in enumerate(x.shape))
     if axis is None or not plain:
         return Rows(keys, lengths, axis)
     return Rows(keys, lengths, axis, x.dtype.str, shape)
 
 
-async def frame_lengths(client: Client, persisted: Any) -> list[int]:
-    """Return the rows of each partition of a frame that is in memory."""
-    futures = {future.key: future for future in futures_of(persisted)}
-    ordered = [futures[key] for key in keys_of(persisted)]
-    found: list[int] = await client.gather(client.map(len, ordered, pure=False))
-    return found
+async def frame_in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> Any:
+    """Return a frame or series whose partitions are in the workers' memory.
 
-
-def check_rows(lengths: Sequence[int], found: int, what: str) -> None:
-    """Refuse a collection that has another number of rows.
+    A dask one is persisted, a pandas one is sent to the workers as they have room: not by
+    `dask.dataframe.from_pandas`, whose rows go through the scheduler as a part of the graph.
 
     Raises
     ------
-    PartitionError
-        With both numbers.
+    ChunksLostError
+        If a partition is gone and cannot be made again.
     """
-    if sum(lengths) != found:
-        raise PartitionError(
-            f"{what} has {sum(lengths)} rows, the first collection {found}; give collections with "
-            "the same rows"
-        )
+    import dask.dataframe as dd
+
+    if hasattr(x, "__dask_keys__"):
+        persisted = client.persist(x)
+        await finished(client, persisted)
+        return persisted
+    nbytes, count = sizeof(x), len(await rooms(client, workers))
+    most = max(1, min(-(-len(x) // count), BLOCK_NBYTES * len(x) // max(1, nbytes)))
+    edges = [*range(0, len(x), most), len(x)]
+    parts = [x.iloc[low:high] for low, high in pairwise(edges)] or [x]
+    name = f"fpmdask-scattered-{uuid4().hex}"
+    blocks = {(name, n): part for n, part in enumerate(parts)}
+    futures = await scattered(client, blocks, workers)
+    unknown = (None,) * (len(blocks) + 1)
+    return dd.from_graph(futures, x.iloc[:0], unknown, [*blocks], name)
+
+
+async def rows_of_frame(client: Client, persisted: Any) -> Rows:
+    """Return what a run is told of a frame that is in memory."""
+    parts = partitions_of(persisted)
+    lengths = await client.gather(client.map(len, parts, pure=False))
+    return Rows(tuple(part.key for part in parts), tuple(lengths))
+
+
+async def divisions_of(client: Client, persisted: Any) -> tuple[Any, ...] | None:
+    """Return the divisions of a frame in memory, None where its partitions' indices overlap."""
+    ends = await client.gather(client.map(_ends, partitions_of(persisted), pure=False))
+    if not all(ends):
+        return None
+    try:
+        apart = all(left[1] < right[0] for left, right in pairwise(ends))
+        apart = apart and all(first <= last for first, last in ends)
+    except TypeError:
+        return None
+    return (*(first for first, _ in ends), ends[-1][1]) if apart else None
+
+
+def _ends(part: Any) -> tuple[Any, Any] | None:
+    """Return the first and the last label of an index in order, None for others."""
+    index = getattr(part, "index", None)
+    if index is None or not len(index) or not index.is_monotonic_increasing:
+        return None
+    return index[0], index[-1]

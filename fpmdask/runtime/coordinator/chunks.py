@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -193,14 +192,10 @@ def _made_from(states: Iterable[Any]) -> list[Any]:
 
 def free_nbytes(context: RunContext, address: str) -> float:
     """Return the bytes a plan may still put on a worker (inf: it has no memory limit)."""
-    state = context.scheduler.workers[address]
-    if not state.memory_limit:
-        return math.inf
-    target = context.coordinator.spill_target * state.memory_limit
-    # who asks before a run that has to wait: what the others have beside data will be free again
+    found = context.coordinator.account(context.scheduler.workers[address])
+    # who asks before a run has to wait for the others
     waits = context.run == CHECK and context.coordinator.runs
-    used = state.memory.managed if waits else state.memory.optimistic
-    return max(0.0, target - used)
+    return found.free_later() if waits else found.free()
 
 
 async def free_nbytes_of(context: RunContext, addresses: Sequence[str]) -> dict[str, float]:

@@ -8,6 +8,7 @@ import importlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -26,13 +27,16 @@ from fpmdask.runtime.coordinator.library import ModelLibrary
 from fpmdask.runtime.coordinator.lineage import Recompute
 from fpmdask.runtime.coordinator.liveness import Liveness
 from fpmdask.runtime.coordinator.tickets import Tickets
+from fpmdask.runtime.coordinator.windows import windows
 from fpmdask.runtime.dask_private import release_for
 from fpmdask.runtime.identity import WorkerIdentity
+from fpmdask.runtime.memory import Account
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.version import PLUGIN, check_version
 
 if TYPE_CHECKING:
     from distributed import Scheduler
+    from distributed.scheduler import WorkerState
 
     from fpmdask.runtime.links import Link
 
@@ -45,6 +49,8 @@ POLL_SECONDS = 10.0
 TRIM_SECONDS = 5.0
 # Workers have taken in their plugin by then, but for those that have stopped.
 INSTALL_SECONDS = 1.0
+# The memory of so many workers is looked up in one step of the event loop.
+ACCOUNTS_AT_ONCE = 64
 # What was recomputed for a client that drives its own tasks is kept for so long.
 RECOMPUTED_SECONDS = 60.0
 
@@ -64,8 +70,6 @@ class CoordinatorPlugin(SchedulerPlugin):
         Name → ``"module:attribute"`` of the applications that have one; others are found by that.
     slots
         The resource ``fpm`` of every worker.
-    spill_target
-        Share of a worker's memory limit that a plan may fill.
     """
 
     name = PLUGIN
@@ -75,17 +79,14 @@ class CoordinatorPlugin(SchedulerPlugin):
         self,
         apps: Mapping[str, str],
         slots: int,
-        spill_target: float,
     ) -> None:
         self.apps = dict(apps)
         self.slots = slots
-        self.spill_target = spill_target
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = {
             "apps": self.apps,
             "slots": self.slots,
-            "spill_target": self.spill_target,
         }
         return restore, (fpmdask.__version__, settings)
 
@@ -96,6 +97,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         if getattr(self, "scheduler", None) is scheduler:
             return  # preloaded: a scheduler that comes up starts its plugins again
         self.tuning = config.tuning()  # the scheduler's, read once
+        self.spill_target = float(config.setting("spill-target"))
         self.scheduler = scheduler
         self.leases = Leases()
         self.liveness = Liveness(scheduler)
@@ -121,6 +123,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             fpmdask_cancel=self.cancel,
             fpmdask_stopped=self.stopped,
             fpmdask_holders=self.holders,
+            fpmdask_memory=self.memory,
             fpmdask_busy=self.seen_busy,
         )
         scheduler.stream_handlers["fpmdask-answer"] = self._answer
@@ -290,6 +293,23 @@ class CoordinatorPlugin(SchedulerPlugin):
         held = self.scheduler.get_who_has(keys)
         living = self.liveness.without_stopped
         return {key: living(workers) for key, workers in held.items()}, impossible
+
+    async def memory(self, workers: Sequence[str] | None) -> dict[str, dict[str, float]]:
+        """Return the fields of the `account` of each worker that has one of some names."""
+        found = {}
+        async for window in windows([*self.scheduler.workers.items()], ACCOUNTS_AT_ONCE):
+            for address, state in window:
+                if workers is None or str(state.name) in workers or address in workers:
+                    found[address] = asdict(self.account(state))
+        return found
+
+    def account(self, state: WorkerState) -> Account:
+        """Return the account of a worker's memory."""
+        memory = state.memory
+        # not `memory.spilled`, which is the size on disk
+        spilled = max(0, state.nbytes - memory.managed)
+        held = memory.managed, spilled, memory.unmanaged_old
+        return Account(state.memory_limit, self.spill_target, *held)
 
     def _forget(self, run: str) -> None:
         self.runs.pop(run, None)

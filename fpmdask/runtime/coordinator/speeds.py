@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
@@ -14,7 +13,7 @@ from fpmdask.partition import geometric
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.rounds import REPEATS, measure
 from fpmdask.runtime.coordinator.windows import windows
-from fpmdask.runtime.identity import KernelId, canonical
+from fpmdask.runtime.identity import KernelId, WorkerIdentity, canonical
 from fpmdask.timing import TimingPolicy
 
 # CPU-quota periods are 10 ms and more: shorter timings say little.
@@ -24,41 +23,47 @@ ROUNDS = 1
 # So many models are made in one step of the scheduler's event loop.
 AT_ONCE = 16
 
+# What is told of a worker: its address, and facts.
+Told = TypeVar("Told", bound=tuple[Any, ...])
 
-def busy_seconds(share: Mapping[str, Any], quota: float | None = None) -> float:
-    """Return the seconds in which a worker was busy after its own sort, of those that it took.
+
+class Learned:
+    """What runs have taught of workers under one name: models in the coordinator's library.
 
     Parameters
     ----------
-    share
-        Facts of `fpmdask.apps.sort.worker`.
-    quota
-        Cores that the worker may use, None: as many as there are.
-
-    Notes
-    -----
-    While its threads sort, the process gets CPU at some rate, a quota at most: work of less than a
-    quota's period may be done at the rate of a whole core. At that rate its CPU-seconds take the
-    time in which it was busy. In the rest it waited for others, in an exchange for about as long as
-    for the slowest of all: if that counted, whoever has too little would take as long for it as all
-    others for theirs, and never get more.
-
-    Examples
-    --------
-    A tenth of a core, that waited for most of a second:
-
-    >>> cpu = {"exchange": 0.02, "working": 0.01}
-    >>> phases = {"exchange": 0.9, "merge": 0.1}
-    >>> share = {"cpu_seconds": cpu, "working_seconds": 0.1, "phases": phases}
-    >>> round(busy_seconds(share), 6), round(busy_seconds(share, quota=0.05), 6)
-    (0.2, 0.4)
+    context : RunContext
+    name : str
+        Under which the library keeps them.
+    parameters : dict
+        What else tells one kind of work from another.
     """
-    phases, cpu = share["phases"], share["cpu_seconds"]
-    taken = sum(phases.get(phase, 0.0) for phase in ("count", "exchange", "merge"))
-    if not (share["working_seconds"] > 0 and cpu["working"] > 0):
-        return float(taken)
-    rate = cpu["working"] / share["working_seconds"]
-    return float(max(min(taken, cpu["exchange"] / rate), cpu["exchange"] / (quota or math.inf)))
+
+    def __init__(self, context: RunContext, name: str, parameters: Mapping[str, Any]) -> None:
+        self._context, self._library = context, context.coordinator.library
+        self._name, self._parameters = name, canonical(parameters)
+
+    def of(self, address: str) -> PiecewiseLinearModel | None:
+        """Return what is known of a worker since its start."""
+        known = self._library.find(*self._key(address))
+        return known[0] if known is not None and known[1] else None
+
+    def keep(self, address: str, model: PiecewiseLinearModel) -> None:
+        """Have this be known of a worker."""
+        self._library.store(*self._key(address), model)
+
+    def _key(self, address: str) -> tuple[KernelId, WorkerIdentity]:
+        implementation = self._context.kernel_ids[address].implementation
+        kernel = KernelId(self._name, implementation, self._parameters)
+        return kernel, self._context.workers[address]
+
+
+async def still_there(context: RunContext, told: Sequence[Told]) -> AsyncIterator[Told]:
+    """Yield what is told of workers, by address first, that have not left: `AT_ONCE` in a step."""
+    async for window in windows(told, AT_ONCE):
+        for one in window:
+            if one[0] in context.workers:
+                yield one
 
 
 def taught(
@@ -117,7 +122,7 @@ class Speeds:
     learned: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._canonical = canonical(self.parameters)
+        self._memory = Learned(self.context, self.name, self.parameters)
 
     async def shares(self, units: int, room: Callable[[str], float]) -> dict[str, int]:
         """Return units per worker so that all finish together; noted as the run's distribution.
@@ -152,7 +157,7 @@ class Speeds:
             workers = list(context.workers)
             models, reason = self._models(), "measured"
         self.told = models is not None
-        self.learned = all(self._learned(address) is not None for address in workers)
+        self.learned = all(self._memory.of(address) is not None for address in workers)
         if models is None:
             models, reason = [ConstantModel(1.0)] * len(workers), f"few {self.noun}"
         self.reason = reason
@@ -182,7 +187,7 @@ class Speeds:
             those with most of the units.
         """
         units = sum(shares.values())
-        least_seconds = self.context.tuning.sort.learned_least_seconds
+        least_seconds = self.context.tuning.runtime.learned_least_seconds
         told = {
             address: done / seconds
             for address, (done, seconds) in taken.items()
@@ -220,21 +225,17 @@ class Speeds:
         Nothing if all were short: the times of those that were through soon say, too, that they
         can do more.
         """
-        library = self.context.coordinator.library
         told = [one for one in taken if one[0] in self.context.workers and one[1] and one[2] > 0]
-        least_seconds = self.context.tuning.sort.learned_least_seconds
+        least_seconds = self.context.tuning.runtime.learned_least_seconds
         if max((seconds for *_, seconds in told), default=0.0) < least_seconds:
             return
-        async for window in windows(told, AT_ONCE):
-            for address, units, seconds in window:
-                if (identity := self.context.workers.get(address)) is not None:
-                    model = taught(self._learned(address), units, seconds)
-                    library.store(self._kernel(address), identity, model)
+        async for address, units, seconds in still_there(self.context, told):
+            self._memory.keep(address, taught(self._memory.of(address), units, seconds))
 
     def _models(self) -> list[Model] | None:
         """Return the workers' models, by earlier runs or else by their timed kernel, or None."""
         workers = self.context.workers
-        learned = [self._learned(address) for address in workers]
+        learned = [self._memory.of(address) for address in workers]
         timed = [self.context.model_of(address) for address in workers]
         known = [model for model in (timed if None in learned else learned) if model is not None]
         return [*known] if len(known) == len(workers) else None
@@ -250,17 +251,6 @@ class Speeds:
             return bounds.get(address, 0.0)
 
         await measure(self.context, units, limit_of=limit_of, repeats=REPEATS, **measuring)
-
-    def _learned(self, address: str) -> PiecewiseLinearModel | None:
-        """Return what earlier runs say of a worker since its start."""
-        found = self.context.coordinator.library.find(
-            self._kernel(address), self.context.workers[address]
-        )
-        return found[0] if found is not None and found[1] else None
-
-    def _kernel(self, address: str) -> KernelId:
-        implementation = self.context.kernel_ids[address].implementation
-        return KernelId(self.name, implementation, self._canonical)
 
 
 def _level(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar
 
 from distributed.core import Status
 
@@ -21,6 +21,8 @@ PAUSED = (
     "or let go of what it holds"
 )
 
+Value = TypeVar("Value")
+
 
 class LostWorker(Exception):
     """A worker was lost in the middle: the others start over."""
@@ -28,6 +30,8 @@ class LostWorker(Exception):
 
 class Attempt:
     """One attempt with the workers that are there; `LostWorker` where they do not stay.
+
+    As a context it tells the workers to stop where anything is raised in it.
 
     Parameters
     ----------
@@ -38,7 +42,7 @@ class Attempt:
 
     def __init__(self, context: RunContext, number: int) -> None:
         self.context, self.number = context, number
-        self.overdue = context.tuning.sort.overdue
+        self.overdue = context.tuning.runtime.overdue
         self.name = f"attempt {number}"
         self.workers: list[str] = []
         # units that each has to do in the step, where they are not meant to take as long
@@ -59,10 +63,14 @@ class Attempt:
         """Tell a worker's task something."""
         self.context.tell(worker, self.name, note)
 
-    def stop(self) -> None:
-        """Tell the workers that this attempt is over."""
-        for worker in self.workers:
-            self.tell(worker, stop=True)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Tell the workers of an attempt that has failed that it is over."""
+        if kind is not None:
+            for worker in self.workers:
+                self.tell(worker, stop=True)
 
     async def everyone(
         self,
@@ -181,19 +189,42 @@ class Attempt:
             raise LostWorker(f"{context.name(worker)} failed: {reason}")
 
 
-async def again(context: RunContext, number: int, lost: LostWorker) -> None:
-    """Wait a moment before attempt ``number``, longer where no worker is left: one may come.
+async def attempted(
+    context: RunContext,
+    numbers: Iterator[int],
+    attempt: Callable[[int], Awaitable[Value]],
+    mend: Callable[[], Awaitable[None]] | None = None,
+) -> Value:
+    """Return what an attempt returns; those that are left begin another where a worker is lost.
+
+    Parameters
+    ----------
+    context : RunContext
+    numbers : iterator of int
+        Of attempts, from 0 on; no two of a run have the same.
+    attempt : callable
+        Makes the attempt of a number.
+    mend : callable, optional
+        Is awaited before another one: who does what now?
 
     Raises
     ------
     CoordinatorError
-        If no worker is left, or there have been too many attempts.
+        If no worker is left, or there have been `most_attempts`.
     """
-    context.emit("starting over", reason=str(lost))
-    tuning = context.tuning.sort
-    await asyncio.sleep(tuning.retry_seconds)
-    give_up = time.monotonic() + tuning.rejoin_seconds
-    while not context.workers and time.monotonic() < give_up:
+    tuning = context.tuning.runtime
+    while True:
+        number = next(numbers)
+        try:
+            return await attempt(number)
+        except LostWorker as error:
+            lost = str(error)
+        context.emit("starting over", reason=lost)
         await asyncio.sleep(tuning.retry_seconds)
-    if not context.workers or number > tuning.most_attempts:
-        raise CoordinatorError(f"the run was given up after this: {lost}")
+        give_up = time.monotonic() + tuning.rejoin_seconds
+        while not context.workers and time.monotonic() < give_up:
+            await asyncio.sleep(tuning.retry_seconds)  # longer where nobody is left: one may come
+        if not context.workers or number + 1 >= tuning.most_attempts:
+            raise CoordinatorError(f"the run was given up after this: {lost}")
+        if mend is not None:
+            await mend()

@@ -8,8 +8,6 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-# What is in use beside Dask's data is looked at from this part of the memory limit on.
-SUSPICIOUS = 0.1
 # Workers of one process share its heap: it is gone through so often at most, in seconds.
 OFTEN = 1.0
 

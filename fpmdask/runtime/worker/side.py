@@ -22,13 +22,14 @@ from distributed.utils import offload
 from fpmdask import config
 from fpmdask.runtime.dask_private import hold_data, memory_limit, unmanaged_nbytes
 from fpmdask.runtime.identity import canonical
+from fpmdask.runtime.memory import is_much
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.version import PLUGIN
 from fpmdask.runtime.worker.blas_threads import blas_threads
 from fpmdask.runtime.worker.channel import Channels
 from fpmdask.runtime.worker.exchange import Exchange
 from fpmdask.runtime.worker.fingerprint import fingerprint
-from fpmdask.runtime.worker.heap import SUSPICIOUS, trim
+from fpmdask.runtime.worker.heap import trim
 from fpmdask.runtime.worker.offers import Offers
 from fpmdask.runtime.worker.peers import Peers
 from fpmdask.runtime.worker.serving import Serving
@@ -163,8 +164,8 @@ class WorkerSide(WorkerPlugin):
     async def trim(self) -> None:
         """Give back what malloc keeps where that is much, and tell the scheduler."""
         worker = self.worker
-        limit = memory_limit(worker)
-        if limit and unmanaged_nbytes(worker) > SUSPICIOUS * limit and await offload(trim):
+        much = is_much(unmanaged_nbytes(worker), memory_limit(worker))
+        if much and await offload(trim):
             worker.monitor.update()
             await worker.heartbeat()
 

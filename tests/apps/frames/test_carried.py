@@ -243,7 +243,7 @@ async def test_rows_without_a_value_are_on_all_workers(c, s, *workers):
 
 @cluster()
 async def test_what_was_handed_over_and_lost_is_waited_for(c, s, *workers, monkeypatch, tuning):
-    tuning(sort={"few_rows": 0}, runtime={"stage_attempts": 3})
+    tuning(sort={"few_rows": 0}, runtime={"most_attempts": 3})
     monkeypatch.setattr(frames, "ready", slowly(frames.ready))
     addresses = [worker.address for worker in workers]
     monkeypatch.setattr(

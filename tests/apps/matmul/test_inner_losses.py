@@ -138,7 +138,7 @@ async def test_chunks_that_are_there_need_no_time_to_be_made_again(c, s, *worker
 
 @cluster()
 async def test_named_workers_that_are_gone_are_named(c, s, *workers, monkeypatch, tuning):
-    tuning(runtime={"stage_retry_seconds": 0})
+    tuning(runtime={"retry_seconds": 0})
     balancer = await fpmdask.Balancer(c, workers=["1"])
     x = c.persist(da.random.default_rng(1).random((4, 900), chunks=(4, 100)))
     await wait(x)

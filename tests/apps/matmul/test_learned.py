@@ -12,7 +12,6 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.matmul.app import APP
 from fpmdask.apps.matmul.coordinator.learned import (
-    LEARNED_AT_ONCE,
     MOVING,
     NAME,
     Known,
@@ -27,6 +26,7 @@ from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import proportional
 from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.speeds import AT_ONCE
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity, canonical
 from fpmdask.tuning import DEFAULT
 
@@ -258,7 +258,7 @@ async def test_all_parts_of_a_worker_teach_one_point_however_many_there_are(c, s
     context.workers = {w: WorkerIdentity(w, fingerprint, "start") for w in workers}
     context.kernel_ids = {w: KernelId("matmul.panel", "blas", "{}") for w in workers}
     spec = MatmulSpec((64, 32, 64), np.dtype(float), ((64,), (32,)), ((32,), (64,)), "a", "b")
-    parts = 4 * LEARNED_AT_ONCE
+    parts = 4 * AT_ONCE
     cpu = {"multiply": 0.5, "computing": 1.0, "process": 1.5}
     facts = {"work": 3200, "compute_seconds": 1.0, "gave_way_seconds": 0.0, "cpu_seconds": cpu}
     shares = [{"worker": worker, **facts} for _ in range(parts) for worker in workers]

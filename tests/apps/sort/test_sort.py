@@ -236,7 +236,7 @@ async def test_who_is_through_soon_is_given_more(c, s, *workers, monkeypatch):
 
 @cluster()
 async def test_the_first_step_of_a_run_corrects_what_the_kernel_told(c, s, *workers, tuning):
-    tuning(sort={"few_keys": 0, "learned_least_seconds": 0.0})
+    tuning(sort={"few_keys": 0}, runtime={"learned_least_seconds": 0.0})
     balancer = await fpmdask.Balancer(c)
     values = RANDOM.random(120_000)
     x = c.persist(da.from_array(values, chunks=5_000))
@@ -595,7 +595,7 @@ async def test_a_worker_that_hangs_is_not_waited_for(c, s, *workers, monkeypatch
 async def test_paused_workers_are_named_or_done_without(
     c, s, *workers, others, monkeypatch, tuning
 ):
-    tuning(sort={"rejoin_seconds": 0.0})
+    tuning(runtime={"rejoin_seconds": 0.0})
     balancer = await fpmdask.Balancer(c)
     values = RANDOM.random(3000)
     x = c.persist(da.from_array(values, chunks=100))

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from fpmdask.apps.sort.coordinator.run import busy_seconds
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import geometric, proportional
-from fpmdask.runtime.coordinator.speeds import busy_seconds, taught
+from fpmdask.runtime.coordinator.speeds import taught
 
 KEYS = 24_000_000
 # The CPU that a worker gets in one sort differs by so much from that in another one.

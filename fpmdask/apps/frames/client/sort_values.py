@@ -27,7 +27,8 @@ from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.homes import Homes, Tell, token
 from fpmdask.runtime.client.inputs import SENDINGS, finished, letting_go, ready
-from fpmdask.runtime.dask_private import Alias, DataNode, GraphNode, Task, TaskRef, meta_of
+from fpmdask.runtime.client.rows import partitions_of
+from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef, meta_of
 from fpmdask.runtime.report import Moved, Report
 from fpmdask.sorting.spec import SortSpec
 from fpmdask.sorting.words import prefixes, words_needed
@@ -131,7 +132,7 @@ async def _sort_persisted(
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Do the work of `sort_values`; apart, as another exception may replace its exception."""
     began = time.perf_counter()
-    partitions = _partitions(persisted)
+    partitions = partitions_of(persisted)
     nbytes, spare = await check_fits(client, partitions, request["workers"])
     homes = Homes(client, request["measuring"]["hang"], tell, tuning.runtime)
     stage = partial(_each, homes, persisted, partitions)
@@ -245,23 +246,9 @@ async def _with_words(
 def _is_in_memory(ddf: dd.DataFrame) -> bool:
     """Tell whether the partitions of a frame are finished futures already."""
     try:
-        return all(future.status == "finished" for future in _partitions(ddf))
+        return all(future.status == "finished" for future in partitions_of(ddf))
     except (KeyError, AssertionError):
         return False
-
-
-def _partitions(persisted: dd.DataFrame) -> list[Future[Any]]:
-    """Return the futures of the partitions, in order."""
-    graph = persisted.__dask_graph__()
-    futures = {future.key: future for future in futures_of(persisted)}
-    found = []
-    for key in persisted.__dask_keys__():
-        while key not in futures:
-            alias = graph[key]
-            assert isinstance(alias, Alias)
-            key = alias.target
-        found.append(futures[key])
-    return found
 
 
 async def _each(

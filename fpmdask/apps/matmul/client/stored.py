@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,8 @@ from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.homes import Tell
-from fpmdask.runtime.client.inputs import taking_part
+from fpmdask.runtime.client.inputs import accounts, taking_part
+from fpmdask.runtime.memory import Account
 from fpmdask.runtime.report import Summed
 from fpmdask.tuning import DEFAULT, Tuning
 
@@ -111,14 +111,9 @@ def tile_shape(
     return rows, columns
 
 
-def free_nbytes(workers: Iterable[Mapping[str, Any]]) -> float:
+def free_nbytes(workers: Iterable[Account]) -> float:
     """Return the bytes that workers together may still take; inf where one has no limit."""
-    target = float(config.setting("spill-target"))
-    free = 0.0
-    for worker in workers:
-        limit = worker["memory_limit"] or math.inf
-        free += max(0.0, target * limit - worker["metrics"].get("memory", 0))
-    return free
+    return sum(account.free() for account in workers)
 
 
 async def multiply_into(
@@ -147,7 +142,8 @@ async def multiply_into(
     if not workers:
         raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, request["workers"])
-    free = FILL * free_nbytes(workers.values())
+    held = await accounts(client, request["workers"])
+    free = FILL * free_nbytes(held.values())
     panel_depth = tuning.matmul.panel_depth
     shape = tile_shape(spec, target.unit, free, len(workers), panel_depth=panel_depth)
     with Written(out, target.run) as written:

@@ -17,8 +17,7 @@ from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import geometric
 from fpmdask.runtime.coordinator.context import RunContext
-from fpmdask.runtime.coordinator.windows import windows
-from fpmdask.runtime.identity import KernelId, canonical
+from fpmdask.runtime.coordinator.speeds import Learned, still_there
 from fpmdask.tuning import DEFAULT
 
 NAME, MOVING = "matmul.share", "matmul.moving"
@@ -35,8 +34,6 @@ HIDDEN = 1e-3
 # Cores that multiplying uses at least where the CPU is what it takes: less than a third of the
 # smallest share of a core that workers are seen with.
 LEAST_RATE = 0.03
-# So many workers' models are made in one step of the scheduler's event loop.
-LEARNED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -170,26 +167,20 @@ async def learn(
     moved
         `Placement.moving`.
     """
-    library = context.coordinator.library
+    memories = _memories(context, spec)
     addresses = {context.name(address): address for address in context.workers}
-    async for window in windows([*_by_worker(shares).items()], LEARNED_AT_ONCE):
-        for name, share in window:
-            address = addresses.get(name, "")
-            identity = context.workers.get(address)
-            if identity is None:
-                continue
-            known = _known(context, spec, address)
-            threads = identity.fingerprint.nthreads
-            taught = known.after(
-                share,
-                spec.shape[1],
-                moved.get(address, 0.0),
-                threads,
-                least_seconds=context.tuning.matmul.learned_least_seconds,
-            )
-            for kernel, model in ((NAME, taught.multiplying), (MOVING, taught.moving)):
-                if model is not None:
-                    library.store(_kernel(context, spec, address, kernel), identity, model)
+    told = [(addresses.get(name, ""), share) for name, share in _by_worker(shares).items()]
+    async for address, share in still_there(context, told):
+        taught = _known(memories, address).after(
+            share,
+            spec.shape[1],
+            moved.get(address, 0.0),
+            context.workers[address].fingerprint.nthreads,
+            least_seconds=context.tuning.matmul.learned_least_seconds,
+        )
+        for memory, model in zip(memories, (taught.multiplying, taught.moving), strict=True):
+            if model is not None:
+                memory.keep(address, model)
 
 
 async def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:
@@ -198,9 +189,9 @@ async def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str,
     None where a worker is not known since its start, or more than a few rows would go to workers
     none of whose products has come near to such a share.
     """
-    models = {}
+    models, (multiplying, _) = {}, _memories(context, spec)
     for address in context.workers:
-        model = _known(context, spec, address).multiplying
+        model = multiplying.of(address)
         if model is None or address not in bounds:
             return None
         models[address] = model
@@ -233,7 +224,8 @@ def rows_by(
 
 def known_moving(context: RunContext, spec: MatmulSpec) -> dict[str, PiecewiseLinearModel]:
     """Return `Known.moving` of the workers that have one."""
-    found = {address: _known(context, spec, address).moving for address in context.workers}
+    _, moving = _memories(context, spec)
+    found = {address: moving.of(address) for address in context.workers}
     return {address: model for address, model in found.items() if model is not None}
 
 
@@ -252,19 +244,15 @@ def _by_worker(shares: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]
     return found
 
 
-def _known(context: RunContext, spec: MatmulSpec, address: str) -> Known:
+def _memories(context: RunContext, spec: MatmulSpec) -> tuple[Learned, Learned]:
+    """Return where the models of `Known` are."""
+    what = {"dtype": spec.dtype.name}
+    return Learned(context, NAME, what), Learned(context, MOVING, what)
+
+
+def _known(memories: tuple[Learned, Learned], address: str) -> Known:
     """Return what products have taught of a worker since its start."""
-    models = []
-    for name in (NAME, MOVING):
-        kernel = _kernel(context, spec, address, name)
-        found = context.coordinator.library.find(kernel, context.workers[address])
-        models.append(found[0] if found is not None and found[1] else None)
-    return Known(*models)
-
-
-def _kernel(context: RunContext, spec: MatmulSpec, address: str, name: str) -> KernelId:
-    implementation = context.kernel_ids[address].implementation
-    return KernelId(name, implementation, canonical({"dtype": spec.dtype.name}))
+    return Known(*(memory.of(address) for memory in memories))
 
 
 def _with(model: PiecewiseLinearModel | None, units: float, seconds: float) -> PiecewiseLinearModel:

@@ -11,7 +11,7 @@ from fpmdask.apps.records.coordinator.state import RecordsSort
 from fpmdask.apps.records.kernel import NAME
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.speeds import Speeds
-from fpmdask.runtime.coordinator.team import LostWorker, again
+from fpmdask.runtime.coordinator.team import attempted
 
 # Under which the library keeps what sorts took.
 LEARNED = "records.share"
@@ -46,18 +46,18 @@ async def run(context: RunContext) -> dict[str, Any]:
     phases["measure"] = measured - looked
     await sort.claim()
     sort.began = True
+
+    async def attempt(number: int) -> None:
+        with Sorting(sort, number) as sorting:
+            await sorting.run(shares)
+
+    async def mend() -> None:
+        nonlocal shares
+        await sort.look_again()
+        shares = await sort.shares(speeds)
+
     while sort.missing():
-        attempt = Sorting(sort, next(sort.numbers))
-        try:
-            await attempt.run(shares)
-        except LostWorker as lost:
-            attempt.stop()
-            await again(context, attempt.number, lost)
-            await sort.look_again()
-            shares = await sort.shares(speeds)
-        except BaseException:
-            attempt.stop()
-            raise
+        await attempted(context, sort.numbers, attempt, mend)
     if "shares" in context.report:
         await speeds.learn(_taken(context))
     phases["sort"] = time.perf_counter() - measured

@@ -18,7 +18,8 @@ from fpmdask.records.format import RECORD_NBYTES
 from fpmdask.records.verify import FORMAT, checked_manifest, part_name
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.speeds import Speeds
-from fpmdask.runtime.coordinator.team import Attempt, LostWorker, again
+from fpmdask.runtime.coordinator.team import Attempt, attempted
+from fpmdask.runtime.memory import Account
 
 # Steps on workers.
 SURVEY = "fpmdask.apps.records.worker.survey:survey"
@@ -54,12 +55,13 @@ def memory_of(context: RunContext, address: str, resident: float, available: flo
         Bytes that its machine has for it beside that.
     """
     state = context.scheduler.workers.get(address)
+    target = context.coordinator.spill_target
     if state is None or not state.memory_limit:
-        return Memory(math.inf, context.coordinator.spill_target * available)
-    limit = state.memory_limit
-    working = WORKING * limit
-    left = context.coordinator.spill_target * limit - resident - working
-    return Memory(working, max(0.0, left))
+        return Memory(math.inf, target * available)
+    working = WORKING * state.memory_limit
+    # the worker has just measured its process: none of that is expected to go
+    account = Account(state.memory_limit, target, beside=resident)
+    return Memory(working, account.free(reserved=working))
 
 
 class RecordsAttempt(Attempt):
@@ -155,8 +157,11 @@ class RecordsSort:
 
     async def look_again(self) -> None:
         """Learn what workers see that have come since the first look; others are not asked."""
-        new = [worker for worker in self.context.workers if worker not in self.memory]
-        if not new:
+
+        def new(there: Iterable[str]) -> list[str]:
+            return [worker for worker in there if worker not in self.memory]
+
+        if not new(self.context.workers):
             return
         order = {"sources": self.request["sources"], "target": self.request["target"]}
         found = await self._ask(SURVEY, order, "survey", new)
@@ -324,26 +329,18 @@ class RecordsSort:
         task: str,
         order: Mapping[str, Any],
         step: str,
-        workers: Iterable[str] | None = None,
+        some: Callable[[Iterable[str]], list[str]] = list,
     ) -> dict[str, Any]:
-        """Return the answers of workers to a task, by default of all."""
-        while True:
-            attempt = RecordsAttempt(self.context, next(self.numbers))
-            there = self.context.workers
-            asked = list(there) if workers is None else [w for w in workers if w in there]
-            try:
-                attempt.dispatch(task, dict.fromkeys(asked, order))
-                return await attempt.everyone(None, step)
-            except LostWorker as lost:
-                await again(self.context, attempt.number, lost)
+        """Return the answers to a task of all workers that are there, or ``some`` of them."""
+
+        async def asked(number: int) -> dict[str, Any]:
+            attempt = RecordsAttempt(self.context, number)
+            attempt.dispatch(task, dict.fromkeys(some(self.context.workers), order))
+            return await attempt.everyone(None, step)
+
+        return await attempted(self.context, self.numbers, asked)
 
     async def _ask_one(self, task: str, order: Mapping[str, Any], step: str) -> dict[str, Any]:
         """Return the answer of one worker to a task."""
-        while True:
-            attempt = RecordsAttempt(self.context, next(self.numbers))
-            try:
-                attempt.dispatch(task, dict.fromkeys([*self.context.workers][:1], order))
-                (answer,) = (await attempt.everyone(None, step)).values()
-                return dict(answer)
-            except LostWorker as lost:
-                await again(self.context, attempt.number, lost)
+        (answer,) = (await self._ask(task, order, step, lambda there: [*there][:1])).values()
+        return dict(answer)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from fpmdask.apps.sort.coordinator.sorting import Sorting
@@ -14,8 +15,8 @@ from fpmdask.apps.sort.kernel import NAME
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.chunks import free_nbytes
 from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
-from fpmdask.runtime.coordinator.speeds import TIMING, Speeds, busy_seconds
-from fpmdask.runtime.coordinator.team import LostWorker, again
+from fpmdask.runtime.coordinator.speeds import TIMING, Speeds
+from fpmdask.runtime.coordinator.team import LostWorker, attempted
 from fpmdask.sorting.spec import SortSpec
 
 # Under which the library keeps what sorts took.
@@ -63,20 +64,16 @@ async def run(context: RunContext) -> dict[str, Any]:
     room = partial(_room, context, spec)
     shares = await speeds.shares(spec.units, room)
     measured = time.perf_counter()
-    number = 0
-    while True:
-        sorting = Sorting(context, spec, number, speeds)
-        try:
-            value = await sorting.run(shares)
-            break
-        except LostWorker as lost:
-            sorting.stop()
-            number += 1
-            await again(context, number, lost)
-            shares = await speeds.shares(spec.units, room)
-        except BaseException:
-            sorting.stop()
-            raise
+
+    async def attempt(number: int) -> dict[str, Any]:
+        with Sorting(context, spec, number, speeds) as sorting:
+            return await sorting.run(shares)
+
+    async def mend() -> None:
+        nonlocal shares
+        shares = await speeds.shares(spec.units, room)
+
+    value = await attempted(context, count(), attempt, mend)
     await speeds.learn(_taken(context))
     context.report["phases"] = {
         "prepare": prepared - began,
@@ -94,17 +91,13 @@ async def _carry(context: RunContext, spec: SortSpec) -> dict[str, Any]:
     """
     began = time.perf_counter()
     speeds = _speeds(context, spec, payload=True)
-    sorting = Sorting(context, spec, 0, speeds)
     try:
         shares = await speeds.shares(spec.units, partial(_room, context, spec))
         measured = time.perf_counter()
-        value = await sorting.run(shares)
+        with Sorting(context, spec, 0, speeds) as sorting:
+            value = await sorting.run(shares)
     except (LostWorker, PartitionError, KernelFailed) as error:
-        sorting.stop()
         return {"left": str(error)}
-    except BaseException:
-        sorting.stop()
-        raise
     await speeds.learn(_taken(context))
     context.report["phases"] |= {
         "measure": measured - began,
@@ -155,3 +148,39 @@ def _taken(context: RunContext) -> Iterator[tuple[str, float, float]]:
         if (address := addresses.get(share["worker"])) is not None:
             quota = context.workers[address].fingerprint.quota
             yield address, share["units"], busy_seconds(share, quota)
+
+
+def busy_seconds(share: Mapping[str, Any], quota: float | None = None) -> float:
+    """Return the seconds in which a worker was busy after its own sort, of those that it took.
+
+    Parameters
+    ----------
+    share
+        Facts of `fpmdask.apps.sort.worker`.
+    quota
+        Cores that the worker may use, None: as many as there are.
+
+    Notes
+    -----
+    While its threads sort, the process gets CPU at some rate, a quota at most: work of less than a
+    quota's period may be done at the rate of a whole core. At that rate its CPU-seconds take the
+    time in which it was busy. In the rest it waited for others, in an exchange for about as long as
+    for the slowest of all: if that counted, whoever has too little would take as long for it as all
+    others for theirs, and never get more.
+
+    Examples
+    --------
+    A tenth of a core, that waited for most of a second:
+
+    >>> cpu = {"exchange": 0.02, "working": 0.01}
+    >>> phases = {"exchange": 0.9, "merge": 0.1}
+    >>> share = {"cpu_seconds": cpu, "working_seconds": 0.1, "phases": phases}
+    >>> round(busy_seconds(share), 6), round(busy_seconds(share, quota=0.05), 6)
+    (0.2, 0.4)
+    """
+    phases, cpu = share["phases"], share["cpu_seconds"]
+    taken = sum(phases.get(phase, 0.0) for phase in ("count", "exchange", "merge"))
+    if not (share["working_seconds"] > 0 and cpu["working"] > 0):
+        return float(taken)
+    rate = cpu["working"] / share["working_seconds"]
+    return float(max(min(taken, cpu["exchange"] / rate), cpu["exchange"] / (quota or math.inf)))

@@ -1,0 +1,1 @@
+"""In the client: collections go in, calls are run, collections come out."""

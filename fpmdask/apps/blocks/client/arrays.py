@@ -1,0 +1,246 @@
+"""`map_blocks`: arrays go in, an array comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import is_dask_collection
+from dask.highlevelgraph import HighLevelGraph
+from dask.utils import has_keyword
+from distributed import Client
+
+from fpmdask.apps.blocks.client.calls import (
+    Done,
+    Function,
+    Given,
+    check_function,
+    checked_distribution,
+    computed,
+    lineage,
+    placed,
+)
+from fpmdask.apps.blocks.tasks import Place
+from fpmdask.errors import PartitionError
+from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.conversions import advice
+from fpmdask.runtime.client.rows import array_in_memory, rows_of_array
+from fpmdask.runtime.dask_private import meta_of
+from fpmdask.runtime.rows import Rows
+
+INFOS = ("block_info", "block_id")
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A call of `map_blocks`: what dask.array makes of it is never computed."""
+
+    given: Given
+    made: da.Array
+    place: tuple[int, int]  # dimensions of the result, and which of them is cut
+    chunks: Any
+
+
+def checked(
+    function: Function,
+    x: Any,
+    more: Sequence[Any],
+    axis: int,
+    others: Any,
+    distribution: Any,
+    options: Mapping[str, Any],
+    keywords: Mapping[str, Any],
+) -> Mapped:
+    """Return what is to be computed.
+
+    Raises
+    ------
+    PartitionError
+        For what cannot be.
+    """
+    functions = check_function(function, keywords, others)
+    if not isinstance(x, da.Array | np.ndarray):
+        raise PartitionError(f"found a {type(x).__name__}, which is no array; {advice(x)}")
+    if not x.ndim:
+        raise PartitionError("found an array of no dimensions; there are no rows to share out")
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
+        raise PartitionError(f"axis = {axis!r}; give an int from {-x.ndim} to {x.ndim - 1}")
+    axis %= x.ndim
+    arguments = placed((x, *more), lambda n, a: n == 0 or isinstance(a, da.Array))
+    arrays: list[Any] = [x, *(a for a in more if isinstance(a, da.Array))]
+    for n, argument in enumerate(more, 1):
+        if is_dask_collection(argument) and not isinstance(argument, da.Array):
+            raise PartitionError(
+                f"argument {n} is a {type(argument).__name__}, which is no array; "
+                f"{advice(argument)}"
+            )
+    axes = [axis, *(_where(a, x, axis) for a in arrays[1:])]
+    lazy = [*map(_rechunked, arrays, axes)]
+    drop = _axes(options.get("drop_axis"), "drop_axis", x.ndim)
+    if axis in drop:
+        raise PartitionError(
+            f"drop_axis = {options['drop_axis']!r} has axis {axis}, along which blocks are shared "
+            "out; give another axis, or reduce the result"
+        )
+    like = [da.from_array(a, chunks=-1) if isinstance(a, np.ndarray) else a for a in lazy]
+    try:
+        made = da.map_blocks(
+            function,
+            *(like[a.number] if isinstance(a, Place) else a for a in arguments),
+            **options,
+            **keywords,
+        )
+    except ValueError as error:
+        raise PartitionError(f"as da.map_blocks says: {error}") from error
+    kept = [n for n in range(x.ndim) if n not in drop]
+    for new in sorted(_axes(options.get("new_axis"), "new_axis", None)):
+        kept.insert(new, -1)
+    kept = [-1] * (made.ndim - len(kept)) + kept  # new axes that `chunks` implies
+    given = Given(
+        function,
+        tuple(lazy),
+        tuple(axes),
+        arguments,
+        keywords,
+        functions,
+        checked_distribution(distribution),
+        any(has_keyword(function, name) for name in INFOS),
+    )
+    return Mapped(given, made, (made.ndim, kept.index(axis)), options.get("chunks"))
+
+
+def _where(array: Any, x: Any, axis: int) -> int | None:
+    """Return where an array is cut as `x` is along its axis, None where all calls get all of it."""
+    at: int = axis - (x.ndim - array.ndim)
+    if array.ndim > x.ndim:
+        raise PartitionError(
+            f"found an array of {array.ndim} dimensions, the first has {x.ndim}; give the one with "
+            "most first"
+        )
+    if at < 0 or (array.shape[at] == 1 and x.shape[axis] != 1):
+        return None
+    lengths = array.shape[at], x.shape[axis]
+    if lengths[0] != lengths[1] and not np.isnan(lengths).any():
+        raise PartitionError(
+            f"found an array of length {lengths[0]} on axis {at}, the first has {lengths[1]}; give "
+            "the same, or 1"
+        )
+    return at
+
+
+def _axes(given: Any, what: str, ndim: int | None) -> list[int]:
+    found = [] if given is None else [given] if isinstance(given, int | np.integer) else [*given]
+    for one in found:
+        if isinstance(one, bool) or not isinstance(one, int | np.integer):
+            raise PartitionError(f"{what} = {given!r}; give an int or a sequence of them")
+        if ndim is not None and not -ndim <= one < ndim:
+            raise PartitionError(f"{what} = {given!r}; give axes from {-ndim} to {ndim - 1}")
+    return [int(one) % ndim if ndim is not None else int(one) for one in found]
+
+
+def _rechunked(x: Any, axis: int | None) -> Any:
+    """Return an array with one chunk along all axes but one."""
+    if isinstance(x, np.ndarray) or not x.ndim:
+        return x
+    return x.rechunk({n: -1 for n in range(x.ndim) if n != axis})
+
+
+async def map_blocks(
+    client: Client, mapped: Mapped, request: dict[str, Any], follow: proxy.Follow
+) -> da.Array:
+    """Compute; ``follow`` runs ``request`` as the app "blocks"."""
+    infos = partial(_infos, mapped)
+    done = await computed(client, mapped.given, request, follow, _load, infos, mapped.place)
+    return _collected(client, mapped, done)
+
+
+async def _load(
+    client: Client, x: Any, axis: int | None, workers: Sequence[str] | None
+) -> tuple[da.Array, Rows]:
+    there = await array_in_memory(client, x, workers, axis or 0)
+    return there, rows_of_array(there, axis)
+
+
+def _infos(mapped: Mapped, arrays: Sequence[da.Array]) -> list[dict[str, Any]]:
+    """Return what each call is told of its place, as `dask.array.map_blocks` has it."""
+    given, made, (ndim, at) = mapped.given, mapped.made, mapped.place
+    wants = [name for name in INFOS if has_keyword(given.function, name)]
+    lengths = arrays[0].chunks[given.axes[0] or 0]
+    starts = [0, *accumulate(lengths)]
+    ends = [0, *accumulate(made.chunks[at])]
+    found = []
+    for n in range(len(lengths)):
+        block_id = tuple(n if d == at else 0 for d in range(ndim))
+        info: dict[Any, Any] = {}
+        for number, argument in enumerate(given.arguments):
+            if not isinstance(argument, Place):
+                continue
+            x, axis = arrays[argument.number], given.axes[argument.number]
+            info[number] = {
+                "shape": x.shape,
+                "num-chunks": x.numblocks,
+                "array-location": [
+                    (starts[n], starts[n + 1]) if d == axis else (0, length)
+                    for d, length in enumerate(x.shape)
+                ],
+                "chunk-location": tuple(n if d == axis else 0 for d in range(x.ndim)),
+            }
+        info[None] = {
+            "shape": made.shape,
+            "num-chunks": made.numblocks,
+            "array-location": [
+                (ends[n], ends[n + 1]) if d == at else (0, size)
+                for d, size in enumerate(made.shape)
+            ],
+            "chunk-location": block_id,
+            "chunk-shape": tuple(made.chunks[d][block_id[d]] for d in range(ndim)),
+            "dtype": made.dtype,
+        }
+        both = {"block_info": info, "block_id": block_id}
+        found.append({name: both[name] for name in wants})
+    return found
+
+
+def _collected(client: Client, mapped: Mapped, done: Done) -> da.Array:
+    """Return the result over the published keys, each with the task that makes it again.
+
+    Raises
+    ------
+    PartitionError
+        If blocks have other shapes than the arguments say.
+    """
+    ndim, at = mapped.place
+    shapes = [shape for *_, shape in done.blocks]
+    if wrong := {len(shape) for shape in shapes} - {ndim}:
+        raise PartitionError(
+            f"the function returned blocks of {min(wrong)} dimensions, {ndim} were expected; give "
+            "drop_axis and new_axis"
+        )
+    chunks: list[tuple[int, ...]] = [(size,) for size in shapes[0]]
+    for axis in range(ndim):
+        found = {shape[axis] for shape in shapes}
+        if axis != at and len(found) > 1:
+            raise PartitionError(
+                f"the function returned blocks of lengths {sorted(found)} on axis {axis}; only "
+                f"axis {at} may have several"
+            )
+    chunks[at] = tuple(shape[at] for shape in shapes)
+    if mapped.chunks is not None:
+        for axis, wanted in enumerate(mapped.chunks):
+            sizes = (wanted,) if isinstance(wanted, int | np.integer) else tuple(wanted)
+            if axis != at and sum(sizes) != sum(chunks[axis]):
+                raise PartitionError(
+                    f"chunks says {sum(sizes)} on axis {axis}, the function returned blocks of "
+                    f"{sum(chunks[axis])}; correct it, or leave it out"
+                )
+    inputs: Any = done.inputs
+    graph = lineage(done, mapped.place)
+    layers = HighLevelGraph.from_collections(done.name, graph, dependencies=inputs)
+    made = da.Array(layers, done.name, chunks=tuple(chunks), meta=meta_of(mapped.made))
+    persisted: da.Array = client.persist(made, optimize_graph=False)
+    return persisted

@@ -1,0 +1,276 @@
+"""What calls on arrays and on frames have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import dask.array as da
+import numpy as np
+from dask.base import is_dask_collection
+from dask.sizeof import sizeof
+from dask.utils import funcname
+from distributed import Client
+
+from fpmdask.apps.blocks.spec import BlocksSpec
+from fpmdask.apps.blocks.tasks import Call, Place, again
+from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.inputs import SENDINGS
+from fpmdask.runtime.client.rows import is_there
+from fpmdask.runtime.dask_private import DataNode, Task, TaskRef
+from fpmdask.runtime.rows import Rows
+
+Function = Callable[..., Any]
+# Brings a collection into the workers' memory: (client, collection, axis, names of workers) →
+# what is there, and what a run is told of it.
+Load = Callable[[Client, Any, "int | None", "Sequence[str] | None"], Awaitable[tuple[Any, Rows]]]
+# What the function is told of each chunk of the first collection, from all that are there.
+Infos = Callable[[Sequence[Any]], Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A call of a user's, its arguments checked.
+
+    Parameters
+    ----------
+    function
+        The user's.
+    collections, axes
+        Those among the arguments, and where each is cut; None: it is given as a whole.
+    arguments, keywords
+        Of the function; a `Place` for each collection.
+    others
+        Name of a worker resource → function.
+    distribution
+        Worker name → rows, the lengths of the blocks, or None.
+    whole
+        Whether each chunk is a call of its own.
+    """
+
+    function: Function
+    collections: tuple[Any, ...]
+    axes: tuple[int | None, ...]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    others: Mapping[str, Function]
+    distribution: dict[str, int] | list[int] | None
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a run has computed: blocks are (start, stop, shape), in order."""
+
+    name: str
+    blocks: Sequence[tuple[int, int, tuple[int, ...]]]
+    inputs: Sequence[Any]
+    spec: BlocksSpec
+    code: bytes
+
+
+def check_function(function: Any, keywords: Mapping[str, Any], others: Any) -> dict[str, Function]:
+    """Refuse what is no function, or cannot be given to one; return the other functions.
+
+    Raises
+    ------
+    PartitionError
+        With what was found.
+    """
+    if not callable(function):
+        raise PartitionError(f"func is a {type(function).__name__}; give a function of blocks")
+    for name, value in keywords.items():
+        if is_dask_collection(value):
+            raise PartitionError(
+                f"the keyword {name} is a dask collection; give it as an argument, or compute it"
+            )
+    if not isinstance(others, Mapping | None):
+        raise PartitionError(
+            f"implementations is a {type(others).__name__}; give name of a resource → function"
+        )
+    for name, other in (others or {}).items():
+        if not isinstance(name, str) or not name or not callable(other):
+            raise PartitionError(
+                f"implementations has {name!r}: {other!r}; give name of a resource → function"
+            )
+    return dict(others or {})
+
+
+def checked_distribution(given: Any) -> dict[str, int] | list[int] | None:
+    """Return rows per worker name, the lengths of the blocks, or None.
+
+    Raises
+    ------
+    PartitionError
+        For anything else.
+
+    Examples
+    --------
+    >>> checked_distribution({"a": 3, "b": 2}), checked_distribution((3, 2))
+    ({'a': 3, 'b': 2}, [3, 2])
+    """
+    if given is None:
+        return None
+    if hasattr(given, "workers") and hasattr(given, "distribution"):  # a report
+        given = dict(zip(given.workers, np.asarray(given.distribution).tolist(), strict=True))
+    if isinstance(given, Mapping):
+        for name, rows in given.items():
+            if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 0:
+                raise PartitionError(
+                    f"distribution gives {name} {rows!r} rows; give an int >= 0 for each worker"
+                )
+        return {str(name): int(rows) for name, rows in given.items()}
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence | np.ndarray):
+        found = None
+    else:
+        found = [n for n in given if isinstance(n, int | np.integer) and n >= 0]
+    if found is None or len(found) != len(given):
+        raise PartitionError(
+            f"distribution = {given!r}; give worker name → rows, a report, or the lengths of the "
+            "blocks (y.chunks[axis])"
+        )
+    return [int(n) for n in found]
+
+
+async def computed(
+    client: Client,
+    given: Given,
+    request: dict[str, Any],
+    follow: proxy.Follow,
+    load: Load,
+    infos: Infos,
+    place: tuple[int, int],
+) -> Done:
+    """Have the workers compute; ``follow`` runs ``request`` as the app "blocks".
+
+    Parameters
+    ----------
+    load, infos
+        As their types say.
+    place
+        Dimensions of the result, and which one is cut: keys have a number for each.
+
+    Raises
+    ------
+    PartitionError
+        Where collections have other numbers of rows than the first one, or a distribution has.
+    """
+    coming = sum(_nbytes(x) for x in given.collections if not is_there(x))
+    await proxy.check(client, "blocks", {**request, "coming": coming})
+    # what is in this process can be sent again
+    sendings = 1 if all(is_dask_collection(x) for x in given.collections) else SENDINGS
+    while True:
+        loaded = [
+            await load(client, x, axis, request["workers"])
+            for x, axis in zip(given.collections, given.axes, strict=True)
+        ]
+        inputs, rows = [x for x, _ in loaded], tuple(one for _, one in loaded)
+        call = Call(
+            {"": given.function, **given.others},
+            given.arguments,
+            given.keywords,
+            infos(inputs) if given.whole else (),
+        )
+        asked, spec, code = _asked(given, request, inputs, rows, call, place)
+        sendings -= 1
+        try:
+            value, _ = await follow("blocks", asked)
+        except ChunksLostError:
+            if not sendings:
+                raise
+            del loaded, inputs
+        else:
+            blocks = [(start, stop, tuple(shape)) for start, stop, shape in value["blocks"]]
+            return Done(value["name"], blocks, inputs, spec, code)
+
+
+def _nbytes(x: Any) -> float:
+    """Return the bytes of a collection, 0 where they are not known before it is there."""
+    if not isinstance(x, da.Array):
+        return 0.0 if is_dask_collection(x) else float(sizeof(x))
+    return 0.0 if math.isnan(x.nbytes) else float(x.nbytes)
+
+
+def _asked(
+    given: Given,
+    request: Mapping[str, Any],
+    inputs: Sequence[Any],
+    rows: tuple[Rows, ...],
+    call: Call,
+    place: tuple[int, int],
+) -> tuple[dict[str, Any], BlocksSpec, bytes]:
+    """Return what the coordinator is asked, its spec, and the call as bytes."""
+    count, distribution, cuts = rows[0].count, given.distribution, None
+    for n, one in enumerate(rows):
+        if one.axis is not None and one.count != count:
+            raise PartitionError(
+                f"collection {n} has {one.count} rows, the first one {count}; give the same"
+            )
+    if distribution is not None:
+        parts = distribution.values() if isinstance(distribution, dict) else distribution
+        if sum(parts) != count:
+            raise PartitionError(
+                f"distribution has {sum(parts)} rows in all, there are {count}; give as many"
+            )
+    if isinstance(distribution, list):
+        cuts = tuple(distribution)
+    pairs = zip(inputs, given.axes, strict=True)
+    nbytes = sum(_nbytes(x) for x, axis in pairs if axis is not None)
+    row_nbytes = int(nbytes) // max(1, count)
+    whole = given.whole or cuts is not None
+    spec = BlocksSpec(rows, whole, row_nbytes, tuple(given.others), cuts)
+    try:
+        code = bytes(cloudpickle.dumps(call))
+    except Exception as error:
+        raise PartitionError(
+            f"the function and its arguments cannot be sent to the workers ({error}); make inside "
+            "the function what it needs"
+        ) from error
+    kernel = {
+        "name": funcname(given.function),
+        "parameters": {},
+        "code": code,
+        "digest": hashlib.sha256(code).hexdigest()[:16],
+    }
+    asked = {
+        **request,
+        "blocks": spec.to_json(),
+        "call": kernel,
+        "distribution": "as held" if cuts is not None else distribution,
+        "place": list(place),
+    }
+    return asked, spec, code
+
+
+def lineage(done: Done, place: tuple[int, int]) -> dict[Any, Any]:
+    """Return the tasks that make blocks again, one for each, and one with the call."""
+    name, spec = done.name, done.spec
+    ndim, at = place
+    call = f"{name}-call"
+    graph: dict[Any, Any] = {call: DataNode(call, done.code)}
+    for n, (start, stop, _) in enumerate(done.blocks):
+        layout, chunks = [], []
+        for one in spec.inputs:
+            own = one.pieces((start, stop))
+            layout.append((one.axis, [(low, high) for _, low, high in own]))
+            chunks += [TaskRef(one.keys[c]) for c, _, _ in own]
+        key = (name, *(n if axis == at else 0 for axis in range(ndim)))
+        chunk = spec.inputs[0].pieces((start, stop))[0][0]
+        graph[key] = Task(key, again, TaskRef(call), chunk, layout, *chunks)
+    return graph
+
+
+def placed(arguments: Sequence[Any], is_one: Callable[[int, Any], bool]) -> tuple[Any, ...]:
+    """Return arguments with a `Place` for each collection among them."""
+    found: list[Any] = []
+    places = 0
+    for n, argument in enumerate(arguments):
+        one = is_one(n, argument)
+        found.append(Place(places) if one else argument)
+        places += one
+    return tuple(found)

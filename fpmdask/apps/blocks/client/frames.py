@@ -1,0 +1,167 @@
+"""`map_partitions`: frames go in, a frame comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dask.dataframe as dd
+import pandas as pd
+from dask.base import is_dask_collection
+from dask.dataframe.utils import (
+    is_dataframe_like,
+    is_index_like,
+    is_series_like,
+    meta_nonempty,
+)
+from dask.utils import has_keyword
+from distributed import Client, futures_of
+
+from fpmdask.apps.blocks.client.calls import (
+    Function,
+    Given,
+    check_function,
+    checked_distribution,
+    computed,
+    lineage,
+    placed,
+)
+from fpmdask.apps.blocks.tasks import Place
+from fpmdask.errors import PartitionError
+from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.conversions import frame_advice
+from fpmdask.runtime.client.rows import (
+    divisions_of,
+    frame_in_memory,
+    partitions_of,
+    rows_of_frame,
+)
+from fpmdask.runtime.dask_private import meta_of
+from fpmdask.runtime.rows import Rows
+
+FRAMES = dd.DataFrame | dd.Series | dd.Index
+INFO = "partition_info"
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A call of `map_partitions`, and what its partitions are like."""
+
+    given: Given
+    meta: Any
+    known: bool  # whether the divisions of the frame are
+
+
+def checked(
+    function: Function,
+    ddf: Any,
+    more: Sequence[Any],
+    meta: Any,
+    others: Any,
+    distribution: Any,
+    keywords: Mapping[str, Any],
+) -> Mapped:
+    """Return what is to be computed.
+
+    Raises
+    ------
+    PartitionError
+        For what cannot be.
+    """
+    functions = check_function(function, keywords, others)
+    if not isinstance(ddf, FRAMES | pd.DataFrame | pd.Series):
+        raise PartitionError(f"found a {type(ddf).__name__}, no frame; {frame_advice(ddf)}")
+    arguments = placed((ddf, *more), lambda n, a: n == 0 or isinstance(a, FRAMES))
+    frames = [ddf, *(a for a in more if isinstance(a, FRAMES))]
+    for n, argument in enumerate(more, 1):
+        if is_dask_collection(argument) and not isinstance(argument, FRAMES):
+            raise PartitionError(
+                f"argument {n} is a {type(argument).__name__}, no frame; {frame_advice(argument)}"
+            )
+    several = not isinstance(ddf, FRAMES) or ddf.npartitions > 1
+    axes = [0, *(None if several and f.npartitions == 1 else 0 for f in frames[1:])]
+    metas = [meta_of(f) if isinstance(f, FRAMES) else f.iloc[:0] for f in frames]
+    like = [dd.from_pandas(m, npartitions=1) for m in metas]
+    given_meta = {} if meta is None else {"meta": meta}
+    told = {INFO: None} if has_keyword(function, INFO) else {}
+    try:
+        made = dd.map_partitions(
+            function,
+            *(like[a.number] if isinstance(a, Place) else a for a in arguments),
+            **given_meta,
+            **{**keywords, **told},
+        )
+    except ValueError as error:
+        raise PartitionError(f"as dd.map_partitions says: {error}") from error
+    found = meta_of(made)
+    # a number per partition would be another one if partitions were cut
+    is_frame = meta is not None or _returns_frame(function, metas, arguments, keywords)
+    given = Given(
+        function,
+        tuple(frames),
+        tuple(axes),
+        arguments,
+        keywords,
+        functions,
+        checked_distribution(distribution),
+        bool(told) or not is_frame,
+    )
+    known = ddf.known_divisions if isinstance(ddf, FRAMES) else ddf.index.is_monotonic_increasing
+    return Mapped(given, found, bool(known))
+
+
+def _returns_frame(
+    function: Function,
+    metas: Sequence[Any],
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+) -> bool:
+    """Tell whether a function returns frames or series, by a call on rows that are made up."""
+    try:
+        made_up = [*map(meta_nonempty, metas)]
+        given = [made_up[a.number] if isinstance(a, Place) else a for a in arguments]
+        found = function(*given, **keywords)
+    except Exception:  # dask.dataframe found its meta in another way
+        return True
+    return is_dataframe_like(found) or is_series_like(found) or is_index_like(found)
+
+
+async def map_partitions(
+    client: Client, mapped: Mapped, request: dict[str, Any], follow: proxy.Follow
+) -> Any:
+    """Compute; ``follow`` runs ``request`` as the app "blocks"."""
+    done = await computed(
+        client, mapped.given, request, follow, _load, lambda frames: _infos(mapped, frames), (1, 0)
+    )
+    graph = lineage(done, (1, 0))
+    for frame in done.inputs:
+        graph |= {future.key: future for future in futures_of(frame)}
+    keys = [(done.name, n) for n in range(len(done.blocks))]
+
+    def made(graph: Mapping[Any, Any], divisions: Sequence[Any]) -> Any:
+        return dd.from_graph(graph, mapped.meta, divisions, keys, done.name)
+
+    persisted = client.persist(made(graph, (None,) * (len(keys) + 1)), optimize_graph=False)
+    divisions = await divisions_of(client, persisted) if mapped.known else None
+    if divisions is None:
+        return persisted
+    return made({part.key: part for part in partitions_of(persisted)}, divisions)
+
+
+async def _load(
+    client: Client, x: Any, axis: int | None, workers: Sequence[str] | None
+) -> tuple[Any, Rows]:
+    there = await frame_in_memory(client, x, workers)
+    return there, replace(await rows_of_frame(client, there), axis=axis)
+
+
+def _infos(mapped: Mapped, frames: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return what each call is told of its partition, as `dask.dataframe` has it."""
+    first = frames[0]
+    if not has_keyword(mapped.given.function, INFO):
+        return []
+    return [
+        {INFO: {"number": n, "division": division}}
+        for n, division in enumerate(first.divisions[:-1])
+    ]

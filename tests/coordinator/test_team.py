@@ -1,0 +1,45 @@
+"""Attempts of a team: another one begins with those that are left, up to a number of them."""
+
+from itertools import count
+
+import pytest
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.sort.app import APP
+from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.team import LostWorker, attempted
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+@gen_cluster(client=True)
+async def test_a_run_is_given_up_after_so_many_attempts(c, s, a, b, lost, tuning):
+    tuning(runtime={"most_attempts": 3, "retry_seconds": 0})
+    await fpmdask.Balancer(c)
+    spec = {"measuring": {"hang": 1.0, "deadline": 1.0}}
+    context = RunContext(s.plugins["fpmdask"], "run", c.id, spec, APP)
+    await context.acquire(None)
+    made, mended = [], []
+
+    async def attempt(number):
+        made.append(number)
+        if number < lost:
+            raise LostWorker(f"{number} workers left")
+        return "done"
+
+    async def mend():
+        mended.append(made[-1])
+
+    try:
+        if lost < 3:
+            assert await attempted(context, count(), attempt, mend) == "done"
+        else:
+            with pytest.raises(CoordinatorError, match="given up after this: 2 workers left"):
+                await attempted(context, count(), attempt, mend)
+    finally:
+        await context.close()
+    assert made == [*range(min(lost + 1, 3))]
+    assert mended == made[:-1]
+    told = [event["reason"] for event in context.events if event["event"] == "starting over"]
+    assert told == [f"{number} workers left" for number in range(lost)]
