@@ -8,7 +8,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import cloudpickle
@@ -16,21 +15,21 @@ import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
-from distributed import Client, Future, futures_of
+from distributed import Client, Future
 
 from fpmdask.apps.rebalance.spec import Cuts, RebalanceSpec
 from fpmdask.apps.rebalance.tasks import RowsKernel, again
 from fpmdask.errors import KernelError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.conversions import advice, as_array
-from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.client.rows import (
     array_in_memory,
-    check_rows,
-    frame_lengths,
+    divisions_of,
+    frame_in_memory,
     is_there,
-    keys_of,
+    partitions_of,
     rows_of_array,
+    rows_of_frame,
 )
 from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
 from fpmdask.runtime.report import TOO_SHORT
@@ -97,22 +96,22 @@ def checked(
 
 def _collection(x: Any) -> Any:
     x = as_array(x)
-    if _is_frame(x) or isinstance(x, np.ndarray | da.Array):
-        if not _is_frame(x) and not x.ndim:
+    if isinstance(x, np.ndarray | da.Array):
+        if not x.ndim:
             raise PartitionError("found an array of no dimensions; there are no rows to place")
-        if isinstance(x, da.Array) and x.ndim > 1 and any(n > 1 for n in x.numblocks[1:]):
-            x = x.rechunk(dict.fromkeys(range(1, x.ndim), -1))
+        if isinstance(x, da.Array) and any(n > 1 for n in x.numblocks[1:]):
+            return x.rechunk(dict.fromkeys(range(1, x.ndim), -1))
         return x
-    known = type(x).__module__.startswith("pandas.") and type(x).__name__ != "Index"
-    cure = "dask.dataframe.from_pandas makes a dask one" if known else advice(x)
-    raise PartitionError(
-        f"found a {type(x).__name__}; give dask arrays, dataframes or series: {cure}"
-    )
+    if not _is_frame(x):
+        raise PartitionError(
+            f"found a {type(x).__name__}; give arrays, dataframes or series: {advice(x)}"
+        )
+    return x
 
 
 def _is_frame(x: Any) -> bool:
-    """Tell whether it is a dask DataFrame or Series, without importing dask.dataframe."""
-    return is_dask_collection(x) and hasattr(x, "divisions") and hasattr(x, "map_partitions")
+    """Tell whether it is a DataFrame or Series of dask or pandas, without importing these."""
+    return hasattr(x, "iloc" if not is_dask_collection(x) else "divisions")
 
 
 def _numbers(given: Any, what: str, least: float) -> dict[str, float] | None:
@@ -146,14 +145,15 @@ async def rebalance(
     if asked.kernel is not None:
         _code(asked.kernel, {})  # refused before all else
     await proxy.check(client, "rebalance", request)
-    there = await asyncio.gather(
-        *(_there(client, x, request["workers"]) for x in asked.collections)
-    )
-    inputs = tuple([await _rows(client, x) for x in there])
-    for n, one in enumerate(inputs[1:], 1):
-        check_rows(one.lengths, inputs[0].count, f"collection {n}")
+    loading = (_there(client, x, request["workers"]) for x in asked.collections)
+    there, inputs = zip(*await asyncio.gather(*loading), strict=True)
+    for n, one in enumerate(inputs):
+        if one.count != inputs[0].count:
+            raise PartitionError(
+                f"collection {n} has {one.count} rows, the first one {inputs[0].count}; give "
+                "collections of the same rows"
+            )
     cuts = await _cuts(client, asked.weights, asked.groups, inputs[0])
-    labels = tuple(_is_frame(x) and x.known_divisions for x in there)
     if asked.distribution is not None and cuts.count:
         _check_sum(asked.distribution, cuts)
     kernel = None
@@ -166,7 +166,7 @@ async def rebalance(
             "code": code,
             "digest": hashlib.sha256(code).hexdigest()[:16],
         }
-    spec = RebalanceSpec(inputs, cuts, labels)
+    spec = RebalanceSpec(inputs, cuts)
     dims = [1 if _is_frame(x) else x.ndim for x in there]
     asking = {**request, "kernel": kernel, "rebalance": spec.to_json(), "dims": dims}
     value, report = await follow("rebalance", asking)
@@ -177,8 +177,8 @@ async def rebalance(
             stacklevel=2,
         )
     if not value["chunks"]:
-        return tuple(there)
-    return tuple(_collected(client, x, n, spec, value) for n, x in enumerate(there))
+        return there
+    return tuple([await _collected(client, x, n, spec, value) for n, x in enumerate(there)])
 
 
 def _code(function: Callable[..., Any], parameters: Mapping[str, Any]) -> bytes:
@@ -191,19 +191,13 @@ def _code(function: Callable[..., Any], parameters: Mapping[str, Any]) -> bytes:
         ) from error
 
 
-async def _there(client: Client, x: Any, workers: Sequence[str] | None) -> Any:
-    """Return a collection that is in the workers' memory, of known lengths."""
-    if not _is_frame(x):
-        return await array_in_memory(client, x, workers)
-    persisted = x if is_there(x) else client.persist(x)
-    await finished(client, persisted)
-    return persisted
-
-
-async def _rows(client: Client, x: Any) -> Rows:
-    if not _is_frame(x):
-        return rows_of_array(x, 0)
-    return Rows(tuple(keys_of(x)), tuple(await frame_lengths(client, x)))
+async def _there(client: Client, x: Any, workers: Sequence[str] | None) -> tuple[Any, Rows]:
+    """Return a collection that is in the workers' memory, and what a run is told of it."""
+    if _is_frame(x):
+        frame = await frame_in_memory(client, x, workers)
+        return frame, await rows_of_frame(client, frame)
+    array = await array_in_memory(client, x, workers)
+    return array, rows_of_array(array, 0)
 
 
 async def _cuts(client: Client, weights: Any, groups: Any, first: Rows) -> Cuts:
@@ -281,7 +275,7 @@ def _check_sum(distribution: Mapping[str, float], cuts: Cuts) -> None:
         )
 
 
-def _collected(
+async def _collected(
     client: Client, x: Any, n: int, spec: RebalanceSpec, value: Mapping[str, Any]
 ) -> Any:
     """Return a result over the published keys, each with the task that makes it again."""
@@ -293,10 +287,10 @@ def _collected(
         refs = [TaskRef(one.keys[chunk]) for chunk, _, _ in pieces]
         key = (name, at, *[0] * (ndim - 1))
         graph[key] = Task(key, again, axis, [(low, high) for _, low, high in pieces], *refs)
-    held = {future.key: future for future in futures_of(x)}
+    held = {part.key: part for part in partitions_of(x)}
     layers: dict[str, Any] = {
         name: MaterializedLayer(graph),
-        f"{name}-given": MaterializedLayer({key: held[key] for key in one.keys}),
+        f"{name}-given": MaterializedLayer(held),
     }
     layered = HighLevelGraph(layers, {name: {f"{name}-given"}, f"{name}-given": set()})
     found: list[Future[Any]] = client.get(layered, [*graph], sync=False)
@@ -306,17 +300,9 @@ def _collected(
         return da.Array(futures, name, chunks=(lengths, *x.chunks[1:]), meta=meta_of(x))
     from dask.dataframe import from_graph
 
-    told = [value["labels"].get(at * len(spec.inputs) + n) for at in range(len(graph))]
-    divisions = _divisions(told) if spec.labels[n] else None
-    known = divisions or (None,) * (len(graph) + 1)
-    return from_graph(futures, meta_of(x), known, [*graph], "fpmdask-rebalance")
+    def made(divisions: Sequence[Any]) -> Any:
+        return from_graph(futures, meta_of(x), divisions, [*futures], "fpmdask-rebalance")
 
-
-def _divisions(told: Sequence[bytes | None]) -> tuple[Any, ...] | None:
-    """Return divisions by the first and last labels of partitions, None where they overlap."""
-    if None in told:
-        return None
-    ends = [cloudpickle.loads(one) for one in told if one is not None]
-    if not all(one[1] < two[0] for one, two in pairwise(ends)):
-        return None
-    return (*(first for first, _ in ends), ends[-1][1])
+    unknown = made((None,) * (len(futures) + 1))
+    divisions = await divisions_of(client, unknown) if x.known_divisions else None
+    return unknown if divisions is None else made(divisions)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain, count, pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -25,7 +25,7 @@ from fpmdask.runtime.coordinator.chunks import (
 )
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.rounds import measure
-from fpmdask.runtime.coordinator.team import Attempt, LostWorker, again
+from fpmdask.runtime.coordinator.team import Attempt, LostWorker, attempted
 from fpmdask.runtime.report import TOO_SHORT
 from fpmdask.runtime.rows import Span, edges_of, held
 from fpmdask.timing.measure import SHORTEST_SECONDS
@@ -84,13 +84,12 @@ async def run(context: RunContext) -> dict[str, Any]:
     phases = {"prepare": time.perf_counter() - began, "measure": 0.0, "move": 0.0}
     context.report["phases"] = phases
     speeds: dict[str, float] = {}
-    number = 0
-    while True:
-        try:
-            return await Placement(context, spec, number, speeds).run()
-        except LostWorker as lost:
-            number += 1
-            await again(context, number, lost)
+
+    async def attempt(number: int) -> dict[str, Any]:
+        with Placement(context, spec, number, speeds) as placement:
+            return await placement.run()
+
+    return await attempted(context, count(), attempt)
 
 
 class Placement(Attempt):
@@ -108,6 +107,7 @@ class Placement(Attempt):
         super().__init__(context, number)
         self.spec, self.speeds, self.phases = spec, speeds, context.report["phases"]
         self._received: dict[str, int] = {}
+        self._seconds: dict[str, float] = {}
 
     async def run(self) -> dict[str, Any]:
         """Find the shares, move the rows, publish."""
@@ -132,7 +132,7 @@ class Placement(Attempt):
         if not spec.cuts.count:
             zero = dict.fromkeys(members, 0)
             context.set_result(zero, dict.fromkeys(zero), None, "as held", zero)
-            return {"name": "", "chunks": [], "labels": {}}
+            return {"name": "", "chunks": []}
         self._free = await free_nbytes_of(context, members)
         shares, seconds, reason = await self._shares(members)
         self.phases["measure"] += time.perf_counter() - began
@@ -304,8 +304,12 @@ class Placement(Attempt):
             return blocks
         return [*spans]
 
-    def _needed(self, worker: str, blocks: Sequence[Span]) -> float:
-        """Return the bytes that making some chunks takes on a worker."""
+    def _needed(self, worker: str, blocks: Sequence[Span], *, views: bool = False) -> float:
+        """Return the bytes that making some chunks takes on a worker.
+
+        With ``views`` what is left of a chunk that is there is not copied; all of the chunk stays
+        in memory for it.
+        """
         needed = 0.0
         for one in self.spec.inputs:
             for span in blocks:
@@ -313,7 +317,7 @@ class Placement(Attempt):
                 for chunk, start, stop in pieces:
                     key, rows = one.keys[chunk], one.lengths[chunk]
                     there = worker in self._places[key]
-                    if len(pieces) == 1 and there and stop - start == rows:
+                    if len(pieces) == 1 and there and (views or stop - start == rows):
                         continue  # as it is
                     nbytes = self._nbytes[key] * (stop - start) / max(1, rows)
                     # what is no array of numbers is unpacked beside what came
@@ -336,12 +340,14 @@ class Placement(Attempt):
                 given = one.wanted(span, self._places)
                 if one.shape is None:
                     given["parcels"] = self._parcels(worker, number, given, orders, packed)
-                orders[worker]["chunks"].append((number, given, spec.labels[n]))
+                orders[worker]["chunks"].append((number, given))
                 zeros = [0] * (context.spec["dims"][n] - 1)
                 zeros.insert(one.axis or 0, at)
                 keys.setdefault(worker, []).append(((f"{name}-{n}", *zeros), number, ()))
         for worker, own in blocks.items():
             needed = self._needed(worker, own) + packed[worker]
+            if orders[worker].setdefault("views", needed > self._free[worker]):
+                needed = self._needed(worker, own, views=True) + packed[worker]
             if needed > self._free[worker]:
                 raise PartitionError(
                     f"worker {context.name(worker)} needs {needed:.0f} bytes for its share beside "
@@ -349,16 +355,15 @@ class Placement(Attempt):
                     "add memory"
                 )
         self.dispatch(PLACE, {worker: one for worker, one in orders.items() if _has_work(one)})
-        labels: dict[int, bytes | None] = {}
         for worker, answer in (await self.everyone(None, "move")).items():
-            labels |= answer["labels"]
+            self._seconds[worker] = answer["seconds"]
             self._received[worker] = self._received.get(worker, 0) + answer["nbytes_received"]
         if failed := await unpublished(context, keys):
             for worker, reason in failed.items():
                 if worker in context.workers:
                     context.leave_out(worker, reason)
             raise LostWorker(", ".join(map(context.why_left, failed)))
-        return {"name": name, "chunks": [span for span, _ in order], "labels": labels}
+        return {"name": name, "chunks": [span for span, _ in order]}
 
     def _parcels(
         self,
@@ -393,7 +398,7 @@ class Placement(Attempt):
             {
                 "worker": context.name(worker),
                 "units": count,
-                "seconds": 0.0,
+                "seconds": self._seconds.get(worker, 0.0),
                 "weight": units_of(self.spec.cuts, plan[worker]),
                 "chunks": len(blocks[worker]),
                 "nbytes_received": self._received.get(worker, 0),

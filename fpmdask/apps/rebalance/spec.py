@@ -99,21 +99,18 @@ class RebalanceSpec:
         The rows of each collection, as many of all.
     cuts
         Where they may be cut.
-    labels
-        Whether the index of each is looked at, to know its divisions.
     """
 
     inputs: tuple[Rows, ...]
     cuts: Cuts
-    labels: tuple[bool, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         inputs = [asdict(one) for one in self.inputs]
-        return {"inputs": inputs, "cuts": self.cuts.to_json(), "labels": self.labels}
+        return {"inputs": inputs, "cuts": self.cuts.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RebalanceSpec:
         """Rebuild a spec from `to_json`."""
         inputs = tuple(map(Rows.from_json, data["inputs"]))
-        return cls(inputs, Cuts.from_json(data["cuts"]), tuple(data["labels"]))
+        return cls(inputs, Cuts.from_json(data["cuts"]))

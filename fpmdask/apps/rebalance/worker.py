@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
 from fpmdask.apps.rebalance.tasks import RowsKernel
 from fpmdask.errors import KernelError, PartitionError
 from fpmdask.runtime.worker import parcels
@@ -77,26 +75,12 @@ def _place(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, chunk, axis, start, stop in order["parcels"]:
         whole = exchange.whole_chunk(chunk, [exchange.address])
         parcels.offer(exchange, key, cut(whole, axis, start, stop))
-    received, labels = 0, {}
-    for number, given, labelled in order["chunks"]:
+    received = 0
+    for number, given in order["chunks"]:
         value, nbytes = block(space, given)
         received += nbytes
         if len(given["pieces"]) == 1 and not nbytes:  # a view of a chunk that is here
             _, start, stop, rows, _ = given["pieces"][0]
-            value = value if (start, stop) == (0, rows) else value.copy()
+            value = value if (start, stop) == (0, rows) or order["views"] else value.copy()
         space.parts[number] = Chunk(value)
-        if labelled:
-            labels[number] = _labels(value)
-    return {
-        "nbytes_received": received,
-        "seconds": time.perf_counter() - began,
-        "labels": labels,
-    }
-
-
-def _labels(frame: Any) -> bytes | None:
-    """Return the first and the last label of an index, which only the client opens."""
-    try:
-        return bytes(cloudpickle.dumps((frame.index.min(), frame.index.max())))
-    except TypeError:  # labels that have no order
-        return None
+    return {"nbytes_received": received, "seconds": time.perf_counter() - began}

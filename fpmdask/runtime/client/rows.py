@@ -143,7 +143,8 @@ async def frame_in_memory(client: Client, x: Any, workers: Sequence[str] | None)
     import dask.dataframe as dd
 
     if hasattr(x, "__dask_keys__"):
-        persisted = client.persist(x)
+        # persisting what is there would list it under further keys: twice as many bytes
+        persisted = x if is_there(x) else client.persist(x)
         await finished(client, persisted)
         return persisted
     nbytes, count = sizeof(x), len(await rooms(client, workers))
