@@ -37,6 +37,9 @@ PLACE = "fpmdask.apps.rebalance.worker:place"
 UNITS = 1e9
 # Of a worker's free memory, what rows to be timed may take: the kernel needs some, too.
 TIMED = 0.5
+# A first, short round has this part of an even share: an even one lasts as long as the slowest
+# worker needs, several times as long as one by the speeds that the short one finds.
+SCOUT = 16
 # More chunks than this on one worker, some of them new, are joined where there is memory.
 FEW = 4
 # A worker is told the units of about so many of its ranges of rows.
@@ -253,7 +256,11 @@ class Placement(Attempt):
             self._received[worker] = answer["nbytes_received"]
         measuring = context.spec["measuring"]
         machine = await measure(
-            context, units, limit_of=lambda worker: limits.get(worker, 0.0), **measuring
+            context,
+            units,
+            limit_of=lambda worker: limits.get(worker, 0.0),
+            scout=max(1, units // (SCOUT * len(members))),
+            **measuring,
         )
         self._check_raised()
         result = machine.result
@@ -405,12 +412,11 @@ class Placement(Attempt):
             }
             for worker, count in rows.items()
         ]
-        told = [(seconds[worker], count) for worker, count in rows.items() if count]
-        known = [(s, count) for s, count in told if s]
+        spent = [taken for worker, n in rows.items() if n and (taken := seconds[worker])]
         balance = None
-        if known and len(known) == len(told):
-            balance = imbalance([s for s, _ in known], [count for _, count in known])
-            context.report["predicted_seconds"] = max(s for s, _ in known)
+        if spent:
+            balance = imbalance(spent)
+            context.report["predicted_seconds"] = max(spent)
         context.set_result(rows, seconds, balance, reason, rows)
 
 

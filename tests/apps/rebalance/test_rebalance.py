@@ -417,8 +417,10 @@ async def test_bad_input_is_refused_at_once(c, s, *workers):
 def test_no_plan_exceeds_a_workers_memory():
     """On processes: what workers in one process have beside data is that of all."""
     million = 1_000_000
+    calm = {f"distributed.worker.memory.{what}": False for what in ("spill", "pause", "terminate")}
     with (
-        LocalCluster(n_workers=3, threads_per_worker=1, memory_limit="600 MB") as local,
+        dask.config.set(calm),
+        LocalCluster(n_workers=3, threads_per_worker=1, memory_limit="320 MB") as local,
         Client(local) as client,
     ):
         balancer = fpmdask.Balancer(client)
