@@ -153,7 +153,10 @@ async def rebalance(
                 f"collection {n} has {one.count} rows, the first one {inputs[0].count}; give "
                 "collections of the same rows"
             )
-    cuts = await _cuts(client, asked.weights, asked.groups, inputs[0])
+    rows = inputs[0].count
+    weights = await _per_row(client, asked.weights, rows, "weights")
+    groups = await _per_row(client, asked.groups, rows, "groups")
+    cuts = cuts_of(weights, groups, edges_of(inputs[0].lengths))
     if asked.distribution is not None and cuts.count:
         _check_sum(asked.distribution, cuts)
     kernel = None
@@ -200,37 +203,49 @@ async def _there(client: Client, x: Any, workers: Sequence[str] | None) -> tuple
     return array, rows_of_array(array, 0)
 
 
-async def _cuts(client: Client, weights: Any, groups: Any, first: Rows) -> Cuts:
-    """Return where rows may be cut, and the units before."""
-    rows = first.count
+def cuts_of(weights: np.ndarray | None, groups: np.ndarray | None, edges: Sequence[int]) -> Cuts:
+    """Return where rows may be cut, and the units before.
+
+    Parameters
+    ----------
+    weights, groups
+        One for each row, or None.
+    edges
+        Of the chunks, which stay places as far as they are some.
+
+    Raises
+    ------
+    PartitionError
+        For weights that are no numbers >= 0, and groups that are not contiguous.
+    """
+    rows = edges[-1]
     if weights is None and groups is None:
         return Cuts(rows)
     units = np.arange(rows + 1, dtype=np.float64)
     if weights is not None:
-        each = await _per_row(client, weights, rows, "weights")
         try:
-            each = np.asarray(each, dtype=np.float64)
+            each = np.asarray(weights, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise PartitionError(f"weights are no numbers ({error}); give one per row") from error
-        if not (np.isfinite(each) & (each >= 0)).all():
-            at = int(np.argmin(np.isfinite(each) & (each >= 0)))
+        good = np.isfinite(each) & (each >= 0)
+        if not good.all():
+            at = int(np.argmin(good))
             raise PartitionError(f"weights[{at}] is {each[at]}; give finite numbers >= 0")
         if rows and not each.any():
             raise PartitionError("all weights are 0; give at least one that is not")
         np.cumsum(each, out=units[1:])
-    places = np.arange(rows + 1)
-    if groups is not None:
-        places = _starts(await _per_row(client, groups, rows, "groups"))
+    places = np.arange(rows + 1) if groups is None else _starts(groups)
     if len(places) > MOST_PLACES:
         wanted = np.linspace(0, units[-1], MOST_PLACES)
         near = places[np.searchsorted(units[places], wanted).clip(max=len(places) - 1)]
-        edges = np.intersect1d(edges_of(first.lengths), places)
-        places = np.unique(np.concatenate([near, edges, [0, rows]]))
+        places = np.unique(np.concatenate([near, np.intersect1d(edges, places), [0, rows]]))
     return Cuts(rows, places, units[places])
 
 
-async def _per_row(client: Client, given: Any, rows: int, what: str) -> np.ndarray:
-    """Return one value per row, in this process."""
+async def _per_row(client: Client, given: Any, rows: int, what: str) -> np.ndarray | None:
+    """Return one value per row, in this process; None where there are none."""
+    if given is None:
+        return None
     if is_dask_collection(given):
         given = await client.compute(given)
     found = np.asarray(given)

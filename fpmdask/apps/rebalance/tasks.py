@@ -13,7 +13,6 @@ from fpmdask.errors import KernelError
 from fpmdask.runtime.worker.rows import cut, joined, length
 from fpmdask.timing import callable_name
 
-
 # Before the first timed call there is one with this part of its rows.
 WARM = 16
 
