@@ -33,7 +33,7 @@ from fpmdask.runtime.client.rows import (
 )
 from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
 from fpmdask.runtime.report import TOO_SHORT
-from fpmdask.runtime.rows import Rows, edges_of
+from fpmdask.runtime.rows import Rows
 from fpmdask.timing import callable_name
 
 # Places at which rows that have weights, or are in groups, may be cut: so many at most.
@@ -156,7 +156,7 @@ async def rebalance(
     rows = inputs[0].count
     weights = await _per_row(client, asked.weights, rows, "weights")
     groups = await _per_row(client, asked.groups, rows, "groups")
-    cuts = cuts_of(weights, groups, edges_of(inputs[0].lengths))
+    cuts = cuts_of(weights, groups, inputs[0].edges)
     if asked.distribution is not None and cuts.count:
         _check_sum(asked.distribution, cuts)
     kernel = None

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from fpmdask.apps.rebalance.plan import blocks_of, planned, units_of
 from fpmdask.apps.rebalance.spec import RebalanceSpec
-from fpmdask.errors import CoordinatorError, KernelError, PartitionError
+from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import ConstantModel, Model
 from fpmdask.partition import geometric, imbalance
 from fpmdask.runtime.coordinator.chunks import (
@@ -27,7 +27,7 @@ from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.rounds import measure
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker, attempted
 from fpmdask.runtime.report import TOO_SHORT
-from fpmdask.runtime.rows import Span, edges_of, held
+from fpmdask.runtime.rows import Span, held
 from fpmdask.timing.measure import SHORTEST_SECONDS
 
 # Steps on workers.
@@ -125,13 +125,9 @@ class Placement(Attempt):
         members = list(context.workers)
         if not members:
             raise LostWorker("no worker is left")
-        # what lies where is that of the collection that has most bytes
         sizes = context.scheduler.tasks
         self._nbytes = {key: int(sizes[key].nbytes) if key in sizes else 0 for key in keys}
-        lead = max(spec.inputs, key=lambda one: sum(self._nbytes[key] for key in one.keys))
-        self._edges = edges_of(lead.lengths)
-        self._owners = lead.owners(self._edges, self._places, members)
-        self._held = held(self._edges, self._owners)
+        await asyncio.to_thread(self._look_up, members)
         if not spec.cuts.count:
             zero = dict.fromkeys(members, 0)
             context.set_result(zero, dict.fromkeys(zero), None, "as held", zero)
@@ -143,11 +139,18 @@ class Placement(Attempt):
         if gone := set(members) - context.workers.keys():
             raise LostWorker(", ".join(map(context.why_left, sorted(gone))))
         plan = await asyncio.to_thread(planned, spec.cuts, self._held, shares)
-        blocks = {worker: self._blocks(worker, spans) for worker, spans in plan.items()}
+        blocks = await asyncio.to_thread(self._blocks, plan)
         value = await self._move(blocks)
         self.phases["move"] += time.perf_counter() - began
         self._report(plan, blocks, seconds, reason)
         return value
+
+    def _look_up(self, members: Sequence[str]) -> None:
+        """Find out what lies where: that is where the collection is that has most bytes."""
+        lead = max(self.spec.inputs, key=lambda one: sum(self._nbytes[key] for key in one.keys))
+        self._edges = lead.edges
+        self._owners = lead.owners(self._edges, self._places, members)
+        self._held = held(self._edges, self._owners)
 
     # ---- shares
 
@@ -180,16 +183,15 @@ class Placement(Attempt):
             whole, models, reason = await self._measured(members, units, scale, limits)
         as_held = {worker: round(scale * here.get(worker, 0.0)) for worker in models}
         if None not in self._held and set(models) >= {w for w, n in here.items() if n}:
-            times = [float(m.time(as_held[w])) if as_held[w] else 0.0 for w, m in models.items()]
-            bounds = [max(limits.get(worker, math.inf), as_held[worker]) for worker in models]
             balanced = all(as_held.values()) and (
-                imbalance(times, [*as_held.values()], bounds)
-                <= self.context.spec["measuring"]["epsilon"]
+                imbalance([float(m.time(as_held[w])) for w, m in models.items()])
+                <= context.spec["measuring"]["epsilon"]
             )
             if balanced or reason == TOO_SHORT:
                 whole, reason = as_held, reason if reason == TOO_SHORT else "as held"
         seconds: dict[str, float | None] = {
-            worker: float(models[worker].time(n)) if n else 0.0 for worker, n in whole.items()
+            worker: float(models[worker].time(n)) if n and worker in models else 0.0
+            for worker, n in whole.items()
         }
         if reason == "as held" or reason == TOO_SHORT:
             return {worker: here.get(worker, 0.0) for worker in whole}, seconds, reason
@@ -241,7 +243,7 @@ class Placement(Attempt):
                 if here[worker] and name in given
             )
         # of one that holds nothing nothing is known: it is taken for an average one
-        mean = sum(self.speeds.values()) / max(1, len(self.speeds))
+        mean = sum(self.speeds.values()) / len(self.speeds) if self.speeds else 1.0
         return {w: ConstantModel(self.speeds.get(name, mean)) for w, name in names.items()}
 
     async def _measured(
@@ -265,7 +267,7 @@ class Placement(Attempt):
         self._check_raised()
         result = machine.result
         assert result is not None  # else it has raised
-        models = {worker: machine.models[worker] for worker in result.proposal}
+        models = {w: model for w, model in machine.models.items() if w in result.proposal}
         reason = result.reason
         if max(result.seconds.values()) < SHORTEST_SECONDS:
             reason = TOO_SHORT
@@ -273,10 +275,8 @@ class Placement(Attempt):
 
     def _check_raised(self) -> None:
         """Raise what the caller's kernel has raised on any worker."""
-        for address, error in self.context.errors.items():
-            if error["type"] != KernelError.__name__:
-                self.context.errors = {address: error}
-                raise self.context.kernel_failure("the kernel failed")
+        if self.context.errors:
+            raise self.context.kernel_failure("the kernel failed")
 
     def _rows_to_time(self, worker: str, members: Sequence[str], scale: float) -> dict[str, Any]:
         """Return the order by which a worker's kernel knows its rows, or as many of others."""
@@ -302,14 +302,19 @@ class Placement(Attempt):
 
     # ---- rows
 
-    def _blocks(self, worker: str, spans: Sequence[Span]) -> list[Span]:
-        """Return the rows of each chunk that a worker gets: few, where it has room to join them."""
-        here = {n for n, owner in enumerate(self._owners) if owner == worker}
-        blocks = blocks_of(self.spec.cuts, self._edges, spans, here)
-        changed = [*spans] != self._held.get(worker, [])
-        if len(blocks) <= FEW or not changed or self._needed(worker, spans) > self._free[worker]:
-            return blocks
-        return [*spans]
+    def _blocks(self, plan: Mapping[str, Sequence[Span]]) -> dict[str, list[Span]]:
+        """Return the rows of each worker's chunks: of few, where it has room to join them."""
+        here: dict[str | None, set[int]] = {}
+        for n, owner in enumerate(self._owners):
+            here.setdefault(owner, set()).add(n)
+        found = {}
+        for worker, spans in plan.items():
+            own = blocks_of(self.spec.cuts, self._edges, spans, here.get(worker, set()))
+            join = len(own) > FEW and [*spans] != self._held.get(worker, [])
+            if join and self._needed(worker, spans) <= self._free[worker]:
+                own = [*spans]
+            found[worker] = own
+        return found
 
     def _needed(self, worker: str, blocks: Sequence[Span], *, views: bool = False) -> float:
         """Return the bytes that making some chunks takes on a worker.
@@ -333,13 +338,39 @@ class Placement(Attempt):
 
     async def _move(self, blocks: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
         """Have each worker make its chunks, and publish them."""
-        context, spec = self.context, self.spec
+        context = self.context
         order = sorted((span, worker) for worker, own in blocks.items() for span in own)
+        name = f"fpmdask-rebalance-{uuid4().hex}"
+        orders, keys = await asyncio.to_thread(self._orders, name, blocks, order)
+        self.dispatch(PLACE, {worker: one for worker, one in orders.items() if _has_work(one)})
+        for worker, answer in (await self.everyone(None, "move")).items():
+            self._seconds[worker] = answer["seconds"]
+            self._received[worker] = self._received.get(worker, 0) + answer["nbytes_received"]
+        if failed := await unpublished(context, keys):
+            for worker, reason in failed.items():
+                if worker in context.workers:
+                    context.leave_out(worker, reason)
+            raise LostWorker(", ".join(map(context.why_left, failed)))
+        return {"name": name, "chunks": [span for span, _ in order]}
+
+    def _orders(
+        self,
+        name: str,
+        blocks: Mapping[str, Sequence[Span]],
+        order: Sequence[tuple[Span, str]],
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, list[Any]]]:
+        """Return what each worker is to do, and the keys of its chunks.
+
+        Raises
+        ------
+        PartitionError
+            If a worker has no memory for it.
+        """
+        context, spec = self.context, self.spec
         orders: dict[str, dict[str, Any]] = {
             worker: {"chunks": [], "parcels": [], "bare": self._bare} for worker in blocks
         }
         packed = dict.fromkeys(orders, 0.0)
-        name = f"fpmdask-rebalance-{uuid4().hex}"
         keys: dict[str, list[Any]] = {}
         for at, (span, worker) in enumerate(order):
             for n, one in enumerate(spec.inputs):
@@ -361,16 +392,7 @@ class Placement(Attempt):
                     f"what it holds, and has room for {self._free[worker]:.0f}; give it less, or "
                     "add memory"
                 )
-        self.dispatch(PLACE, {worker: one for worker, one in orders.items() if _has_work(one)})
-        for worker, answer in (await self.everyone(None, "move")).items():
-            self._seconds[worker] = answer["seconds"]
-            self._received[worker] = self._received.get(worker, 0) + answer["nbytes_received"]
-        if failed := await unpublished(context, keys):
-            for worker, reason in failed.items():
-                if worker in context.workers:
-                    context.leave_out(worker, reason)
-            raise LostWorker(", ".join(map(context.why_left, failed)))
-        return {"name": name, "chunks": [span for span, _ in order]}
+        return orders, keys
 
     def _parcels(
         self,
