@@ -32,7 +32,7 @@ from fpmdask.lab import Lab
 CHUNKS = (6, 24, 96)
 OURS = 24
 # rows, columns of float64
-SHAPES = {"cpu": (96_000, 64), "memory": (480_000, 100), "fixed": (96_000, 64)}
+SHAPES = {"cpu": (96_000, 64), "memory": (960_000, 100), "fixed": (96_000, 64)}
 FIXED_SECONDS = 0.05
 
 
@@ -47,7 +47,7 @@ def cpu(block: np.ndarray, number: int) -> np.ndarray:
 def memory(block: np.ndarray, number: int) -> np.ndarray:
     """A few passes over what no cache holds."""
     found = block * 2.0
-    for _ in range(4):
+    for _ in range(12):
         found += block
     found += number * 0.0
     return found

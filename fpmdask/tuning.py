@@ -165,14 +165,8 @@ class MatmulTuning(_Group):
     sending_operations: float = 40.0
     # Seconds between two messages that tell the coordinator how far a share is, at least.
     news_seconds: float = 0.1
-    # Seconds that work must end earlier for it to be taken off the last worker, or back.
+    # Seconds that a worker must end earlier for lines to be stolen of its part.
     help_gain_seconds: float = 0.2
-    # Seconds of whole panels that tell the steady pace of a worker: a shorter stall passes by
-    # itself.
-    steady_seconds: float = 4.0
-    # Workers that still compute take work off one that would need so many times as long, at that
-    # pace, as all together could.
-    help_early: float = 1.25
     # A worker of which nothing is heard for so many times as long as its shares should take hangs.
     overdue: float = 10.0
     # Seconds before a share that lacked chunks asks again, times the number of its starts.

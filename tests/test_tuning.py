@@ -170,14 +170,14 @@ def test_patched_constants_are_found():
     source = (
         "import fpmdask.packing\n"
         "from fpmdask.apps.matmul import plan\n"
-        "from fpmdask.apps.matmul.tail import Tail\n"
+        "from fpmdask.apps.matmul.stealing import Stealing\n"
         "def test(monkeypatch):\n"
         '    monkeypatch.setattr(plan, "PANEL_NBYTES", 1)\n'
         "    with monkeypatch.context() as patch:\n"
         '        patch.setattr("fpmdask.apps.matmul.plan._PRIVATE", 1)\n'
         '    monkeypatch.setattr(fpmdask.packing, "BLOCK", 1)\n'
         '    monkeypatch.setattr(plan, "panels", 1)\n'
-        '    monkeypatch.setattr(Tail, "EVER", 1)\n'
+        '    monkeypatch.setattr(Stealing, "EVER", 1)\n'
         '    monkeypatch.setattr(others, "PANEL_NBYTES", 1)\n'
     )
     assert sorted(patched_constants(source)) == [

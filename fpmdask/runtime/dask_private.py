@@ -46,6 +46,19 @@ def meta_of(collection: Any) -> Any:
     return collection._meta
 
 
+def enforced(function: Any, meta: Any) -> Any:
+    """Return a function of partitions whose results are made to be like ``meta``, picklable.
+
+    Uses ``dask.dataframe.core.apply_and_enforce``, which `map_partitions` uses: scalars become
+    series, columns are checked and named. Should it change: check ``result.columns``.
+    """
+    from functools import partial
+
+    from dask.dataframe.core import apply_and_enforce
+
+    return partial(apply_and_enforce, _func=function, _meta=meta)
+
+
 # ---- on the scheduler
 
 

@@ -10,7 +10,6 @@ from distributed import wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul.tail import Tail
 from fpmdask.apps.sort.coordinator import sorting
 from fpmdask.runtime.coordinator import speeds as shares
 from fpmdask.runtime.coordinator.measuring import Measuring
@@ -76,26 +75,3 @@ async def test_a_sort_is_planned_in_a_thread(c, s, *workers, monkeypatch):
         result = await balancer.sort(x)
     np.testing.assert_array_equal(await c.compute(result), np.sort(values))
     assert beside_the_event_loop(found)
-
-
-@many
-async def test_work_stealing_is_planned_in_a_thread(c, s, *workers, monkeypatch):
-    balancer = await fpmdask.Balancer(c)
-    values = np.random.default_rng(0).integers(-9, 9, (360, 400)).astype("f8")
-    x = c.persist(da.from_array(values, chunks=(40, 100)))
-    await wait(x)
-    even = {str(worker.name): 10 for worker in workers}
-    options = {"distribution": even, "layout": "rows", "rebalance": True}
-    asked, answer = [], Tail.helps
-
-    def helps(self, now):
-        asked.append((threading.get_ident(), len(self._rates), len(self._parts)))
-        return answer(self, now)
-
-    monkeypatch.setattr(Tail, "helps", helps)
-    result = await balancer.matmul(x, x.T, **options)
-    np.testing.assert_array_equal(await c.compute(result), values @ values.T)
-    # also at the end, when few parts are left that many could help with
-    of_many = [thread for thread, workers, parts in asked if max(workers, parts) == MANY]
-    assert of_many
-    assert threading.get_ident() not in of_many

@@ -32,6 +32,7 @@ from tests.eventually import until
 ROOT = Path(fpmdask.__file__).parent
 # Neither documented nor underscored: what dask_private reaches into, and nobody else.
 UNDOCUMENTED = {
+    "apply_and_enforce",
     "available_resources",
     "batched_send",
     "client_releases_keys",
@@ -106,6 +107,15 @@ def test_the_meta_says_what_chunks_and_partitions_are():
     assert len(meta) == 0
     assert meta.index.name == "i"
     assert meta.dtypes.equals(frame.dtypes)
+
+
+def test_what_a_function_of_partitions_returns_is_made_like_its_meta():
+    meta = pd.DataFrame({"a": [1.0]}).iloc[:0]
+    same = dask_private.enforced(lambda part: part[["a"]], meta)
+    assert same(pd.DataFrame({"a": [2.0], "b": [3.0]})).columns.tolist() == ["a"]
+    assert dask_private.enforced(len, pd.Series([1], name="n"))([5, 6]).tolist() == [2]
+    with pytest.raises(ValueError, match="columns in the computed data"):
+        dask_private.enforced(lambda part: part, meta)(pd.DataFrame({"z": [2.0]}))
 
 
 # ---- on the scheduler

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from fpmdask.apps.blocks.plan import Member, SelfScheduling, SpeedFunction, quotas
-from fpmdask.apps.blocks.spec import BlocksSpec
+from fpmdask.apps.blocks.spec import BlocksSpec, check_shapes
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.coordinator.chunks import (
@@ -91,18 +91,21 @@ class Calls:
         ndim, cut = context.spec["place"]
         await self._look_up()
         owners = spec.inputs[0].owners(self._edges, self._places, context.workers)
-        spans = held(self._edges, owners)
+        places = held(self._edges, owners)
         now = time.monotonic()
         members = {worker: self._member(worker) for worker in context.workers}
-        for worker, rows in (await self._quotas(spans)).items():
+        for worker, rows in (await self._quotas(places)).items():
             members[worker].quota = rows
-        self.plan = SelfScheduling(spec.rows, spans, members, self._edges, spec.whole, now)
+        self.plan = SelfScheduling(spec.rows, places, members, self._edges, spec.whole, now)
         if not spec.rows:
             self._assign(next(iter(context.workers)), (0, 0))
         while True:
             await self._until_done()
             name = f"fpmdask-blocks-{uuid4().hex}"
             numbers = sorted(self._done, key=lambda n: self._done[n][1])
+            shapes = [tuple(self._done[n][2]["shape"]) for n in numbers]
+            if (sizes := context.spec["sizes"]) is not None:
+                check_shapes(shapes, (ndim, cut), sizes)
             keys: dict[str, list[Any]] = {}
             for at, number in enumerate(numbers):
                 worker = self._done[number][0]
@@ -114,7 +117,8 @@ class Calls:
                 self._lost(worker)
         self._report()
         self._learn()
-        blocks = [(*self._done[n][1], tuple(self._done[n][2]["shape"])) for n in numbers]
+        spans = [self._done[n][1] for n in numbers]
+        blocks = [(*span, shape) for span, shape in zip(spans, shapes, strict=True)]
         return {"name": name, "blocks": blocks}
 
     async def _until_done(self) -> None:

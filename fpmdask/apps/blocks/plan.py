@@ -22,11 +22,11 @@ from fpmdask.runtime.rows import Span
 PROBE = 1 / 48
 # A call has at most so many times the rows of the largest one before.
 GROWTH = 8.0
-# Of its share until the end a worker gets this part at once; by models of earlier runs, that one.
-PART, PART_KNOWN = 0.5, 0.75
+# Of its share until the end a worker gets this part at once: speeds vary, and two are given ahead.
+PART = 0.5
 # Calls are no longer than need be, as memory may have a cliff: so many seconds, this part of the
 # run (by models of earlier runs, that one), and so many times the fixed cost of a call.
-CALL_SECONDS, CALL_PART, CALL_PART_KNOWN, CALL_FIXED = 0.5, 1 / 16, 1 / 4, 20.0
+CALL_SECONDS, CALL_PART, CALL_PART_KNOWN, CALL_FIXED = 0.5, 1 / 16, 1 / 8, 20.0
 # What would take less than so many times the fixed cost is not a call of its own.
 LEAST_FIXED = 4.0
 # A worker gets its next call before it has ended the one before once so many sizes were timed.
@@ -276,7 +276,7 @@ class SelfScheduling:
         least = max(LEAST_SECONDS, LEAST_PART * run, LEAST_FIXED * speed.fixed)
         if speed.seconds(share) < least:
             return max(1.0, share, speed.rows(LEAST_SECONDS + speed.fixed)) if idle else 0.0
-        part = share * (PART_KNOWN if member.known else PART)
+        part = share * PART
         if speed.seconds(share - part) < least:
             part = share
         of_run = CALL_PART_KNOWN if member.known else CALL_PART

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fpmdask.errors import PartitionError
 from fpmdask.runtime.rows import Rows, edges_of
 
 
@@ -53,3 +54,42 @@ class BlocksSpec:
         inputs = tuple(map(Rows.from_json, data["inputs"]))
         cuts = None if data["cuts"] is None else tuple(data["cuts"])
         return cls(inputs, data["whole"], data["row_nbytes"], tuple(data["resources"]), cuts)
+
+
+def check_shapes(
+    shapes: Sequence[Sequence[int]], place: tuple[int, int], sizes: Sequence[int | None]
+) -> None:
+    """Refuse blocks that do not make one array.
+
+    Parameters
+    ----------
+    shapes
+        Of all blocks.
+    place
+        Dimensions that are expected, and which one may have several lengths.
+    sizes
+        Lengths that are expected, None for any.
+
+    Raises
+    ------
+    PartitionError
+        With what was found.
+    """
+    ndim, at = place
+    if wrong := {len(shape) for shape in shapes} - {ndim}:
+        raise PartitionError(
+            f"the function returned blocks of {min(wrong)} dimensions, {ndim} were expected; give "
+            "drop_axis and new_axis"
+        )
+    for axis, size in enumerate(sizes):
+        found = {shape[axis] for shape in shapes}
+        if axis != at and len(found) > 1:
+            raise PartitionError(
+                f"the function returned blocks of lengths {sorted(found)} on axis {axis}; only "
+                f"axis {at} may have several"
+            )
+        if size is not None and found != {size}:
+            raise PartitionError(
+                f"chunks says {size} on axis {axis}, the function returned blocks of {min(found)}; "
+                "correct it, or leave it out"
+            )

@@ -165,9 +165,9 @@ async def rows_of_frame(client: Client, persisted: Any) -> Rows:
     return Rows(tuple(part.key for part in parts), tuple(lengths))
 
 
-async def divisions_of(client: Client, persisted: Any) -> tuple[Any, ...] | None:
-    """Return the divisions of a frame in memory, None where its partitions' indices overlap."""
-    ends = await client.gather(client.map(_ends, partitions_of(persisted), pure=False))
+async def divisions_of(client: Client, parts: Sequence[Future[Any]]) -> tuple[Any, ...] | None:
+    """Return the divisions of partitions in memory, None where their indices overlap."""
+    ends = await client.gather(client.map(_ends, parts, pure=False))
     if not all(ends):
         return None
     try:

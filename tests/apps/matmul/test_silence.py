@@ -14,7 +14,7 @@ import fpmdask
 from fpmdask.apps.matmul import kernel
 from fpmdask.apps.matmul.coordinator import product
 from fpmdask.apps.matmul.worker import share
-from tests.apps.matmul.test_helping import EVEN, cluster, inputs, updates
+from tests.apps.matmul.test_work_stealing import EVEN, cluster, inputs, updates
 
 SLOW = "2"
 

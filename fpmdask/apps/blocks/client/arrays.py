@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -12,7 +12,7 @@ import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
 from dask.highlevelgraph import HighLevelGraph
-from dask.utils import has_keyword
+from dask.utils import funcname, has_keyword
 from distributed import Client
 
 from fpmdask.apps.blocks.client.calls import (
@@ -43,7 +43,6 @@ class Mapped:
     given: Given
     made: da.Array
     place: tuple[int, int]  # dimensions of the result, and which of them is cut
-    chunks: Any
 
 
 def checked(
@@ -102,16 +101,20 @@ def checked(
         kept.insert(new, -1)
     kept = [-1] * (made.ndim - len(kept)) + kept  # new axes that `chunks` implies
     given = Given(
-        function,
+        funcname(function),
+        functions,
         tuple(lazy),
         tuple(axes),
         arguments,
         keywords,
-        functions,
         checked_distribution(distribution),
         any(has_keyword(function, name) for name in INFOS),
     )
-    return Mapped(given, made, (made.ndim, kept.index(axis)), options.get("chunks"))
+    at = kept.index(axis)
+    sizes: list[int | None] = [None] * made.ndim
+    if (chunks := options.get("chunks")) is not None:
+        sizes = _sizes(chunks, at)
+    return Mapped(replace(given, sizes=tuple(sizes)), made, (made.ndim, at))
 
 
 def _where(array: Any, x: Any, axis: int) -> int | None:
@@ -169,7 +172,7 @@ async def _load(
 def _infos(mapped: Mapped, arrays: Sequence[da.Array]) -> list[dict[str, Any]]:
     """Return what each call is told of its place, as `dask.array.map_blocks` has it."""
     given, made, (ndim, at) = mapped.given, mapped.made, mapped.place
-    wants = [name for name in INFOS if has_keyword(given.function, name)]
+    wants = [name for name in INFOS if has_keyword(given.functions[""], name)]
     lengths = arrays[0].chunks[given.axes[0] or 0]
     starts = [0, *accumulate(lengths)]
     ends = [0, *accumulate(made.chunks[at])]
@@ -207,40 +210,35 @@ def _infos(mapped: Mapped, arrays: Sequence[da.Array]) -> list[dict[str, Any]]:
 
 
 def _collected(client: Client, mapped: Mapped, done: Done) -> da.Array:
-    """Return the result over the published keys, each with the task that makes it again.
-
-    Raises
-    ------
-    PartitionError
-        If blocks have other shapes than the arguments say.
-    """
-    ndim, at = mapped.place
+    """Return the result over the published keys, each with the task that makes it again."""
+    _, at = mapped.place
     shapes = [shape for *_, shape in done.blocks]
-    if wrong := {len(shape) for shape in shapes} - {ndim}:
-        raise PartitionError(
-            f"the function returned blocks of {min(wrong)} dimensions, {ndim} were expected; give "
-            "drop_axis and new_axis"
-        )
     chunks: list[tuple[int, ...]] = [(size,) for size in shapes[0]]
-    for axis in range(ndim):
-        found = {shape[axis] for shape in shapes}
-        if axis != at and len(found) > 1:
-            raise PartitionError(
-                f"the function returned blocks of lengths {sorted(found)} on axis {axis}; only "
-                f"axis {at} may have several"
-            )
     chunks[at] = tuple(shape[at] for shape in shapes)
-    if mapped.chunks is not None:
-        for axis, wanted in enumerate(mapped.chunks):
-            sizes = (wanted,) if isinstance(wanted, int | np.integer) else tuple(wanted)
-            if axis != at and sum(sizes) != sum(chunks[axis]):
-                raise PartitionError(
-                    f"chunks says {sum(sizes)} on axis {axis}, the function returned blocks of "
-                    f"{sum(chunks[axis])}; correct it, or leave it out"
-                )
     inputs: Any = done.inputs
     graph = lineage(done, mapped.place)
     layers = HighLevelGraph.from_collections(done.name, graph, dependencies=inputs)
     made = da.Array(layers, done.name, chunks=tuple(chunks), meta=meta_of(mapped.made))
     persisted: da.Array = client.persist(made, optimize_graph=False)
     return persisted
+
+
+def _sizes(chunks: Any, at: int) -> list[int | None]:
+    """Return the length of a block on each axis as ``chunks`` says it, None where it may be any.
+
+    Raises
+    ------
+    PartitionError
+        If it says nothing of the kind.
+    """
+    found: list[int | None] = []
+    for axis, wanted in enumerate(chunks):
+        sizes = [wanted] if isinstance(wanted, int | np.integer) else wanted
+        if not isinstance(sizes, Sequence) or not all(
+            isinstance(n, int | np.integer) for n in sizes
+        ):
+            raise PartitionError(
+                f"chunks = {chunks!r}; give an int or a tuple of them for each axis of the result"
+            )
+        found.append(None if axis == at else int(sum(sizes)))
+    return found

@@ -13,7 +13,6 @@ import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
 from dask.sizeof import sizeof
-from dask.utils import funcname
 from distributed import Client
 
 from fpmdask.apps.blocks.spec import BlocksSpec
@@ -39,28 +38,31 @@ class Given:
 
     Parameters
     ----------
-    function
-        The user's.
+    name
+        Of the user's function.
+    functions
+        Name of a worker resource → function; "" → that of all other workers.
     collections, axes
         Those among the arguments, and where each is cut; None: it is given as a whole.
     arguments, keywords
         Of the function; a `Place` for each collection.
-    others
-        Name of a worker resource → function.
     distribution
         Worker name → rows, the lengths of the blocks, or None.
     whole
         Whether each chunk is a call of its own.
+    sizes
+        Of a block of the result on each axis, None where it may be any; None for frames.
     """
 
-    function: Function
+    name: str
+    functions: Mapping[str, Function]
     collections: tuple[Any, ...]
     axes: tuple[int | None, ...]
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    others: Mapping[str, Function]
     distribution: dict[str, int] | list[int] | None
     whole: bool
+    sizes: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Done:
 
 
 def check_function(function: Any, keywords: Mapping[str, Any], others: Any) -> dict[str, Function]:
-    """Refuse what is no function, or cannot be given to one; return the other functions.
+    """Refuse what is no function, or cannot be given to one; return resource → function.
 
     Raises
     ------
@@ -98,7 +100,7 @@ def check_function(function: Any, keywords: Mapping[str, Any], others: Any) -> d
             raise PartitionError(
                 f"implementations has {name!r}: {other!r}; give name of a resource → function"
             )
-    return dict(others or {})
+    return {"": function, **(others or {})}
 
 
 def checked_distribution(given: Any) -> dict[str, int] | list[int] | None:
@@ -171,7 +173,7 @@ async def computed(
         ]
         inputs, rows = [x for x, _ in loaded], tuple(one for _, one in loaded)
         call = Call(
-            {"": given.function, **given.others},
+            given.functions,
             given.arguments,
             given.keywords,
             infos(inputs) if given.whole else (),
@@ -223,7 +225,7 @@ def _asked(
     nbytes = sum(_nbytes(x) for x, axis in pairs if axis is not None)
     row_nbytes = int(nbytes) // max(1, count)
     whole = given.whole or cuts is not None
-    spec = BlocksSpec(rows, whole, row_nbytes, tuple(given.others), cuts)
+    spec = BlocksSpec(rows, whole, row_nbytes, tuple(filter(None, given.functions)), cuts)
     try:
         code = bytes(cloudpickle.dumps(call))
     except Exception as error:
@@ -232,7 +234,7 @@ def _asked(
             "the function what it needs"
         ) from error
     kernel = {
-        "name": funcname(given.function),
+        "name": given.name,
         "parameters": {},
         "code": code,
         "digest": hashlib.sha256(code).hexdigest()[:16],
@@ -243,6 +245,7 @@ def _asked(
         "call": kernel,
         "distribution": "as held" if cuts is not None else distribution,
         "place": list(place),
+        "sizes": given.sizes,
     }
     return asked, spec, code
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import dask.array as da
 import dask.dataframe as dd
 import pandas as pd
 from dask.base import is_dask_collection
@@ -15,8 +16,9 @@ from dask.dataframe.utils import (
     is_series_like,
     meta_nonempty,
 )
-from dask.utils import has_keyword
-from distributed import Client, futures_of
+from dask.highlevelgraph import HighLevelGraph
+from dask.utils import funcname, has_keyword
+from distributed import Client
 
 from fpmdask.apps.blocks.client.calls import (
     Function,
@@ -37,7 +39,7 @@ from fpmdask.runtime.client.rows import (
     partitions_of,
     rows_of_frame,
 )
-from fpmdask.runtime.dask_private import meta_of
+from fpmdask.runtime.dask_private import enforced, meta_of
 from fpmdask.runtime.rows import Rows
 
 FRAMES = dd.DataFrame | dd.Series | dd.Index
@@ -51,6 +53,7 @@ class Mapped:
     given: Given
     meta: Any
     known: bool  # whether the divisions of the frame are
+    told: bool  # whether the function takes `INFO`
 
 
 def checked(
@@ -98,17 +101,17 @@ def checked(
     # a number per partition would be another one if partitions were cut
     is_frame = meta is not None or _returns_frame(function, metas, arguments, keywords)
     given = Given(
-        function,
+        funcname(function),
+        {name: enforced(f, found) for name, f in functions.items()},
         tuple(frames),
         tuple(axes),
         arguments,
         keywords,
-        functions,
         checked_distribution(distribution),
         bool(told) or not is_frame,
     )
     known = ddf.known_divisions if isinstance(ddf, FRAMES) else ddf.index.is_monotonic_increasing
-    return Mapped(given, found, bool(known))
+    return Mapped(given, found, bool(known), bool(told))
 
 
 def _returns_frame(
@@ -134,19 +137,22 @@ async def map_partitions(
     done = await computed(
         client, mapped.given, request, follow, _load, lambda frames: _infos(mapped, frames), (1, 0)
     )
-    graph = lineage(done, (1, 0))
-    for frame in done.inputs:
-        graph |= {future.key: future for future in futures_of(frame)}
-    keys = [(done.name, n) for n in range(len(done.blocks))]
-
-    def made(graph: Mapping[Any, Any], divisions: Sequence[Any]) -> Any:
-        return dd.from_graph(graph, mapped.meta, divisions, keys, done.name)
-
-    persisted = client.persist(made(graph, (None,) * (len(keys) + 1)), optimize_graph=False)
-    divisions = await divisions_of(client, persisted) if mapped.known else None
-    if divisions is None:
-        return persisted
-    return made({part.key: part for part in partitions_of(persisted)}, divisions)
+    name = f"{done.name}-inputs"
+    inputs = {part.key: part for frame in done.inputs for part in partitions_of(frame)}
+    layers = {done.name: lineage(done, (1, 0)), name: inputs}
+    graph = HighLevelGraph(layers, {done.name: {name}, name: set()})
+    count = len(done.blocks)
+    # an array of any objects: `persist` would give a frame's partitions other keys
+    parts: Any = da.Array(graph, done.name, chunks=((1,) * count,), dtype=object)
+    futures = partitions_of(client.persist(parts, optimize_graph=False))
+    divisions = await divisions_of(client, futures) if mapped.known else None
+    return dd.from_graph(
+        {part.key: part for part in futures},
+        mapped.meta,
+        divisions or (None,) * (count + 1),
+        [part.key for part in futures],
+        done.name,
+    )
 
 
 async def _load(
@@ -159,7 +165,7 @@ async def _load(
 def _infos(mapped: Mapped, frames: Sequence[Any]) -> list[dict[str, Any]]:
     """Return what each call is told of its partition, as `dask.dataframe` has it."""
     first = frames[0]
-    if not has_keyword(mapped.given.function, INFO):
+    if not mapped.told:
         return []
     return [
         {INFO: {"number": n, "division": division}}

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
-from fpmdask.apps.matmul.coordinator.helping import Helping
+from fpmdask.apps.matmul.coordinator.stealing import WorkStealing
 from fpmdask.apps.matmul.parts import Assignment, PartsPlan
 from fpmdask.apps.matmul.place import (
     ByElements,
@@ -49,8 +49,6 @@ MULTIPLY = "fpmdask.apps.matmul.worker.share:multiply_share"
 
 # The first panel of a share is so much less deep.
 FIRST = 4
-# So often it is asked whether what parts wait for comes too late.
-LATE_SECONDS = 0.25
 # Operations per second of a slow core: what a share takes at most where nothing was measured.
 SLOW_CORE = 1e8
 
@@ -97,20 +95,13 @@ class Product:
             by_rows=placement.layout == "rows",
         )
         arriving = {worker: link.receiving for worker, link in links.items()}
-        self.helping = Helping(
-            context,
-            spec,
-            work_per_byte(spec, self.tuning),
-            arriving,
-            self.slow,
-            self.plan.beside,
-        )
+        moving = work_per_byte(spec, self.tuning)
+        self.stealing = WorkStealing(context, spec, moving, arriving, self.plan.beside)
         self.heard: dict[str, float] = {}  # when, of each worker
         self.waited = 0.0  # until when nobody's silence counts
         self.making: float | None = None  # since when silence is put down to lost chunks
         self.overdue: asyncio.TimerHandle | None = None
         self.stranded: asyncio.TimerHandle | None = None
-        self.late: asyncio.TimerHandle | None = None
         self.reached: dict[int, int] = {}
         self.stuck: dict[int, _Stuck] = {}
         self.refused: Counter[str] = Counter()  # how often a worker could not publish
@@ -143,7 +134,7 @@ class Product:
         )
         for key, worker in chosen.items():
             self.plan.beside[worker] += chunk_nbytes(self.spec, key) // itemsize
-        self.helping.relays = chosen
+        self.stealing.relays = chosen
         if chosen:
             self.panels = await asyncio.to_thread(
                 in_order_of_arrival, self.spec, self.panels, chosen, places
@@ -158,10 +149,9 @@ class Product:
                 if published is not None:
                     return published
         finally:
-            self.helping.stop()
             for task in self.recoveries.values():
                 task.cancel()
-            for timer in (self.overdue, self.stranded, self.late):
+            for timer in (self.overdue, self.stranded, self.stealing.timer):
                 if timer is not None:
                     timer.cancel()
 
@@ -198,11 +188,11 @@ class Product:
                 "tile": assignment.tile.bounds,
                 "cuts": self.cuts,
                 "product": product,
-                "panels": self.helping.panels[assignment.part],
+                "panels": self.stealing.panels[assignment.part],
                 "where": where,
                 "bare": bare,
                 "relay": relaying.get(assignment.worker, ()),
-                "taken": self.helping.taken.get(assignment.part, ()),
+                "taken": self.stealing.taken.get(assignment.part, ()),
             }
             # It uses all threads of its worker, and the buffers of the one scratch.
             slots = self.context.coordinator.slots
@@ -222,10 +212,10 @@ class Product:
         # Nobody can multiply before the first panel is there: it is a small one.
         first = k0 + max(1, (k1 - k0) // FIRST)
         panels = [(k0, first), (first, k1), *later] if first < k1 else [(k0, k1), *later]
-        # what a worker behind a slow link helps with would come too late
+        # what a worker behind a slow link steals would come too late
         slow = assignment.worker in self.slow
         room = 0.0 if slow else self.plan.room_beside_tiles(assignment.worker)
-        self.helping.began(assignment, panels, room)
+        self.stealing.began(assignment, panels, room)
 
     async def _next_event(self) -> None:
         match await self.context.next_event():
@@ -233,14 +223,14 @@ class Product:
                 self.heard[worker] = time.monotonic()
                 if "reached" in news:
                     self.reached[news["part"]] = news["reached"]
-                self.helping.news(worker, news)
+                self.stealing.news(news)
             case ("answer", ("help", number), answer):
-                # its helper may have a share to begin with, and its giver has waited for it
+                # its thief may have a share to begin with, and its victim has waited for it
                 self.waited = time.monotonic()
-                self.helping.answered(number, answer)
+                self.stealing.answered(number, answer)
             case ("left", worker):
                 self.making = None
-                self.helping.left(worker)
+                self.stealing.left(worker)
                 self.context.recompute(self.spec.keys)  # where it has stopped it is a holder still
                 self._reassign(self.plan.left(worker), self.context.why_left(worker))
                 self._wait_for_workers()
@@ -264,15 +254,10 @@ class Product:
                 self.making = None
                 if self.plan.owns(part, self.assignments[part].worker):
                     self._assign([self.assignments[part]], places)
+            case ("look",):
+                self.stealing.look()
             case ("publish",):
                 self.pausing = False
-            case ("late",):
-                self.late = None
-                late = self.helping.taken_back(self.waiting)
-                self.waiting -= late
-                if late:
-                    self._add_up([self.assignments[part] for part in late])
-                self._look_later()
             case ("overdue",):
                 self._give_up_on_silent()
             case ("answer", part, answer):
@@ -285,16 +270,15 @@ class Product:
         name = self.context.name(assignment.worker)
         self.heard[assignment.worker] = time.monotonic()
         if "waiting" in answer:
-            if self.helping.multiplied(part, answer["waiting"]):
+            if self.stealing.multiplied(part, answer["waiting"]):
                 self._add_up([assignment])
             else:
                 self.waiting.add(part)
-                self._look_later()
         elif "missing" in answer:
             for key in answer["missing"]:
-                self.helping.relays.pop(key, None)  # their owners have them, if anybody
+                self.stealing.relays.pop(key, None)  # their owners have them, if anybody
             times = self._starts(part, answer["missing"])
-            self.helping.paused(part)
+            self.stealing.policy.paused(part)
             recovering = self._recover(part, answer["missing"], times)
             self.recoveries[part] = self.context.background(recovering)
         elif "unusable" in answer:
@@ -303,7 +287,7 @@ class Product:
             error = answer["error"]
             reason = f"{error['type']}: {error['message']}"
             self.context.leave_out(assignment.worker, reason)
-            self.helping.left(assignment.worker)
+            self.stealing.left(assignment.worker)
             moved = self.plan.failed(part, assignment.worker)
             if self.plan.stranded:
                 story = self.plan.refusal or "; ".join(self.plan.events)
@@ -312,12 +296,12 @@ class Product:
         elif "cancelled" in answer:
             # its worker is closing, and the scheduler does not know yet
             self.context.leave_out(assignment.worker, CLOSING)
-            self.helping.left(assignment.worker)
+            self.stealing.left(assignment.worker)
             self._reassign(self.plan.left(assignment.worker), f"{name} {CLOSING}")
             self._wait_for_workers()
         else:
             self.plan.finished(part, assignment.worker)
-            self.helping.finished(part)
+            self.stealing.finished(part)
             tile = assignment.tile
             rows = tile.area / self.width  # of full width; whole ones in the layout "rows"
             units = int(rows) if rows == int(rows) else rows
@@ -328,15 +312,9 @@ class Product:
             self.waited = time.monotonic()
             self._watch()
 
-    def _look_later(self) -> None:
-        """Have parts that wait for helpers looked at: some may be too late."""
-        if self.waiting and self.late is None:
-            loop = asyncio.get_running_loop()
-            self.late = loop.call_later(LATE_SECONDS, self.context.post, ("late",))
-
     def _go_on(self) -> None:
         """Have shares go on for which nobody multiplies any more."""
-        ready = [part for part in self.waiting if not self.helping.waits(part)]
+        ready = [part for part in self.waiting if not self.stealing.waits(part)]
         self.waiting.difference_update(ready)
         again = [self.assignments[part] for part in ready]
         again = [assigned for assigned in again if self.plan.owns(assigned.part, assigned.worker)]
@@ -346,7 +324,7 @@ class Product:
     def _add_up(self, assignments: Sequence[Assignment]) -> None:
         """Have shares add up what others have multiplied for them, or do what these have not."""
         keys = {key for again in assignments for key in needed(self.spec, again.tile)}
-        workers, relays = {again.worker for again in assignments}, self.helping.relays
+        workers, relays = {again.worker for again in assignments}, self.stealing.relays
         keys |= {key for key, relay in relays.items() if relay in workers}  # it may relay them yet
         try:
             places = holders(self.context, keys)
@@ -379,9 +357,9 @@ class Product:
         elements: Counter[str] = Counter()
         for assignment in self.plan.assign():
             elements[assignment.worker] += assignment.tile.area
-        for help in self.helping.tail.open_helps:
-            if help.helper in elements:  # it says nothing of these
-                elements[help.helper] += help.tile.area
+        for steal in self.stealing.policy.open.values():
+            if steal.thief in elements:  # it says nothing of these
+                elements[steal.thief] += steal.tile.area
         overdue = self.tuning.overdue * pace
         return {worker: max(hang, overdue * area) for worker, area in elements.items()}
 
@@ -393,14 +371,14 @@ class Product:
             for worker, patience in self._patience().items()
             if now >= self._silent_since(worker) + patience
         }
-        # it may be a helper that they wait for, or a chunk
-        if silent and (self.helping.give_up(silent) or self._making_chunks(now)):
+        # it may be a thief that they wait for, or a chunk
+        if silent and (self.stealing.give_up(silent) or self._making_chunks(now)):
             self.waited = now
             silent = {}
         for worker, seconds in silent.items():
             reason = f"its share was not finished, and nothing heard of it for {seconds:.3g} s"
             self.context.give_up_on(worker, reason)
-            self.helping.left(worker)
+            self.stealing.left(worker)
             self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
         self._wait_for_workers()
         self._watch()
@@ -487,7 +465,7 @@ class Product:
             self._ask_again(failed)
             return None
         self.context.report["shares"] = [self.shares[part.part] for part in parts]
-        self.context.report["helps"] = list(self.helping.done.values())
+        self.context.report["helps"] = list(self.stealing.done.values())
         sizes = [[high - low for low, high in pairwise(edges)] for edges in (rows, columns)]
         heights, widths = sizes[::-1] if self.spec.transposed else sizes
         return {"name": name, "rows": heights, "columns": widths}
@@ -503,7 +481,7 @@ class Product:
             if worker in self.context.scheduler.workers and enough:
                 reason = f"it cannot publish its part: {why}"
                 self.context.leave_out(worker, reason)
-                self.helping.left(worker)
+                self.stealing.left(worker)
                 self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
                 self._wait_for_workers()
         self.pausing = True

@@ -26,6 +26,9 @@ from fpmdask.runtime.worker.steps import step
 # long before each band at most: with half of its CPU, what others wait for takes twice as long.
 LITTLE_CPU, GIVE_WAY_SECONDS = 0.75, 0.1
 
+# A pace is that of the last panels that took so long: quotas of CPU come in periods of 0.1 s.
+PACE_SECONDS = 0.3
+
 
 @dataclass(frozen=True)
 class Part:
@@ -246,8 +249,6 @@ class _Update:
         if progress.panels_done < count:
             ahead = self.fetcher.start(progress.panels_done, progress.tile)
         while ahead is not None:
-            if not ahead.done():
-                reached(progress.panels_done, arrived=False)
             panel = _arrived(ahead, progress)
             reached(progress.panels_done)
             give(progress.panels_done)
@@ -321,15 +322,18 @@ class _Notes:
         self.notes = update.space.notes(f"part {self.part}")
         self.news_seconds = update.tuning.news_seconds
         self.told = -self.news_seconds
-        self.stalled = False  # is what it was told
+        self.marks: list[tuple[float, int]] = []  # (when, work by then) of panels
 
-    def reached(self, index: int, *, arrived: bool = True) -> None:
-        """Tell the coordinator that panel ``index`` is begun, or waited for."""
-        now = time.perf_counter()
+    def reached(self, index: int) -> None:
+        """Tell the coordinator that panel ``index`` is begun, and the pace of the last ones."""
+        now, work = time.perf_counter(), self.progress.work
+        self.marks.append((now, work))
         last = index == len(self.update.order["panels"])
-        if now - self.told >= self.news_seconds or last or self.stalled == arrived:
-            self.told, self.stalled = now, not arrived
-            self._say(reached=index, arrived=arrived, at=now)
+        if now - self.told >= self.news_seconds or last:
+            self.told = now
+            earlier = [mark for mark in self.marks if now - mark[0] >= PACE_SECONDS]
+            at, before = earlier[-1] if earlier else self.marks[0]
+            self._say(reached=index, pace=(work - before) / (now - at) if now > at else 0.0)
 
     def give(self, index: int) -> None:
         """Release the lines that others multiply from panel ``index`` on."""
@@ -422,7 +426,7 @@ def _arrived(ahead: Future[Panel], progress: Progress) -> Panel:
         progress.wait_seconds += time.perf_counter() - waiting
 
 
-def _tell_nobody(index: int, *, arrived: bool = True) -> None:
+def _tell_nobody(index: int) -> None:
     """Nobody counts on when a help is done."""
 
 

@@ -1,10 +1,11 @@
-"""Workers that are done help those that are last: right results whatever happens meanwhile."""
+"""Workers that are done steal of those that are last: right results whatever happens."""
 
 import asyncio
 import threading
 import time
 from contextlib import contextmanager
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from distributed import get_worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.matmul import kernel, tail
+from fpmdask.apps.matmul import kernel
 from fpmdask.apps.matmul.coordinator import distribute
+from fpmdask.apps.matmul.coordinator.stealing import WorkStealing
+from fpmdask.apps.matmul.stealing import Steal, Stealing
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.worker import fetch, share
 from fpmdask.runtime.coordinator.rounds import REPEATS
@@ -66,7 +69,7 @@ async def inputs(c, rows=300, dtype="f8"):
 @pytest.mark.parametrize("dtype", ["f8", "c8", "f2", "i4", "bool"])
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @cluster()
-async def test_the_last_worker_is_helped_and_c_lies_as_laid_out(c, s, *workers, layout, dtype):
+async def test_the_last_worker_is_stolen_of_and_c_lies_as_laid_out(c, s, *workers, layout, dtype):
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c, dtype=dtype)
     options = {"layout": layout, "distribution": EVEN}
@@ -99,7 +102,7 @@ async def test_sums_travel_in_dask_messages_where_there_are_no_channels(c, s, *w
 
 
 @cluster()
-async def test_a_part_without_a_corner_is_helped_too(c, s, *workers):
+async def test_a_part_without_a_corner_is_stolen_of_too(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
     most = {"0": 10, "1": 10, SLOW: 280}
@@ -113,16 +116,16 @@ async def test_a_part_without_a_corner_is_helped_too(c, s, *workers):
     np.testing.assert_array_equal(await c.compute(result), expected)
 
 
-@pytest.mark.parametrize("who", ["helper", "giver"])
+@pytest.mark.parametrize("who", ["thief", "victim"])
 @cluster()
-async def test_a_helper_or_giver_that_leaves_loses_nothing(c, s, *workers, who):
+async def test_a_thief_or_victim_that_leaves_loses_nothing(c, s, *workers, who):
     named = {str(worker.name): worker for worker in workers}
     gone = asyncio.Event()
     victims = []
 
     def progress(event):
         if event["event"] == "help" and not victims:
-            victims.append(event["worker"] if who == "helper" else event["helps"])
+            victims.append(event["worker"] if who == "thief" else event["helps"])
             gone.set()
 
     balancer = await fpmdask.Balancer(c, progress=progress)
@@ -139,30 +142,38 @@ async def test_a_helper_or_giver_that_leaves_loses_nothing(c, s, *workers, who):
 
 
 @cluster()
-async def test_a_help_that_fails_is_done_by_its_giver(c, s, *workers):
+async def test_a_steal_that_fails_is_done_by_its_victim(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
-    helping = threading.Event()
+    stealing = threading.Event()
 
     def fails(name):
-        if helping.is_set() and name != SLOW:
+        if stealing.is_set() and name != SLOW:
             raise RuntimeError("no")
 
     def progress(event):
         if event["event"] == "help":
-            helping.set()
+            stealing.set()
 
     balancer.progress = progress
     with updates(SECONDS, fails):
         result = await balancer.matmul(x, x.T, distribution=EVEN, rebalance=True)
-    assert helping.is_set()
+    assert stealing.is_set()
     assert balancer.report.helps == ()
     np.testing.assert_array_equal(await c.compute(result), expected)
 
 
 @cluster()
-async def test_a_giver_that_is_told_too_late_keeps_its_lines(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(tail.Tail, "_first", lambda self, state, now: 1)
+async def test_a_victim_that_is_told_too_late_keeps_its_lines(c, s, *workers, monkeypatch):
+    original = share._Notes.give
+
+    def give(self, index):
+        self._listen()
+        for given in self.progress.offered:
+            given.first = -1
+        original(self, index)
+
+    monkeypatch.setattr(share._Notes, "give", give)
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
     with updates(SECONDS):
@@ -226,108 +237,56 @@ async def test_a_product_is_preceded_by_short_rounds(c, s, *workers):
 
 
 @cluster()
-async def test_who_still_computes_takes_work_off_a_much_slower_worker(
-    c, s, *workers, monkeypatch, tuning
-):
-    early, original = [], tail.Tail.helps
+async def test_what_a_thief_hangs_with_is_done_by_its_victim(c, s, *workers, tuning):
+    tuning(matmul={"overdue": 0.1})
+    stealing, released = threading.Event(), threading.Event()
 
-    def helps(self, now):
-        computing = {state.worker for state in self._parts.values()}
-        made = original(self, now)
-        early.extend(help for help in made if help.helper in computing)
-        return made
-
-    monkeypatch.setattr(tail.Tail, "helps", helps)
-    tuning(matmul={"steady_seconds": 0.3})
-    balancer = await fpmdask.Balancer(c)
-    x, expected = await inputs(c)
-    with updates({"0": 0.1, "1": 0.1, SLOW: 0.6}):
-        result = await balancer.matmul(x, x.T, distribution=EVEN, rebalance=True)
-    assert early
-    np.testing.assert_array_equal(await c.compute(result), expected)
-
-
-@cluster()
-async def test_news_that_come_late_and_together_do_not_make_a_worker_fast(
-    c, s, *workers, monkeypatch, tuning
-):
-    """What comes of a worker that gets CPU only now and then; by its clock it is not faster."""
-    say, reached, held, rates = share._Notes._say, tail.Tail.reached, [], []
-
-    def late(self, **news):
-        if str(self.update.side.worker.name) == "1":
-            held.append(news)
-            if len(held) < 12:
-                return
-            for kept in held[:11] if len(held) == 12 else ():
-                say(self, **kept)
-        say(self, **news)
-
-    def followed(self, *given, **options):
-        reached(self, *given, **options)
-        rates.extend(self._rates[w] for w in self._rates if w == workers[1].address)
-
-    tuning(matmul={"news_seconds": 0.0})
-    monkeypatch.setattr(share._Notes, "_say", late)
-    monkeypatch.setattr(tail.Tail, "reached", followed)
-    balancer = await fpmdask.Balancer(c)
-    x, expected = await inputs(c)
-    with updates({"0": 0.05, "1": 0.05, SLOW: 0.12}):
-        result = await balancer.matmul(x, x.T, layout="rows", distribution=EVEN, rebalance=True)
-    np.testing.assert_array_equal(await c.compute(result), expected)
-    assert len(rates) > 3
-    assert max(rates) < 1.01 * 30_000 * 20 / 0.05  # nobody sleeps shorter than asked for
-
-
-@cluster()
-async def test_what_a_helper_is_too_late_with_is_taken_back(c, s, *workers):
-    slowed = []
-
-    def hook(name):
-        if name == "0" and slowed:
-            time.sleep(1.0)
+    def hangs(name):
+        if stealing.is_set() and name != SLOW:
+            released.wait(30)
 
     def progress(event):
-        if event["event"] == "help" and event["worker"] == "0":
-            slowed.append(event["panels"])
+        if event["event"] == "help":
+            stealing.set()
 
     balancer = await fpmdask.Balancer(c, progress=progress)
     x, expected = await inputs(c)
-    shares = {"0": 20, "1": 140, "2": 140}
-    with updates({"0": 0.05, "1": 0.05, "2": 0.05}, hook):
-        options = {"layout": "rows", "distribution": shares, "rebalance": True}
-        result = await asyncio.wait_for(balancer.matmul(x, x.T, **options), 30)
+    with dask.config.set({"fpmdask.hang": "1s"}), updates(SECONDS, hangs):
+        try:
+            result = await balancer.matmul(x, x.T, distribution=EVEN, rebalance=True)
+        finally:
+            released.set()
+    assert stealing.is_set()
+    assert balancer.report.helps == ()
+    assert SLOW not in balancer.report.left_out
     np.testing.assert_array_equal(await c.compute(result), expected)
-    assert slowed[0] > 5
-    assert "0" not in {help["worker"] for help in balancer.report.helps}
-    assert not balancer.report.left_out
 
 
 def scripted(made, losses, monkeypatch):
-    """Have "0" take lines off "1", and "2" off "0"; each loses a chunk once, as `losses` says."""
+    """Have "0" steal of "1", and "2" of "0"; each loses a chunk once, as `losses` says."""
 
-    def helps(self, now):
+    def steals(self, now):
         parts = {state.worker: (part, state) for part, state in self._parts.items()}
         ready = len(parts) == 3 and all((state.index or 0) >= 3 for _, state in parts.values())
         if made or not ready:
             return []
         a, b, c = sorted(parts, key=lambda worker: parts[worker][0])
-        for helper, giver in ((a, b), (c, a)):
-            part, state = parts[giver]
+        for thief, victim in ((a, b), (c, a)):
+            part, state = parts[victim]
             tile, first = state.tile.last(10), state.index + 9
-            help = tail.Help(len(made), helper, giver, part, tile, first)
-            self.beside[helper] += tile.area
-            state.released.append(help)
+            steal = Steal(len(made), thief, victim, part, tile, first, now)
+            self.beside[thief] += tile.area
+            state.released.append(steal)
             state.settle()
-            self._helps[help.number], self._since[helper] = help, now
-            made.append(help)
+            self.open[steal.number] = steal
+            made.append(steal)
         return list(made)
 
     original = fetch.Fetcher.start
 
     def start(self, index, tile):
         kind = "help" if "help" in self.order else "part"
-        mine = made and get_worker().address == made[0].helper
+        mine = made and get_worker().address == made[0].thief
         if mine and kind in losses and (kind == "help" or index >= made[1].first + 2):
             losses.remove(kind)
 
@@ -337,40 +296,24 @@ def scripted(made, losses, monkeypatch):
             return self._thread.submit(lost)
         return original(self, index, tile)
 
-    monkeypatch.setattr(tail.Tail, "helps", helps)
+    news = WorkStealing.news
+
+    def heard(self, told):
+        news(self, told)
+        self._look()
+
+    monkeypatch.setattr(Stealing, "steals", steals)
+    monkeypatch.setattr(WorkStealing, "news", heard)
     monkeypatch.setattr(fetch.Fetcher, "start", start)
-
-
-@cluster()
-async def test_who_waits_helps_and_takes_back_what_its_helper_does_not_come_to(
-    c, s, *workers, monkeypatch
-):
-    made = []
-    scripted(made, set(), monkeypatch)
-    balancer = await fpmdask.Balancer(c)
-    x, expected = await inputs(c)
-    options = {"layout": "rows", "distribution": EVEN, "rebalance": True}
-    with updates({"0": 0.08, "1": 0.08, "2": 0.25}):
-        result = await asyncio.wait_for(balancer.matmul(x, x.T, **options), 25)
-    assert [(help.helper, help.giver) for help in made] == [
-        (workers[0].address, workers[1].address),
-        (workers[2].address, workers[0].address),
-    ]
-    # "2" has much of its own to do; on a busy machine "1" may have heard too late, too
-    assert {(help["worker"], help["helps"]) for help in balancer.report.helps} <= {("0", "1")}
-    work = {share["worker"]: share["work"] for share in balancer.report.shares}
-    assert work["0"] == work["2"]  # "0" has multiplied its lines itself
-    np.testing.assert_array_equal(await c.compute(result), expected)
 
 
 @pytest.mark.parametrize("losses", [{"help"}, {"part", "help"}])
 @cluster()
-async def test_a_helper_that_gives_hears_of_its_own_lines_whatever_it_lost(
-    c, s, *workers, losses, monkeypatch, tuning
+async def test_a_thief_that_is_a_victim_hears_of_its_own_lines_whatever_it_lost(
+    c, s, *workers, losses, monkeypatch
 ):
     made, losses = [], set(losses)
     scripted(made, losses, monkeypatch)
-    tuning(matmul={"help_gain_seconds": 60.0})  # however busy the machine: none is taken back
     balancer = await fpmdask.Balancer(c)
     x, expected = await inputs(c)
     options = {"layout": "rows", "distribution": EVEN, "rebalance": True}
@@ -383,11 +326,10 @@ async def test_a_helper_that_gives_hears_of_its_own_lines_whatever_it_lost(
 
 
 @cluster()
-async def test_a_sum_that_breaks_off_is_not_added_twice(c, s, *workers, monkeypatch, tuning):
+async def test_a_sum_that_breaks_off_is_not_added_twice(c, s, *workers, monkeypatch):
     """Also where the giver, multiplying the lines itself, starts again and hears of it again."""
     made, broken, lost = [], [], []
     scripted(made, set(), monkeypatch)
-    tuning(matmul={"help_gain_seconds": 60.0})  # however busy the machine: none is taken back
     take, start = fetch.Fetcher.take, fetch.Fetcher.start
 
     def taken(self, key, tile, peer, address, add):

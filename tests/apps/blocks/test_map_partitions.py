@@ -1,0 +1,201 @@
+"""`Balancer.map_partitions` on a cluster: what `dask.dataframe.map_partitions` gives."""
+
+import collections
+import threading
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed.utils_test import gen_cluster
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fpmdask
+from fpmdask.errors import PartitionError
+from tests.eventually import nothing_left
+
+CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
+RANDOM = np.random.default_rng(0)
+LOCK = threading.Lock()
+SEEN = collections.Counter()
+
+
+def cluster(workers=3):
+    threads = [("127.0.0.1", 1)] * workers
+    return gen_cluster(client=True, nthreads=threads, config=CONFIG, timeout=60)
+
+
+def frame(rows=1000):
+    return pd.DataFrame(
+        {
+            "x": RANDOM.random(rows),
+            "kind": pd.Categorical(RANDOM.choice(["a", "b", "c"], rows)),
+            "maybe": pd.array([None if n % 3 else n for n in range(rows)], "Int64"),
+            "text": pd.array([f"t{n}" for n in range(rows)], "string"),
+            "when": pd.date_range("2024-01-01", periods=rows, freq="min"),
+            "list": [[n] for n in range(rows)],
+        },
+        index=pd.RangeIndex(rows, name="row"),
+    )
+
+
+def counted(part):
+    with LOCK:
+        SEEN.update(part["x"].tolist())
+    return part.assign(y=part["x"] * 2)
+
+
+@cluster()
+async def test_every_row_is_computed_once_and_types_stay(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = frame()
+    ddf = dd.from_pandas(pdf, npartitions=7)
+    wanted = (await c.compute(ddf)).assign(y=pdf["x"] * 2)
+    meta = wanted.iloc[:0]
+    for given_, expected in ((ddf, wanted), (ddf, wanted), (pdf, pdf.assign(y=pdf["x"] * 2))):
+        SEEN.clear()
+        found = await balancer.map_partitions(counted, given_, meta=meta if given_ is ddf else None)
+        pd.testing.assert_frame_equal(await c.compute(found), expected)
+        assert set(SEEN.values()) == ({1} if given_ is ddf else SEEN and set(SEEN.values()))
+        assert len(set(SEEN) & set(pdf["x"])) == len(pdf)
+        assert found.known_divisions
+        rows = await c.compute(found.loc[500:510])
+        assert rows.index.tolist() == list(range(500, 511))
+    assert sum(balancer.report.distribution) == len(pdf)
+    del found, ddf, given_
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_what_dask_gives(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = frame(300)
+    ddf = dd.from_pandas(pdf, npartitions=5)
+    one = dd.from_pandas(pdf.iloc[3:4], npartitions=1)
+
+    def told(part, partition_info=None):
+        return part[["x"]].assign(n=-1 if partition_info is None else partition_info["number"])
+
+    cases = [
+        (lambda p: p[["x"]] + 1, (ddf,), {}),
+        (lambda p: p["x"], (ddf,), {}),
+        (lambda p: p[p["x"] > 0.5], (ddf,), {}),
+        (lambda p: p[p["x"] > 2], (ddf,), {}),
+        (lambda p, q: p["x"] + q["x"], (ddf, ddf[["x"]]), {}),
+        (lambda p, q: p["x"] + q["x"].iloc[0], (ddf, one), {}),
+        (lambda p, n, m=1: p["x"] * n + m, (ddf, 3), {"m": 4}),
+        (lambda p: p.index, (ddf,), {}),
+        (lambda p: p * 2, (ddf["x"],), {}),
+        (len, (ddf,), {}),
+        (told, (ddf,), {}),
+        (lambda p: p.assign(kind=p["kind"].cat.add_categories("z")), (ddf,), {}),
+    ]
+    for n, (function, arguments, options) in enumerate(cases):
+        wanted = await c.compute(dd.map_partitions(function, *arguments, **options))
+        found = await balancer.map_partitions(function, *arguments, **options)
+        value = await c.compute(found)
+        assert type(value) is type(wanted), n
+        if isinstance(wanted, pd.DataFrame):
+            pd.testing.assert_frame_equal(value, wanted)
+        elif isinstance(wanted, pd.Series):
+            pd.testing.assert_series_equal(value, wanted)
+        else:
+            assert list(value) == list(wanted), n
+
+
+@cluster()
+async def test_partitions_without_rows_and_frames_without_any(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = pd.DataFrame({"x": np.arange(30.0)})
+    ddf = dd.from_pandas(pdf, npartitions=6)
+    some = ddf[ddf["x"] > 20]  # partitions without rows
+    found = await c.compute(await balancer.map_partitions(lambda p: p + 1, some))
+    pd.testing.assert_frame_equal(found, pdf[pdf["x"] > 20] + 1)
+    for empty in (ddf[ddf["x"] > 99], pdf.iloc[:0]):
+        found = await c.compute(await balancer.map_partitions(lambda p: p + 1, empty))
+        assert list(found.columns) == ["x"]
+        assert len(found) == 0
+
+
+@cluster()
+async def test_equal_labels_on_both_sides_of_a_cut_leave_divisions_unknown(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = pd.DataFrame({"x": np.arange(400.0)}, index=[7] * 400)
+    ddf = dd.from_pandas(pdf, npartitions=1)
+    found = await balancer.map_partitions(lambda p: p + 1, ddf)
+    assert found.npartitions > 1
+    assert not found.known_divisions
+    pd.testing.assert_frame_equal(await c.compute(found), pdf + 1)
+
+
+@cluster()
+async def test_what_is_lost_later_is_made_again(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = frame(600)
+    ddf = dd.from_pandas(pdf, npartitions=6)
+    wanted = (await c.compute(ddf))[["x", "kind", "text"]]
+    found = await balancer.map_partitions(lambda p: p[["x", "kind", "text"]], ddf)
+    await workers[0].close()
+    pd.testing.assert_frame_equal(await c.compute(found), wanted)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_any_frames_give_what_dask_gives(c, s, *workers):
+    cases = []
+
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @given(
+        rows=st.integers(0, 60),
+        partitions=st.integers(1, 9),
+        column=st.sampled_from(["x", "kind", "maybe", "text", "when", "list"]),
+        both=st.booleans(),
+    )
+    def draw(rows, partitions, column, both):
+        cases.append((rows, partitions, column, both))
+
+    draw()
+    balancer = await fpmdask.Balancer(c)
+    for rows, partitions, column, both in cases:
+        ddf = dd.from_pandas(frame(rows)[[column]], npartitions=partitions)
+
+        def function(part, other=None):
+            return part if other is None else pd.concat([part, other.add_suffix("_")], axis=1)
+
+        more = (ddf,) if both else ()
+        wanted = await c.compute(dd.map_partitions(function, ddf, *more))
+        found = await c.compute(await balancer.map_partitions(function, ddf, *more))
+        pd.testing.assert_frame_equal(found, wanted)
+
+
+BAD = {
+    "func": ("give a function", ("no function", frame(3)), {}),
+    "array": ("no frame", (len, np.ones(3)), {}),
+    "lengths": (
+        "has 4 rows, the first one 3",
+        (
+            lambda p, q: p,
+            dd.from_pandas(frame(3), npartitions=2),
+            dd.from_pandas(frame(4), npartitions=2),
+        ),
+        {},
+    ),
+    "distribution": ("9 rows in all", (lambda p: p, frame(3)), {"distribution": {"0": 9}}),
+    "keyword": (
+        "the keyword k",
+        (lambda p, k: p, frame(3)),
+        {"k": dd.from_pandas(frame(3), npartitions=1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@cluster(2)
+async def test_bad_input_is_refused_with_what_to_do(c, s, *workers, case):
+    message, arguments, options = BAD[case]
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(PartitionError, match=message):
+        await balancer.map_partitions(*arguments, **options)
+    await nothing_left(s)
