@@ -315,9 +315,6 @@ async def _collected(
         return da.Array(futures, name, chunks=(lengths, *x.chunks[1:]), meta=meta_of(x))
     from dask.dataframe import from_graph
 
-    def made(divisions: Sequence[Any]) -> Any:
-        return from_graph(futures, meta_of(x), divisions, [*futures], "fpmdask-rebalance")
-
-    unknown = made((None,) * (len(futures) + 1))
-    divisions = await divisions_of(client, unknown) if x.known_divisions else None
-    return unknown if divisions is None else made(divisions)
+    divisions = await divisions_of(client, found) if x.known_divisions else None
+    unknown = (None,) * (len(found) + 1)
+    return from_graph(futures, meta_of(x), divisions or unknown, [*futures], "fpmdask-rebalance")
