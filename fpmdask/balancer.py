@@ -867,8 +867,9 @@ class Balancer:
         Parameters
         ----------
         *collections
-            Dask arrays, dataframes and series with the same rows (NumPy, Zarr and xarray arrays,
-            too); lazy ones are persisted by this client.
+            Dask arrays, dataframes and series with the same rows; lazy ones are persisted by this
+            client. NumPy, Zarr, xarray and pandas ones, too; what is in this process is sent to the
+            workers, and cannot be made again there.
         kernel
             A small piece of the program, called on workers with some rows of each collection
             (``lambda x, y: xgboost.train(params, xgboost.DMatrix(x, y), 2)``), which it must not

@@ -111,7 +111,9 @@ def _collection(x: Any) -> Any:
 
 def _is_frame(x: Any) -> bool:
     """Tell whether it is a DataFrame or Series of dask or pandas, without importing these."""
-    return hasattr(x, "iloc" if not is_dask_collection(x) else "divisions")
+    kind = type(x)
+    framed = hasattr(kind, "divisions" if is_dask_collection(x) else "iloc")
+    return framed and not kind.__name__.endswith("Index")
 
 
 def _numbers(given: Any, what: str, least: float) -> dict[str, float] | None:

@@ -372,6 +372,12 @@ BAD = {
     "no collection": ((), {"seconds": {"0": 1}}, "found no collection"),
     "a list": (([1, 2],), {"seconds": {"0": 1}}, "found a list"),
     "an index": ((FRAME.index,), {"seconds": {"0": 1}}, "found a Index"),
+    "a dask index": (
+        (dd.from_pandas(FRAME, npartitions=1).index,),
+        {"seconds": {"0": 1}},
+        "found a Index",
+    ),
+    "delayed": ((dask.delayed(1),), {"seconds": {"0": 1}}, "found a Delayed"),
     "no rows": ((da.ones(()),), {"seconds": {"0": 1}}, "no dimensions"),
     "none of them": ((VALUES,), {}, "found none of them; give one of kernel"),
     "two": ((VALUES,), {"seconds": {"0": 1}, "kernel": len}, "found kernel and seconds"),
