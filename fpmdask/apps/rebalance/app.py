@@ -4,8 +4,8 @@ from fpmdask.runtime.app import App
 
 APP = App(
     "rebalance",
-    "fpmdask.apps.rebalance.coordinator:run",
-    "fpmdask.apps.rebalance.coordinator:check",
+    "fpmdask.apps.rebalance.coordinator.run:run",
+    "fpmdask.apps.rebalance.coordinator.run:check",
     {},
     ("fpmdask.apps.rebalance.worker",),
 )
