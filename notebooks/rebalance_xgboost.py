@@ -15,7 +15,7 @@
 #
 # A synchronous program that leaves data where it is takes as long as its slowest worker: after each
 # level of a tree all workers add up their histograms. `rebalance` returns the same rows, placed so
-# that all finish together. Everything here runs on this machine, without root.
+# that all finish together. Everything here runs on this machine.
 
 # %%
 # %matplotlib inline
@@ -37,11 +37,13 @@ import fpmdask
 # %% [markdown]
 # ## Workers that are not equal
 #
-# A lab emulates a heterogeneous cluster. `demo4` has four workers with 0.60 to 0.15 of a core. On
-# your own cluster leave this cell out and give the next one your scheduler's address.
+# A lab emulates a heterogeneous cluster. `demo4` has four workers with 0.60 to 0.15 of a core: here
+# by root's CPU quotas, as XGBoost's sockets do not survive that a process is stopped and goes on,
+# which is how labs work without root. On your own cluster leave this cell out and give the next one
+# your scheduler's address.
 
 # %%
-lab = fpmdask.Lab.from_toml("demo4", name=f"xgboost-{os.getpid()}").up()
+lab = fpmdask.Lab.from_toml("demo4", name=f"xgboost-{os.getpid()}", backend="root").up()
 quotas = {worker.name: worker.cpu for worker in lab.workers}
 display(quotas)
 
