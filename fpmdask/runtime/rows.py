@@ -102,7 +102,7 @@ class Rows:
 
     @cached_property
     def edges(self) -> list[int]:
-        """Return where its chunks begin, and where the last one ends."""
+        """Where chunks begin, and where the last one ends."""
         return edges_of(self.lengths)
 
     @property

@@ -70,6 +70,9 @@ def checked(
     if not collections:
         raise PartitionError("found no collection; give at least one")
     every = tuple(map(_collection, collections))
+    lengths = [x.shape[0] for x in every if not _is_frame(x) and not math.isnan(x.shape[0])]
+    if len(set(lengths)) > 1:
+        raise PartitionError(f"found arrays of {lengths} rows; give collections of the same rows")
     ways = {"kernel": kernel, "distribution": distribution, "seconds": seconds}
     given = [name for name, value in ways.items() if value is not None]
     if len(given) != 1:
@@ -163,7 +166,8 @@ async def rebalance(
         _check_sum(asked.distribution, cuts)
     kernel = None
     if asked.kernel is not None:
-        parameters = {"rows": [one.dtype or "" for one in inputs], "weighted": not cuts.anywhere}
+        like = [[one.dtype, one.shape] for one in inputs]
+        parameters = {"rows": like, "units": None if cuts.anywhere else cuts.total}
         code = _code(asked.kernel, parameters)
         kernel = {
             "name": callable_name(asked.kernel),
