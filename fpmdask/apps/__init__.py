@@ -7,5 +7,6 @@ APPS = {
     "sort": "fpmdask.apps.sort.app:APP",
     "sort.deal": "fpmdask.apps.sort.app:DEAL",
     "blocks": "fpmdask.apps.blocks.app:APP",
+    "rebalance": "fpmdask.apps.rebalance.app:APP",
     "records": "fpmdask.apps.records.app:APP",
 }

@@ -141,7 +141,8 @@ async def frame_in_memory(client: Client, x: Any, workers: Sequence[str] | None)
     """
     if not hasattr(x, "__dask_keys__"):
         return await frame_sent(client, x, workers)
-    persisted = client.persist(x)
+    # persisting what is there would list it under further keys: twice as many bytes
+    persisted = x if is_there(x) else client.persist(x)
     await finished(client, persisted)
     return persisted
 
