@@ -850,6 +850,96 @@ class Balancer:
         return self._sync(frames.map_partitions, self.client, mapped, self._request(), self._follow)
 
     @_a_call
+    def rebalance(
+        self,
+        *collections: Any,
+        kernel: Callable[..., Any] | None = None,
+        distribution: Any = None,
+        seconds: Mapping[str, float] | None = None,
+        weights: Any = None,
+        groups: Any = None,
+    ) -> Any:
+        """Place the same rows so that a synchronous program on them finishes together.
+
+        What leaves data where it is (`xgboost.dask`, `lightgbm.dask`, one all-reduce a step) takes
+        as long as its slowest worker: here each gets the rows that it is fast for.
+
+        Parameters
+        ----------
+        *collections
+            Dask arrays, dataframes and series with the same rows; lazy ones are persisted by this
+            client. NumPy, Zarr, xarray and pandas ones, too; what is in this process is sent to the
+            workers, and cannot be made again there.
+        kernel
+            A small piece of the program, called on workers with some rows of each collection
+            (``lambda x, y: xgboost.train(params, xgboost.DMatrix(x, y), 2)``), which it must not
+            change. It is timed there by DFPA, on a worker's own rows, over again where it is timed
+            with more than there are.
+        distribution
+            Worker name → rows, as `partition` has it, or an earlier report.
+        seconds
+            Worker name → what its last iteration took with the rows that it holds now.
+        weights
+            One number >= 0 per row, a NumPy or dask array or a series: units are sums of weights
+            (nonzeros of a row, say), also those of `distribution`.
+        groups
+            One id per row, equal ones contiguous: the rows of a group stay in one partition.
+
+        Returns
+        -------
+        One collection, or a tuple of as many as were given
+            The same rows in the same order, persisted: one partition or a few per worker, each
+            on its worker, those of all collections alike. Dtypes are kept, the index, too, and
+            divisions that are known unless a cut falls between equal index values.
+
+        Raises
+        ------
+        PartitionError
+            For arguments that cannot be, and where a share does not fit into a worker's memory;
+            nothing has moved then.
+        CoordinatorError
+            If `distribution` or `seconds` names a worker that does not take part.
+        Exception
+            What the kernel raises, with a note that names the worker.
+
+        Notes
+        -----
+        Rows stay where they are as far as the shares allow: chunks that stay whole are not copied,
+        and none moves where the workers finish together within ``fpmdask.epsilon`` already. The
+        report's `distribution` counts rows, also where units are sums of weights. `weights` and
+        `groups` come to this client; with them, rows are cut at 65,536 places and at edges of
+        chunks at most. A chunk that is lost later is made again from the input.
+
+        References
+        ----------
+        Lastovetsky and Reddy (2009), section 2.
+
+        Examples
+        --------
+        >>> import dask.array as da
+        >>> from distributed import Client
+        >>> with Client(n_workers=2, threads_per_worker=1, processes=False,
+        ...             dashboard_address=":0") as client:
+        ...     x = da.arange(100, chunks=50).persist()
+        ...     names = [w["name"] for w in client.scheduler_info()["workers"].values()]
+        ...     wanted = dict(zip(map(str, names), [70, 30]))
+        ...     x2 = Balancer(client).rebalance(x, distribution=wanted)
+        ...     same, rows = bool((x2 == da.arange(100)).all().compute()), sum(x2.chunks[0])
+        >>> same, rows
+        (True, 100)
+        """
+        from fpmdask.apps.rebalance import client
+
+        asked = client.checked(collections, kernel, distribution, seconds, weights, groups)
+        return self._sync(self._rebalance, client.rebalance, asked)
+
+    async def _rebalance(self, rebalance: Callable[..., Awaitable[Any]], asked: Any) -> Any:
+        measuring = arguments.measuring(None, None, None, None)
+        request = {**self._request(), "measuring": measuring}
+        found = await rebalance(self.client, asked, request, self._follow)
+        return found if len(found) > 1 else found[0]
+
+    @_a_call
     def stencil(
         self,
         update: Callable[..., Any],

@@ -8,5 +8,6 @@ APPS = {
     "sort.deal": "fpmdask.apps.sort.app:DEAL",
     "blocks": "fpmdask.apps.blocks.app:APP",
     "stencil": "fpmdask.apps.stencil.app:APP",
+    "rebalance": "fpmdask.apps.rebalance.app:APP",
     "records": "fpmdask.apps.records.app:APP",
 }

@@ -103,7 +103,7 @@ class Report:
         Wall seconds of the run's phases; of a product ``prepare``, ``measure``, ``place`` (waiting
         for inputs that are being made again included), ``read`` (lazy inputs) and ``multiply``; of
         a sort ``prepare``, ``measure`` and ``sort``, of the rows of a frame before these ``keys``
-        and after them ``rows``.
+        and after them ``rows``; of `Balancer.rebalance` ``prepare``, ``measure`` and ``move``.
     shares : tuple of dict
         Per finished part: worker, units, seconds computing (those of a product in which it let its
         sending go first among them) and waiting, bytes received; empty for `Balancer.partition`.

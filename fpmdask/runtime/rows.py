@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -99,16 +100,21 @@ class Rows:
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
 
+    @cached_property
+    def edges(self) -> list[int]:
+        """Where chunks begin, and where the last one ends."""
+        return edges_of(self.lengths)
+
     @property
     def count(self) -> int:
         """How many there are."""
-        return sum(self.lengths)
+        return self.edges[-1]
 
     def pieces(self, span: Span) -> list[tuple[int, int, int]]:
         """Return (chunk, start, stop) of what has some rows, all where it is not cut."""
         if self.axis is None:
             return [(0, 0, self.lengths[0])]
-        return pieces(edges_of(self.lengths), span)
+        return pieces(self.edges, span)
 
     def wanted(self, span: Span, places: Mapping[Any, Sequence[str]]) -> dict[str, Any]:
         """Return what a worker needs to be told to fetch some rows: see `worker.rows.block`.

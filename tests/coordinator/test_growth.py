@@ -252,6 +252,6 @@ async def test_nothing_grows_with_runs_and_workers(c, s, *workers):
     assert grown == {}
     assert threads <= half_threads + 2
     assert files <= half_files + 4
-    models = [model for group in library._models.values() for model in group.values()]
+    models = [model for group in library._models.values() for _, model in group.values()]
     assert len(models) == len(library) == 12
     assert max(len(model.points[0]) for model in models) <= 8

@@ -1,5 +1,6 @@
 """The notebooks run from the first cell to the last."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,15 @@ nbclient = pytest.importorskip("nbclient", reason="the notebooks extra is not in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+# Their labs have CPU quotas.
+ROOTS = {"rebalance_xgboost"}
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.stem in ROOTS and os.geteuid():
+        pytest.skip("its lab needs root")
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     notebook = jupytext.read(path)
     folder = {"metadata": {"path": str(tmp_path)}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -46,6 +46,8 @@ def check(context: RunContext) -> None:
         If the inputs that are not in memory yet do not fit into the workers' memory.
     """
     workers = context.candidates()
+    if isinstance(given := context.spec.get("distribution"), dict):
+        check_names(given, {context.name(worker): worker for worker in workers})
     coming = float(context.spec.get("coming", 0))
     free = sum(free_nbytes(context, address) for address in workers)
     if coming > free:
@@ -53,6 +55,22 @@ def check(context: RunContext) -> None:
             f"the inputs need {coming:.0f} bytes that are not in memory yet; the workers have room "
             f"for {free:.0f} bytes; add workers or memory"
         )
+
+
+def check_names(given: Iterable[str], there: Mapping[str, str]) -> Mapping[str, str]:
+    """Return name → address of the workers that take part.
+
+    Raises
+    ------
+    CoordinatorError
+        If some of those that are given are not among them.
+    """
+    if unknown := [name for name in given if name not in there]:
+        raise CoordinatorError(
+            f"the distribution names {', '.join(unknown)}; workers that take part are "
+            f"{', '.join(there)}"
+        )
+    return there
 
 
 async def run(context: RunContext) -> dict[str, Any]:
@@ -79,11 +97,13 @@ class Calls:
         self._edges = spec.edges
         self._places: dict[Any, list[str]] = {}
         self._bare: list[str] = []
-        # number → (worker, rows); what it answered
+        # number → (worker, rows, when it was given); what it answered
         self._open: dict[int, tuple[str, Span, float]] = {}
         self._order_of: dict[str, list[list[int]]] = {}
         self._done: dict[int, tuple[str, Span, Mapping[str, Any]]] = {}
         self._received: dict[str, int] = {}
+        self._made: dict[str, tuple[int, int]] = {}  # rows, bytes of results
+        self._known = False
 
     async def run(self) -> dict[str, Any]:
         """Hand out all rows, until all results are published."""
@@ -94,7 +114,8 @@ class Calls:
         places = held(self._edges, owners)
         now = time.monotonic()
         members = {worker: self._member(worker) for worker in context.workers}
-        for worker, rows in (await self._quotas(places)).items():
+        self._known = all(member.known for member in members.values())
+        for worker, rows in self._quotas(places).items():
             members[worker].quota = rows
         self.plan = SelfScheduling(spec.rows, places, members, self._edges, spec.whole, now)
         if not spec.rows:
@@ -122,13 +143,14 @@ class Calls:
         return {"name": name, "blocks": blocks}
 
     async def _until_done(self) -> None:
+        self._hand_out(self.context.workers)
         while self.plan.rest or self._open:
-            self._hand_out()
             try:
                 event = await asyncio.wait_for(self.context.next_event(), LOOK_SECONDS)
             except TimeoutError:
                 self._look_for_overdue()
                 continue
+            rest = self.plan.rest
             match event:
                 case ("left", worker):
                     self._lost(worker)
@@ -136,14 +158,18 @@ class Calls:
                     self.plan.joined(worker, self._member(worker))
                 case ("answer", (worker, numbers), answer):
                     await self._answered(worker, numbers, answer)
+                case _:
+                    continue
+            # who has nothing to do may do what others have not done
+            self._hand_out([worker] if self.plan.rest <= rest else self.context.workers)
 
     # ---- out
 
-    def _hand_out(self) -> None:
-        """Give work to whoever is about to have none."""
+    def _hand_out(self, workers: Iterable[str]) -> None:
+        """Give work to those of some workers that are about to have none."""
         now = time.monotonic()
-        for worker in list(self.context.workers):
-            if worker not in self.plan.members:
+        for worker in list(workers):
+            if worker not in self.plan.members or worker not in self.context.workers:
                 continue
             while len(own := self._order_of.setdefault(worker, [])) < AHEAD:
                 member = self.plan.members[worker]
@@ -169,17 +195,14 @@ class Calls:
         resources = state.resources if state is not None else {}
         resource = next((r for r in self.spec.resources if resources.get(r)), "")
         calls, numbers = [], []
-        due, expected = math.inf, self.plan.expected(worker, span)
-        if expected is not None:
+        if (expected := self.plan.expected(worker, span)) is not None:
             context.expected = max(context.expected or 0.0, expected)
-            hang = float(context.spec["measuring"]["hang"])
-            due = max(now + hang, now + OVERDUE * (self.plan.members[worker].free_at - now))
         for part in self._parts(span):
             self._number += 1
             inputs = [one.wanted(part, self._places) for one in self.spec.inputs]
             calls.append((self._number, self.spec.inputs[0].pieces(part)[0][0], inputs))
             numbers.append(self._number)
-            self._open[self._number] = worker, part, due
+            self._open[self._number] = worker, part, now
         self._order_of.setdefault(worker, []).append(numbers)
         order = {
             "channels": dict(context.channels),
@@ -215,10 +238,15 @@ class Calls:
             self._done[made["number"]] = worker, span, made
             seconds = made["waiting"] + made["computing"]
             self.plan.done(worker, span, seconds, now)
-            self._limit(worker)
+            rows, nbytes = self._made.get(worker, (0, 0))
+            self._made[worker] = rows + span[1] - span[0], nbytes + made["nbytes"]
+        self._limit(worker)
         self._received[worker] = self._received.get(worker, 0) + answer.get("nbytes_received", 0)
         if "made" in answer:
-            self.context.emit("computed", worker=self.context.name(worker), rows=self._rows())
+            done = sum(rows for rows, _ in self._made.values())
+            self.context.emit(
+                "computed", worker=self.context.name(worker), rows=done, of=self.spec.rows
+            )
             return
         if "unusable" in answer:
             raise PartitionError(answer["unusable"])
@@ -252,6 +280,7 @@ class Calls:
         if worker in self.context.workers:
             self.context.leave_out(worker, "does not go on")
         self._order_of.pop(worker, None)
+        self._made.pop(worker, None)
         for number, (where, span, _) in list(self._open.items()):
             if where == worker:
                 del self._open[number]
@@ -267,11 +296,18 @@ class Calls:
         busy = {worker for worker, _, _ in self._open.values()}
         if self.plan.rest or not self.context.workers.keys() - busy:
             return
-        now = time.monotonic()
-        for worker, _, due in list(self._open.values()):
-            if now > due and worker in self.context.workers:
-                self.context.give_up_on(worker, f"its call takes {OVERDUE:g} times too long")
+        now, hang = time.monotonic(), float(self.context.spec["measuring"]["hang"])
+        for worker in busy & self.context.workers.keys():
+            own = [(span, at) for where, span, at in self._open.values() if where == worker]
+            expected = [self.plan.expected(worker, span) for span, _ in own]
+            if None in expected:
+                continue  # nobody has done anything yet: it may just take long
+            patience = max(hang, OVERDUE * sum(filter(None, expected)))
+            if now - min(at for _, at in own) > patience:
+                reason = f"has not returned from a call for {patience:.1f} s, the others have"
+                self.context.give_up_on(worker, reason)
                 self._lost(worker)
+        self._hand_out(self.context.workers)
 
     # ---- what is known
 
@@ -297,7 +333,7 @@ class Calls:
             points = {int(rows): seconds for rows, seconds in pairs}
         return Member(SpeedFunction(points), known=found is not None and found[1])
 
-    async def _quotas(self, spans: Mapping[str | None, Sequence[Span]]) -> dict[str, int]:
+    def _quotas(self, spans: Mapping[str | None, Sequence[Span]]) -> dict[str, int]:
         """Return the rows of each worker where the caller has given them, else nothing."""
         given = self.context.spec["distribution"]
         if given is None:
@@ -305,13 +341,7 @@ class Calls:
         workers = self.context.workers
         if given == "as held":
             return quotas(spans, workers)
-        names = {self.context.name(worker): worker for worker in workers}
-        unknown = [name for name in given if name not in names]
-        if unknown:
-            raise CoordinatorError(
-                f"the distribution names {', '.join(unknown)}; workers that take part are "
-                f"{', '.join(names)}"
-            )
+        names = check_names(given, {self.context.name(worker): worker for worker in workers})
         return {worker: int(given.get(name, 0)) for name, worker in names.items()}
 
     def _limit(self, worker: str) -> None:
@@ -321,15 +351,10 @@ class Calls:
         free = free_nbytes(self.context, worker)
         if math.isinf(free):
             return
-        own = [(s, m["nbytes"]) for w, s, m in self._done.values() if w == worker]
-        rows = sum(stop - start for (start, stop), _ in own)
-        nbytes = sum(n for _, n in own)
+        rows, nbytes = self._made.get(worker, (0, 0))
         if rows and nbytes:
             # what is done is not Dask's data yet, and may be counted already
             self.plan.members[worker].limit = rows + max(0.0, free - nbytes) / (nbytes / rows)
-
-    def _rows(self) -> int:
-        return sum(stop - start for _, (start, stop), _ in self._done.values())
 
     def _learn(self) -> None:
         for worker, identity in self.context.workers.items():
@@ -361,6 +386,7 @@ class Calls:
             }
             for worker, rows in units.items()
         ]
-        known = context.spec["distribution"] is not None
+        given = context.spec["distribution"] is not None
+        reason = "given" if given else "known" if self._known else "measured"
         seconds = {worker: sum(spent[worker][:2]) or None for worker in units}
-        context.set_result(units, seconds, None, "given" if known else "measured", units)
+        context.set_result(units, seconds, None, reason, units)

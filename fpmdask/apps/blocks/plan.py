@@ -37,11 +37,15 @@ LEAST_PART, LEAST_SECONDS = 0.04, 0.03
 CLIFF = 0.5
 # Times below say little of a speed: a CPU quota has periods of 10 ms and more.
 SHORT_SECONDS = 0.02
+# A call on rows of several chunks copies them; those of one chunk do where they take so long.
+CHUNK_SECONDS, CHUNK_FIXED = 0.05, 8.0
 # Fewer rows than this part of a call are not left for a call of their own.
 LEFT = 0.12
 # A cut is moved to an edge of a chunk within this part of the rows: no copy is needed there.
 SNAP = 0.12
-HALVINGS = 40
+# The end is looked for in so many steps at most, until so small a part of the rows is missing.
+STEPS, CLOSE = 60, 1e-3
+MOMENT, LONGEST = 1e-3, 1e9
 
 
 class SpeedFunction:
@@ -57,11 +61,13 @@ class SpeedFunction:
     """
 
     def __init__(self, points: Mapping[int, float] = {}) -> None:
-        self.points: dict[int, float] = dict(points)
+        self.points = {rows: seconds for rows, seconds in points.items() if rows > 0 < seconds}
         self._fit()
 
     def add(self, rows: int, seconds: float) -> None:
         """Take in what a call took; the mean where that many rows were timed before."""
+        if rows <= 0 or seconds <= 0:
+            return
         before = self.points.get(rows)
         self.points[rows] = seconds if before is None else (before + seconds) / 2
         self._fit()
@@ -85,7 +91,7 @@ class SpeedFunction:
         return max(self.points, default=0)
 
     def _fit(self) -> None:
-        known = sorted((rows, seconds) for rows, seconds in self.points.items() if rows > 0)
+        known = sorted(self.points.items())
         self.cliff: int | None = None
         if not known:
             return
@@ -195,6 +201,7 @@ class SelfScheduling:
         self._edges, self._whole = sorted({*edges}), whole
         self._began = now
         self._even = rows / max(1, len(members))
+        self._known_end, self._changes = now, len(members)
         self.left_over: list[Span] = []  # that nobody holds who takes part
         self.rest = 0
         for owner, spans in held.items():
@@ -215,12 +222,14 @@ class SelfScheduling:
         if (member := self.members.get(worker)) is not None:
             member.speed.add(span[1] - span[0], seconds)
             member.free_at = max(now, member.free_at)
+            self._changes += 1
 
     def returned(self, worker: str, span: Span) -> None:
         """A call was not done; whoever is free does it."""
         if (member := self.members.get(worker)) is not None:
             member.given -= span[1] - span[0]
         self._put(None, span)
+        self._changes += len(self.members)
 
     def left(self, worker: str) -> None:
         """A worker is gone; its results are `returned` one by one."""
@@ -232,8 +241,11 @@ class SelfScheduling:
             other.quota = None
 
     def joined(self, worker: str, member: Member) -> None:
-        """A worker has come."""
+        """A worker has come; it gets nothing where the caller says who gets what."""
+        if any(other.quota is not None for other in self.members.values()):
+            member.quota = 0
         self.members.setdefault(worker, member)
+        self._changes += len(self.members)
 
     def busy_until(self, worker: str, now: float) -> None:
         """A worker has something to do, or nothing: when what it was given is done at least."""
@@ -251,7 +263,11 @@ class SelfScheduling:
         if wanted < 1 or not self.rest:
             return None
         source = self._source(member, now)
-        span = self._cut(source, int(wanted), at_end=source is not member.spans)
+        enough = math.inf
+        if member.speed:
+            least = max(CHUNK_SECONDS, CHUNK_FIXED * member.speed.fixed)
+            enough = member.speed.rows(least)
+        span = self._cut(source, int(wanted), enough, at_end=source is not member.spans)
         size = span[1] - span[0]
         member.given += size
         self.rest -= size
@@ -260,9 +276,12 @@ class SelfScheduling:
         return span
 
     def expected(self, worker: str, span: Span) -> float | None:
-        """Return what a call on some rows should take, None where nothing is known."""
-        speed = self.members[worker].speed
-        return speed.seconds(span[1] - span[0]) if speed else None
+        """Return what a call should take, by the slowest of all where a worker was never timed."""
+        size, member = span[1] - span[0], self.members.get(worker)
+        if member is not None and member.speed:
+            return member.speed.seconds(size)
+        timed = [other.speed for other in self.members.values() if other.speed]
+        return max((speed.seconds(size) for speed in timed), default=None)
 
     def _wanted(self, member: Member, now: float, idle: bool) -> float:
         speed = member.speed
@@ -271,7 +290,7 @@ class SelfScheduling:
         if not speed:
             return max(1.0, self._even * PROBE)
         end = self._end(now)
-        share = speed.rows(end - max(now, member.free_at))
+        share = min(speed.rows(end - max(now, member.free_at)), self.rest)
         run = end - self._began
         least = max(LEAST_SECONDS, LEAST_PART * run, LEAST_FIXED * speed.fixed)
         if speed.seconds(share) < least:
@@ -288,27 +307,35 @@ class SelfScheduling:
         return min(max(1.0, round(part)), max(1.0, most))
 
     def _end(self, now: float) -> float:
-        """Return when all rows that are left can be done, by all workers together."""
+        """Return when all rows that are left can be done, by all workers together.
+
+        By Newton's method, as the rows that are done by some time are piecewise linear in it. Found
+        anew after an eighth of the workers has ended a call: O(workers) then, O(1) otherwise.
+        """
+        if self._changes <= len(self.members) // 8 and self._known_end > now:
+            return self._known_end
+        self._changes = 0
         members = [m for m in self.members.values() if m.quota is None]
         timed = [m for m in members if m.speed]
-        others = len(members) - len(timed)  # as fast as the mean of those that are known
-
-        def done(end: float) -> float:
-            rows = [
-                min(m.speed.rows(end - max(now, m.free_at)), m.limit - m.given)
-                for m in timed
-                if end > max(now, m.free_at)
-            ]
-            return sum(rows) * (1 + others / len(timed))
-
-        width = 1e-3
-        while done(now + width) < self.rest and width < 1e9:
-            width *= 2
-        low, high = width / 2, width
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if done(now + middle) >= self.rest else (middle, high)
-        return now + high
+        scale = len(members) / len(timed)  # others are as fast as the mean of those that are known
+        low, end = now, max(self._known_end, now + MOMENT)
+        high = math.inf
+        for _ in range(STEPS):
+            rows = rate = 0.0
+            for m in timed:
+                free = max(now, m.free_at)
+                done = min(m.speed.rows(end - free), m.limit - m.given) if end > free else 0.0
+                rows += scale * done
+                if done > 0:
+                    rate += scale * done / (end - free)
+            if abs(rows - self.rest) <= CLOSE * self.rest or end - now > LONGEST:
+                break
+            low, high = (end, high) if rows < self.rest else (low, end)
+            end = end + (self.rest - rows) / rate if rate else now + 2 * (end - now)
+            if not low < end < high:
+                end = 2 * low - now + MOMENT if math.isinf(high) else (low + high) / 2
+        self._known_end = end
+        return end
 
     def _source(self, member: Member, now: float) -> list[Span]:
         """Return the spans from which a worker takes: its own, else those of whom they hinder."""
@@ -328,11 +355,17 @@ class SelfScheduling:
 
         return max(holding, key=surplus).spans
 
-    def _cut(self, spans: list[Span], wanted: int, *, at_end: bool) -> Span:
-        """Take rows off the first span, or off the last one's end."""
+    def _cut(self, spans: list[Span], wanted: int, enough: float, *, at_end: bool) -> Span:
+        """Take rows off the first span, or off the last one's end; of one chunk, if `enough`."""
         start, stop = spans.pop(-1 if at_end else 0)
         at = stop - wanted if at_end else start + wanted
         at = self._snapped(at, start, stop, wanted, at_end=at_end)
+        if at_end:
+            edge = self._edges[max(0, bisect_left(self._edges, stop) - 1)]
+            at = edge if at < edge and stop - edge >= enough else at
+        else:
+            edge = self._edges[min(bisect_right(self._edges, start), len(self._edges) - 1)]
+            at = edge if edge < at and edge - start >= enough else at
         rest = at - start if at_end else stop - at
         if not start < at < stop or (rest < LEFT * wanted and not self._whole):
             return start, stop

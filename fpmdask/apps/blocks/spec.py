@@ -37,7 +37,7 @@ class BlocksSpec:
     @property
     def edges(self) -> list[int]:
         """Return where calls may be cut, if they are not cut anywhere."""
-        return edges_of(self.cuts if self.cuts is not None else self.inputs[0].lengths)
+        return self.inputs[0].edges if self.cuts is None else edges_of(self.cuts)
 
     @property
     def rows(self) -> int:

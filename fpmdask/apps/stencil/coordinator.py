@@ -9,7 +9,14 @@ from itertools import count
 from typing import Any
 from uuid import uuid4
 
-from fpmdask.apps.stencil.plan import Speed, exchange_every, revised, shared, spans_of
+from fpmdask.apps.stencil.plan import (
+    Speed,
+    exchange_every,
+    moving_seconds,
+    revised,
+    shared,
+    spans_of,
+)
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import ConstantModel
@@ -188,7 +195,10 @@ class Iterations(Attempt):
                 spec.least,
             )
         most = min(left, self.context.tuning.stencil.most_every)
-        every = exchange_every(speeds, self.shares, spec.depth[0], most)
+        worth = 0.0
+        if self.shares == before and left:  # else the buffers are new in any case
+            worth = moving_seconds(before, before, speeds, spec.row_nbytes) / left
+        every = exchange_every(speeds, self.shares, spec.depth[0], most, worth)
         moves = self.shares != before or every > 1
         if self.shares != before:
             self.reason = "measured"

@@ -123,30 +123,43 @@ def revised(
     )
     if saved < NOISE * max(seconds[w] * n for w, n in shares.items()):
         return dict(shares)
-    old, new = spans_of(shares), spans_of(better)
-    cost = 0.0
+    cost = moving_seconds(shares, better, told, row_nbytes)
+    return better if saved * left > cost else dict(shares)
+
+
+def moving_seconds(
+    before: Mapping[str, int], after: Mapping[str, int], told: Mapping[str, Speed], row_nbytes: int
+) -> float:
+    """Return what new buffers take, all rows of which are brought into them."""
+    old, new, cost = spans_of(before), spans_of(after), 0.0
     for worker, (low, high) in old.items():
         start, stop = new[worker]
         kept = max(0, min(high, stop) - max(low, start))
         # what it sends, and both its new buffers
-        moved = (high - low - kept) + 2 * (stop - start)
-        cost = max(cost, moved * row_nbytes * told[worker].byte_seconds)
-    return better if saved * left > cost else dict(shares)
+        rows = (high - low - kept) + 2 * (stop - start)
+        cost = max(cost, rows * row_nbytes * told[worker].byte_seconds)
+    return cost
 
 
 def exchange_every(
-    told: Mapping[str, Speed], shares: Mapping[str, int], depth: int, most: int
+    told: Mapping[str, Speed],
+    shares: Mapping[str, int],
+    depth: int,
+    most: int,
+    worth: float = 0.0,
 ) -> int:
     """Return how many iterations are made between two exchanges of halos, at most `most`.
 
     Each exchange has a fixed cost c; with a halo for k iterations it is paid once in k, and each
     iteration computes depth · (k - 1) rows of the neighbours, too, in r seconds each. The sum is
-    least at k = √(c / (depth · r)).
+    least at k = √(c / (depth · r)). It is 1 where that saves less than `worth` seconds per
+    iteration.
     """
     having = [worker for worker, rows in shares.items() if rows]
     rows = [seconds for worker in having if (seconds := told[worker].row_seconds)]
     if not depth or len(having) < 2 or not rows:
         return 1
-    fixed = min(told[worker].exchange_seconds for worker in having)
-    found = math.isqrt(int(fixed / (depth * max(rows))))
-    return max(1, min(found, most, min(shares[worker] for worker in having) // depth))
+    fixed, each = min(told[worker].exchange_seconds for worker in having), depth * max(rows)
+    found = min(math.isqrt(int(fixed / each)), most, min(shares[w] for w in having) // depth)
+    saved = fixed - fixed / max(1, found) - (found - 1) * each
+    return found if found > 1 and saved > worth else 1

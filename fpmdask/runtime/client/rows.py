@@ -132,20 +132,28 @@ def rows_of_array(x: da.Array, axis: int | None) -> Rows:
 async def frame_in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> Any:
     """Return a frame or series whose partitions are in the workers' memory.
 
-    A dask one is persisted, a pandas one is sent to the workers as they have room: not by
-    `dask.dataframe.from_pandas`, whose rows go through the scheduler as a part of the graph.
+    A dask one is persisted, a pandas one is sent by `frame_sent`.
 
     Raises
     ------
     ChunksLostError
         If a partition is gone and cannot be made again.
     """
+    if not hasattr(x, "__dask_keys__"):
+        return await frame_sent(client, x, workers)
+    # persisting what is there would list it under further keys: twice as many bytes
+    persisted = x if is_there(x) else client.persist(x)
+    await finished(client, persisted)
+    return persisted
+
+
+async def frame_sent(client: Client, x: Any, workers: Sequence[str] | None) -> Any:
+    """Send a pandas frame to workers, in blocks of rows; return it as a dask one, dtypes as is.
+
+    Not by `dask.dataframe.from_pandas`: its rows go through the scheduler, as a part of the graph.
+    """
     import dask.dataframe as dd
 
-    if hasattr(x, "__dask_keys__"):
-        persisted = client.persist(x)
-        await finished(client, persisted)
-        return persisted
     nbytes, count = sizeof(x), len(await rooms(client, workers))
     most = max(1, min(-(-len(x) // count), BLOCK_NBYTES * len(x) // max(1, nbytes)))
     edges = [*range(0, len(x), most), len(x)]

@@ -9,6 +9,7 @@ import numpy as np
 from dask.array.core import concatenate_lookup
 from dask.sizeof import sizeof
 
+from fpmdask.runtime.worker import parcels as parcel
 from fpmdask.runtime.worker.exchange import Exchange
 from fpmdask.runtime.worker.fetch import Want
 from fpmdask.runtime.worker.space import RunSpace
@@ -60,9 +61,18 @@ def block(space: RunSpace, given: Mapping[str, Any]) -> tuple[Any, int]:
 
 
 def _objects(exchange: Exchange, given: Mapping[str, Any]) -> tuple[Any, int]:
-    """Return a block of what Dask moves: whole chunks, of which rows are cut."""
+    """Return a block of what Dask moves as whole chunks, of which rows are cut.
+
+    Under "parcels", pieces by their number that a holder has cut already: (key, address).
+    """
+    parcels = given.get("parcels", {})
+    came = dict(zip(parcels, parcel.fetched(exchange, parcels.values()), strict=True))
     parts, received = [], 0
-    for key, start, stop, _, holders in given["pieces"]:
+    for n, (key, start, stop, _, holders) in enumerate(given["pieces"]):
+        if n in came:
+            parts.append(came[n][0])
+            received += came[n][1]
+            continue
         chunk = exchange.whole_chunk(key, holders)
         received += 0 if exchange.address in holders else sizeof(chunk)
         parts.append(cut(chunk, given["axis"], start, stop))

@@ -48,10 +48,10 @@ def test_rows_move_only_where_that_pays():
 
 
 def test_halos_for_several_iterations_come_at_once_where_messages_cost_more_than_rows():
-    def every(exchange, row, shares=(40, 60), depth=1, most=64):
+    def every(exchange, row, shares=(40, 60), depth=1, most=64, worth=0.0):
         own = {str(n): rows for n, rows in enumerate(shares)}
         told = dict.fromkeys(own, Speed(row, exchange, 0.0))
-        return exchange_every(told, own, depth, most)
+        return exchange_every(told, own, depth, most, worth)
 
     assert every(0.1, 0.001) == 10
     assert every(0.1, 0.001, depth=4) == 5
@@ -60,3 +60,5 @@ def test_halos_for_several_iterations_come_at_once_where_messages_cost_more_than
     assert every(0.1, 0.001, shares=(100, 0)) == 1
     assert every(0.1, 0.001, depth=0) == 1
     assert every(9.9, 0.001, most=3) == 3
+    assert every(0.1, 0.001, worth=0.08) == 10
+    assert every(0.1, 0.001, worth=0.09) == 1

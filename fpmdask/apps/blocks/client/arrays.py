@@ -20,6 +20,7 @@ from fpmdask.apps.blocks.client.calls import (
     Function,
     Given,
     check_function,
+    check_sum,
     checked_distribution,
     computed,
     lineage,
@@ -100,6 +101,8 @@ def checked(
     for new in sorted(_axes(options.get("new_axis"), "new_axis", None)):
         kept.insert(new, -1)
     kept = [-1] * (made.ndim - len(kept)) + kept  # new axes that `chunks` implies
+    shares = checked_distribution(distribution)
+    check_sum(shares, x.shape[axis])
     given = Given(
         funcname(function),
         functions,
@@ -107,7 +110,7 @@ def checked(
         tuple(axes),
         arguments,
         keywords,
-        checked_distribution(distribution),
+        shares,
         any(has_keyword(function, name) for name in INFOS),
     )
     at = kept.index(axis)

@@ -139,6 +139,23 @@ def checked_distribution(given: Any) -> dict[str, int] | list[int] | None:
     return [int(n) for n in found]
 
 
+def check_sum(distribution: dict[str, int] | list[int] | None, rows: float) -> None:
+    """Refuse a distribution of another number of rows; any where theirs is not known (NaN).
+
+    Raises
+    ------
+    PartitionError
+        With both numbers.
+    """
+    if distribution is None or math.isnan(rows):
+        return
+    parts = distribution.values() if isinstance(distribution, dict) else distribution
+    if sum(parts) != rows:
+        raise PartitionError(
+            f"distribution has {sum(parts)} rows in all, there are {rows}; give as many"
+        )
+
+
 async def computed(
     client: Client,
     given: Given,
@@ -163,9 +180,12 @@ async def computed(
         Where collections have other numbers of rows than the first one, or a distribution has.
     """
     coming = sum(_nbytes(x) for x in given.collections if not is_there(x))
-    await proxy.check(client, "blocks", {**request, "coming": coming})
-    # what is in this process can be sent again
-    sendings = 1 if all(is_dask_collection(x) for x in given.collections) else SENDINGS
+    shares = given.distribution if isinstance(given.distribution, dict) else None
+    early = {**request, "coming": coming, "distribution": shares}
+    await proxy.check(client, "blocks", early)
+    # what is in this process can be sent again; where workers are named, all of them must be there
+    here = not all(is_dask_collection(x) for x in given.collections)
+    sendings = SENDINGS if here and request["workers"] is None else 1
     while True:
         loaded = [
             await load(client, x, axis, request["workers"])
@@ -213,12 +233,7 @@ def _asked(
             raise PartitionError(
                 f"collection {n} has {one.count} rows, the first one {count}; give the same"
             )
-    if distribution is not None:
-        parts = distribution.values() if isinstance(distribution, dict) else distribution
-        if sum(parts) != count:
-            raise PartitionError(
-                f"distribution has {sum(parts)} rows in all, there are {count}; give as many"
-            )
+    check_sum(distribution, count)
     if isinstance(distribution, list):
         cuts = tuple(distribution)
     pairs = zip(inputs, given.axes, strict=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import dask.dataframe as dd
@@ -18,38 +17,25 @@ from dask.sizeof import sizeof
 from distributed import Client, Future, futures_of
 
 from fpmdask.errors import PartitionError
-from fpmdask.runtime.client.homes import token
-from fpmdask.runtime.client.inputs import finished, rooms, scattered
+from fpmdask.runtime.client.inputs import finished, rooms
+from fpmdask.runtime.client.rows import frame_sent
 
 # Beside a frame, rows on the way to their place: cut out, received, and where they belong.
 COPIES = 3
-# pandas frames are cut into blocks of about this size.
-BLOCK_NBYTES = 64 << 20
 # How often it is looked how much of a frame is there.
 LOOK_SECONDS = 0.2
 
 
 async def sent(client: Client, frame: pd.DataFrame, workers: Sequence[str] | None) -> dd.DataFrame:
-    """Send a pandas frame to workers, in blocks of rows; return it as a dask one, dtypes as is.
-
-    Not by `dask.dataframe.from_pandas`: its rows go through the scheduler, as a part of the graph.
+    """Send a pandas frame to workers, as `frame_sent` does.
 
     Raises
     ------
     PartitionError
         If it does not fit into their memory; nothing is sent then.
     """
-    room = await rooms(client, workers)
-    nbytes = sizeof(frame)
-    refuse_more(nbytes, sum(room.values()))
-    most = max(1, min(-(-len(frame) // len(room)), BLOCK_NBYTES * len(frame) // max(1, nbytes)))
-    edges = [*range(0, len(frame), most), len(frame)]
-    pieces = [frame.iloc[low:high] for low, high in pairwise(edges)] or [frame]
-    name = token("scattered")
-    blocks = {(name, n): piece for n, piece in enumerate(pieces)}
-    futures = await scattered(client, blocks, workers)
-    unknown = (None,) * (len(blocks) + 1)
-    made: dd.DataFrame = dd.from_graph(futures, frame.iloc[:0], unknown, [*blocks], name)
+    refuse_more(sizeof(frame), sum((await rooms(client, workers)).values()))
+    made: dd.DataFrame = await frame_sent(client, frame, workers)
     return made
 
 

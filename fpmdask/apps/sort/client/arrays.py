@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
-from operator import itemgetter
+from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
 import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
-from distributed import Client, futures_of
+from distributed import Client
 
 from fpmdask.apps.sort.kernel import KINDS
+from fpmdask.apps.sort.tasks import chosen, recompute, recompute_positions, taken
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.conversions import advice
-from fpmdask.runtime.client.inputs import SENDINGS, finished, rooms, scattered
+from fpmdask.runtime.client.inputs import SENDINGS
+from fpmdask.runtime.client.rows import array_in_memory, is_there
 from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
-from fpmdask.sorting.order import merged_positions, sort_with_positions
 from fpmdask.sorting.spec import INDEX, SortSpec
 from fpmdask.tuning import SortTuning, Tuning
-
-# NumPy inputs are cut into blocks of about this size.
-BLOCK_NBYTES = 64 << 20
 
 
 def check(x: Any) -> None:
@@ -87,13 +84,13 @@ async def sort(
     if not x.dtype.itemsize:  # a field: NumPy gives new arrays a byte or character at least
         x = x.astype(f"{x.dtype.kind}1")
     known = isinstance(x, np.ndarray) or not math.isnan(x.size)
-    coming = 0 if _is_there(x) or not known else int(x.nbytes)
+    coming = 0 if is_there(x) or not known else int(x.nbytes)
     early = asking("", [x.size], coming) if known and x.size else request
     await proxy.check(client, "sort", early)
     # where workers are named, all of them must be there
     sendings = SENDINGS if isinstance(x, np.ndarray) and request["workers"] is None else 1
     while True:
-        there = await _in_memory(client, x, request["workers"])
+        there = await array_in_memory(client, x, request["workers"])
         if not there.size:
             dtype = INDEX if index else x.dtype
             empty: da.Array = client.persist(da.empty(0, dtype=dtype, chunks=-1))
@@ -111,41 +108,6 @@ async def sort(
         else:
             spec = SortSpec.from_json(asked["sort"])
             return _collected(client, there, spec, value, tuning.sort)
-
-
-def _is_there(x: Any) -> bool:
-    """Tell whether the chunks are, or are becoming, the workers' data already."""
-    if isinstance(x, np.ndarray):
-        return False
-    return {future.key for future in futures_of(x)}.issuperset(x.__dask_keys__())
-
-
-async def _in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> da.Array:
-    """Return ``x`` as a dask array whose chunks, of known sizes, are in the workers' memory."""
-    if isinstance(x, np.ndarray):
-        count = len(await rooms(client, workers))
-        most = min(BLOCK_NBYTES // x.itemsize, -(-x.size // count))
-        name = f"fpmdask-scattered-{uuid4().hex}"
-        edges = [*range(0, x.size, max(1, most)), x.size]
-        blocks = {
-            (name, n): np.ascontiguousarray(x[low:high])
-            for n, (low, high) in enumerate(pairwise(edges))
-        }
-        if not blocks:
-            empty: da.Array = da.from_array(x)
-            return empty
-        futures = await scattered(client, blocks, workers)
-        sizes = (tuple(block.size for block in blocks.values()),)
-        return da.Array(futures, name, chunks=sizes, dtype=x.dtype)
-    persisted: da.Array = client.persist(x)
-    await finished(client, persisted)
-    if any(math.isnan(size) for size in persisted.chunks[0]):
-        futures = {future.key: future for future in futures_of(persisted)}
-        ordered = [futures[key] for key in persisted.__dask_keys__()]
-        sizes = (tuple(await client.gather(client.map(len, ordered, pure=False))),)
-        meta = meta_of(persisted)
-        persisted = da.Array(persisted.dask, persisted.name, chunks=sizes, meta=meta)
-    return persisted
 
 
 def _collected(
@@ -235,90 +197,3 @@ def _positions_again(
         chunk = name, _at(spec, part, len(plan["parts"]))
         graph[chunk] = Task(chunk, recompute_positions, dtype, spec.descending, *made)
     return graph
-
-
-def chosen(dtype: str, ends: Sequence[Any], *chunks: np.ndarray) -> np.ndarray:
-    """Task: those keys of some chunks of the input that are between the ends of a part.
-
-    Parameters
-    ----------
-    ends
-        What `fpmdask.apps.sort.worker.ends_of` returned of it.
-    """
-    first, last = (np.frombuffer(end, dtype) for end in ends[:2])
-    found = []
-    for chunk in chunks:
-        keys = np.sort(chunk.astype(dtype, copy=False))  # as it compares, so they are found
-        low = int(np.searchsorted(keys, first, "right")[0])
-        high = int(np.searchsorted(keys, last, "left")[0])
-        found.append(keys[low:high].copy())
-    return np.concatenate(found)
-
-
-def recompute(
-    dtype: str, descending: bool, size: int, ends: Sequence[Any] | None, *pieces: np.ndarray
-) -> np.ndarray:
-    """Task: a chunk of the result, from what is `chosen` between its ends, and from these.
-
-    Keys that equal an end become copies of it: which zeros have a sign may change.
-    """
-    keys = np.empty(size, dtype)
-    if ends is not None:
-        first, last, of_first, of_last = ends
-        keys[size - of_last :] = np.frombuffer(last, dtype)
-        keys[:of_first] = np.frombuffer(first, dtype)
-        inner = keys[of_first : size - of_last]
-        if inner.size:
-            np.concatenate(pieces, out=inner)
-            inner.sort()
-    return np.ascontiguousarray(keys[::-1]) if descending else keys
-
-
-def taken(
-    dtype: str,
-    orders: Sequence[tuple[Sequence[Any], Sequence[int], Sequence[Any]]],
-    numbers: Sequence[int],
-    *chunks: np.ndarray,
-) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Task: what a part of positions took of some workers' runs, which are made again.
-
-    Parameters
-    ----------
-    orders
-        For each of the workers: the pieces of chunks that it sorted, as (chunk, low, high, position
-        of the first key), the lengths of its runs, and what is wanted of these, as (place among
-        the pieces of the part, number of the run, low, high).
-    numbers, chunks
-        Of the input.
-
-    Returns
-    -------
-    list of (place, keys, positions)
-    """
-    of = dict(zip(numbers, chunks, strict=True))
-    found = []
-    for pieces, lengths, wanted in orders:
-        keys = np.concatenate([of[c][low:high].astype(dtype) for c, low, high, _ in pieces])
-        positions = np.concatenate([np.arange(at, at + high - low) for _, low, high, at in pieces])
-        edges = [0, *accumulate(lengths)]
-        for run in {number for _, number, *_ in wanted}:
-            here = slice(edges[run], edges[run + 1])
-            sort_with_positions(keys[here], positions[here])
-        for place, run, low, high in wanted:
-            here = slice(edges[run] + low, edges[run] + high)
-            found.append((place, keys[here].copy(), positions[here].copy()))
-    return found
-
-
-def recompute_positions(
-    dtype: str, descending: bool, *made: Sequence[tuple[int, np.ndarray, np.ndarray]]
-) -> np.ndarray:
-    """Task: a chunk of positions as the workers found them, from what was `taken` of their runs.
-
-    Equal keys are in the order of the workers' runs.
-    """
-    pieces = sorted((piece for own in made for piece in own), key=itemgetter(0))
-    keys = np.concatenate([np.empty(0, dtype), *(keys for _, keys, _ in pieces)])
-    positions = np.concatenate([np.empty(0, INDEX), *(at for *_, at in pieces)])
-    found = merged_positions(keys, positions)
-    return np.ascontiguousarray(found[::-1]) if descending else found

@@ -1,0 +1,11 @@
+"""Where the code of this application is."""
+
+from fpmdask.runtime.app import App
+
+APP = App(
+    "rebalance",
+    "fpmdask.apps.rebalance.coordinator.run:run",
+    "fpmdask.apps.rebalance.coordinator.run:check",
+    {},
+    ("fpmdask.apps.rebalance.worker",),
+)

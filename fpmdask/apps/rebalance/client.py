@@ -1,0 +1,326 @@
+"""The client's side: what goes in and comes out of `rebalance`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import dask.array as da
+import numpy as np
+from dask.base import is_dask_collection
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from distributed import Client, Future
+
+from fpmdask.apps.rebalance.spec import Cuts, RebalanceSpec
+from fpmdask.apps.rebalance.tasks import RowsKernel, again
+from fpmdask.errors import KernelError, PartitionError
+from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.conversions import advice, as_array
+from fpmdask.runtime.client.rows import (
+    array_in_memory,
+    divisions_of,
+    frame_in_memory,
+    is_there,
+    partitions_of,
+    rows_of_array,
+    rows_of_frame,
+)
+from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
+from fpmdask.runtime.report import TOO_SHORT
+from fpmdask.runtime.rows import Rows
+from fpmdask.timing import callable_name
+
+# Places at which rows that have weights, or are in groups, may be cut: so many at most.
+MOST_PLACES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call of `rebalance`, its arguments checked."""
+
+    collections: tuple[Any, ...]
+    kernel: Callable[..., Any] | None
+    distribution: Mapping[str, float] | None
+    seconds: Mapping[str, float] | None
+    weights: Any
+    groups: Any
+
+
+def checked(
+    collections: Sequence[Any],
+    kernel: Any,
+    distribution: Any,
+    seconds: Any,
+    weights: Any,
+    groups: Any,
+) -> Asked:
+    """Return what is to be done.
+
+    Raises
+    ------
+    PartitionError
+        For what cannot be.
+    """
+    if not collections:
+        raise PartitionError("found no collection; give at least one")
+    every = tuple(map(_collection, collections))
+    lengths = [x.shape[0] for x in every if not _is_frame(x) and not math.isnan(x.shape[0])]
+    if len(set(lengths)) > 1:
+        raise PartitionError(f"found arrays of {lengths} rows; give collections of the same rows")
+    ways = {"kernel": kernel, "distribution": distribution, "seconds": seconds}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) != 1:
+        raise PartitionError(
+            f"found {' and '.join(given) or 'none of them'}; give one of kernel, distribution and "
+            "seconds"
+        )
+    if kernel is not None and not callable(kernel):
+        raise PartitionError(
+            f"kernel is a {type(kernel).__name__}; give a function of the collections' local rows"
+        )
+    if hasattr(distribution, "workers") and hasattr(distribution, "distribution"):  # a report
+        rows = np.asarray(distribution.distribution).tolist()
+        distribution = dict(zip(distribution.workers, rows, strict=True))
+    return Asked(
+        every,
+        kernel,
+        _numbers(distribution, "distribution", least=0.0),
+        _numbers(seconds, "seconds", least=math.nextafter(0.0, 1.0)),
+        weights,
+        groups,
+    )
+
+
+def _collection(x: Any) -> Any:
+    x = as_array(x)
+    if isinstance(x, np.ndarray | da.Array):
+        if not x.ndim:
+            raise PartitionError("found an array of no dimensions; there are no rows to place")
+        if isinstance(x, da.Array) and any(n > 1 for n in x.numblocks[1:]):
+            return x.rechunk(dict.fromkeys(range(1, x.ndim), -1))
+        return x
+    if not _is_frame(x):
+        raise PartitionError(
+            f"found a {type(x).__name__}; give arrays, dataframes or series: {advice(x)}"
+        )
+    return x
+
+
+def _is_frame(x: Any) -> bool:
+    """Tell whether it is a DataFrame or Series of dask or pandas, without importing these."""
+    kind = type(x)
+    framed = hasattr(kind, "divisions" if is_dask_collection(x) else "iloc")
+    return framed and not kind.__name__.endswith("Index")
+
+
+def _numbers(given: Any, what: str, least: float) -> dict[str, float] | None:
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise PartitionError(f"{what} = {given!r}; give a mapping of worker name → number")
+    for name, value in given.items():
+        real = isinstance(value, int | float | np.integer | np.floating)
+        if isinstance(value, bool) or not real or not least <= value < math.inf:
+            allowed = "a finite number >= 0" if least == 0 else "a finite number > 0"
+            raise PartitionError(f"{what} gives {name} {value!r}; give {allowed}")
+    return {str(name): float(value) for name, value in given.items()}
+
+
+async def rebalance(
+    client: Client, asked: Asked, request: dict[str, Any], follow: proxy.Follow
+) -> tuple[Any, ...]:
+    """Place the rows anew; `follow` runs ``request`` as the app "rebalance"."""
+    coming = sum(
+        float(x.nbytes)
+        for x in asked.collections
+        if not _is_frame(x) and not is_there(x) and not math.isnan(x.size)
+    )
+    request = {
+        **request,
+        "coming": coming,
+        "distribution": asked.distribution,
+        "seconds": asked.seconds,
+    }
+    if asked.kernel is not None:
+        _code(asked.kernel, {})  # refused before all else
+    await proxy.check(client, "rebalance", request)
+    loading = (_there(client, x, request["workers"]) for x in asked.collections)
+    there, inputs = zip(*await asyncio.gather(*loading), strict=True)
+    for n, one in enumerate(inputs):
+        if one.count != inputs[0].count:
+            raise PartitionError(
+                f"collection {n} has {one.count} rows, the first one {inputs[0].count}; give "
+                "collections of the same rows"
+            )
+    rows = inputs[0].count
+    weights = await _per_row(client, asked.weights, rows, "weights")
+    groups = await _per_row(client, asked.groups, rows, "groups")
+    cuts = cuts_of(weights, groups, inputs[0].edges)
+    if asked.distribution is not None and cuts.count:
+        _check_sum(asked.distribution, cuts)
+    kernel = None
+    if asked.kernel is not None:
+        like = [[one.dtype, one.shape] for one in inputs]
+        parameters = {"rows": like, "units": None if cuts.anywhere else cuts.total}
+        code = _code(asked.kernel, parameters)
+        kernel = {
+            "name": callable_name(asked.kernel),
+            "parameters": {},
+            "code": code,
+            "digest": hashlib.sha256(code).hexdigest()[:16],
+        }
+    spec = RebalanceSpec(inputs, cuts)
+    dims = [1 if _is_frame(x) else x.ndim for x in there]
+    asking = {**request, "kernel": kernel, "rebalance": spec.to_json(), "dims": dims}
+    value, report = await follow("rebalance", asking)
+    if report.reason == TOO_SHORT:
+        warnings.warn(
+            "the kernel takes too little time to be measured: the rows stay where they are; give "
+            "it more to do",
+            stacklevel=2,
+        )
+    if not value["chunks"]:
+        return there
+    return tuple([await _collected(client, x, n, spec, value) for n, x in enumerate(there)])
+
+
+def _code(function: Callable[..., Any], parameters: Mapping[str, Any]) -> bytes:
+    """Return a kernel as the bytes that only workers open."""
+    try:
+        return bytes(cloudpickle.dumps(RowsKernel(function, parameters)))
+    except Exception as error:
+        raise KernelError(
+            f"the kernel cannot be sent to the workers ({error}); make inside it what it needs"
+        ) from error
+
+
+async def _there(client: Client, x: Any, workers: Sequence[str] | None) -> tuple[Any, Rows]:
+    """Return a collection that is in the workers' memory, and what a run is told of it."""
+    if _is_frame(x):
+        frame = await frame_in_memory(client, x, workers)
+        return frame, await rows_of_frame(client, frame)
+    array = await array_in_memory(client, x, workers)
+    return array, rows_of_array(array, 0)
+
+
+def cuts_of(weights: np.ndarray | None, groups: np.ndarray | None, edges: Sequence[int]) -> Cuts:
+    """Return where rows may be cut, and the units before.
+
+    Parameters
+    ----------
+    weights, groups
+        One for each row, or None.
+    edges
+        Of the chunks, which stay places as far as they are some.
+
+    Raises
+    ------
+    PartitionError
+        For weights that are no numbers >= 0, and groups that are not contiguous.
+    """
+    rows = edges[-1]
+    if weights is None and groups is None:
+        return Cuts(rows)
+    units = np.arange(rows + 1, dtype=np.float64)
+    if weights is not None:
+        try:
+            each = np.asarray(weights, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise PartitionError(f"weights are no numbers ({error}); give one per row") from error
+        good = np.isfinite(each) & (each >= 0)
+        if not good.all():
+            at = int(np.argmin(good))
+            raise PartitionError(f"weights[{at}] is {each[at]}; give finite numbers >= 0")
+        if rows and not each.any():
+            raise PartitionError("all weights are 0; give at least one that is not")
+        np.cumsum(each, out=units[1:])
+    places = np.arange(rows + 1) if groups is None else _starts(groups)
+    if len(places) > MOST_PLACES:
+        wanted = np.linspace(0, units[-1], MOST_PLACES)
+        near = places[np.searchsorted(units[places], wanted).clip(max=len(places) - 1)]
+        places = np.unique(np.concatenate([near, np.intersect1d(edges, places), [0, rows]]))
+    return Cuts(rows, places, units[places])
+
+
+async def _per_row(client: Client, given: Any, rows: int, what: str) -> np.ndarray | None:
+    """Return one value per row, in this process; None where there are none."""
+    if given is None:
+        return None
+    if is_dask_collection(given):
+        given = await client.compute(given)
+    found = np.asarray(given)
+    if found.ndim != 1 or len(found) != rows:
+        raise PartitionError(
+            f"{what} have the shape {found.shape}; give one for each of the {rows} rows"
+        )
+    return found
+
+
+def _starts(ids: np.ndarray) -> np.ndarray:
+    """Return where groups begin, and how many rows there are.
+
+    Examples
+    --------
+    >>> _starts(np.array([7, 7, 3, 3, 3]))
+    array([0, 2, 5])
+    """
+    changes = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+    first = ids[np.concatenate([[0], changes])] if len(ids) else ids
+    missing = first != first
+    if np.any(missing):
+        raise PartitionError("a group id is missing (NaN); give one for each row")
+    seen: set[Any] = set()
+    for at, one in zip([0, *changes], first.tolist(), strict=False):
+        if one in seen:
+            raise PartitionError(
+                f"group {one!r} begins again at row {at}; sort the rows by group, so that those of "
+                "one follow each other"
+            )
+        seen.add(one)
+    return np.unique(np.concatenate([[0], changes, [len(ids)]]))
+
+
+def _check_sum(distribution: Mapping[str, float], cuts: Cuts) -> None:
+    every, allowed = sum(distribution.values()), cuts.total
+    # whole numbers of units may be off by one for each worker
+    if every != allowed and (cuts.anywhere or abs(every - allowed) > len(distribution)):
+        what = "rows" if cuts.anywhere else "units (sums of weights)"
+        raise PartitionError(
+            f"distribution has {every:g} {what} in all, the collections {allowed:g}; give as many"
+        )
+
+
+async def _collected(
+    client: Client, x: Any, n: int, spec: RebalanceSpec, value: Mapping[str, Any]
+) -> Any:
+    """Return a result over the published keys, each with the task that makes it again."""
+    name, one = f"{value['name']}-{n}", spec.inputs[n]
+    axis, ndim = one.axis or 0, 1 if _is_frame(x) else x.ndim
+    graph: dict[Any, Any] = {}
+    for at, span in enumerate(value["chunks"]):
+        pieces = one.pieces(tuple(span))
+        refs = [TaskRef(one.keys[chunk]) for chunk, _, _ in pieces]
+        key = (name, at, *[0] * (ndim - 1))
+        graph[key] = Task(key, again, axis, [(low, high) for _, low, high in pieces], *refs)
+    held = {part.key: part for part in partitions_of(x)}
+    layers: dict[str, Any] = {
+        name: MaterializedLayer(graph),
+        f"{name}-given": MaterializedLayer(held),
+    }
+    layered = HighLevelGraph(layers, {name: {f"{name}-given"}, f"{name}-given": set()})
+    found: list[Future[Any]] = client.get(layered, [*graph], sync=False)
+    futures = dict(zip(graph, found, strict=True))
+    if not _is_frame(x):
+        lengths = tuple(stop - start for start, stop in value["chunks"])
+        return da.Array(futures, name, chunks=(lengths, *x.chunks[1:]), meta=meta_of(x))
+    from dask.dataframe import from_graph
+
+    divisions = await divisions_of(client, found) if x.known_divisions else None
+    unknown = (None,) * (len(found) + 1)
+    return from_graph(futures, meta_of(x), divisions or unknown, [*futures], "fpmdask-rebalance")

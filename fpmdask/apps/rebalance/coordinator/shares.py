@@ -1,0 +1,224 @@
+"""Who gets how much: as given, by the caller's seconds, or by the caller's kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
+from typing import Any
+
+from fpmdask.apps.rebalance.coordinator.where import Where
+from fpmdask.apps.rebalance.plan import units_of
+from fpmdask.apps.rebalance.spec import RebalanceSpec
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.models import ConstantModel, Model
+from fpmdask.partition import geometric, imbalance
+from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.rounds import measure
+from fpmdask.runtime.coordinator.team import Attempt
+from fpmdask.runtime.report import TOO_SHORT
+from fpmdask.timing.measure import SHORTEST_SECONDS
+
+# A step on workers.
+KNOW = "fpmdask.apps.rebalance.worker:know"
+# Sums of weights become so many whole units.
+UNITS = 1e9
+# Of a worker's free memory, what rows to be timed may take: the kernel needs some, too.
+TIMED = 0.5
+# A first, short round has this part of an even share: an even one lasts as long as the slowest
+# worker needs, several times as long as one by the speeds that the short one finds.
+SCOUT = 16
+# A worker is told the units of about so many of its ranges of rows.
+UNITS_TOLD = 1000
+
+
+def check_names(
+    context: RunContext, given: Mapping[str, float] | None, workers: Sequence[str], what: str
+) -> None:
+    """Refuse names of workers that take no part.
+
+    Raises
+    ------
+    CoordinatorError
+        With these.
+    """
+    names = {context.name(worker) for worker in workers}
+    if unknown := [name for name, value in (given or {}).items() if name not in names and value]:
+        why = [f"{name} ({context.left_out.get(name, 'not connected')})" for name in unknown]
+        raise CoordinatorError(
+            f"{what} names {', '.join(why)}; workers that take part are {', '.join(sorted(names))}"
+        )
+
+
+class Shares:
+    """How much each worker gets in one attempt.
+
+    Parameters
+    ----------
+    attempt
+        The attempt.
+    where
+        What lies where.
+    speeds
+        Worker name → units per second, where the caller has given seconds: from the first attempt.
+
+    Attributes
+    ----------
+    received
+        Worker → bytes of the rows of others that its kernel needed.
+    """
+
+    def __init__(
+        self, attempt: Attempt, spec: RebalanceSpec, where: Where, speeds: dict[str, float]
+    ) -> None:
+        self.attempt, self.spec, self.where, self.speeds = attempt, spec, where, speeds
+        self.context: RunContext = attempt.context
+        self.received: dict[str, int] = {}
+
+    async def found(self) -> tuple[dict[str, float], dict[str, float | None], str]:
+        """Return the units of each worker, the seconds that they should take, and why."""
+        context, cuts, members = self.context, self.spec.cuts, self.where.members
+        if (given := context.spec["distribution"]) is not None:
+            check_names(context, given, members, "the distribution")
+            every = sum(given.values())
+            part = {worker: given.get(context.name(worker), 0) / every for worker in members}
+            return {w: cuts.total * p for w, p in part.items()}, dict.fromkeys(members), "given"
+        # whole units from here on, as partitioners have them
+        scale = 1.0 if cuts.anywhere else UNITS / cuts.total
+        units = round(cuts.total * scale)
+        here = {worker: units_of(cuts, self.where.spans.get(worker, ())) for worker in members}
+        limits = self._limits({worker: scale * n for worker, n in here.items()}, units)
+        models: Mapping[str, Model]
+        if context.spec["seconds"] is not None:
+            models, reason = self._told(here, scale), "measured"
+            bounds = [limits[worker] for worker in models]
+            shares = await asyncio.to_thread(geometric, units, [*models.values()], bounds)
+            whole = dict(zip(models, map(int, shares), strict=True))
+        else:
+            whole, models, reason = await self._measured(units, scale, limits)
+        as_held = {worker: round(scale * here.get(worker, 0.0)) for worker in whole}
+        if self._balanced(as_held, models) and reason != TOO_SHORT:
+            reason = "as held"
+        stay = reason in ("as held", TOO_SHORT)
+        seconds: dict[str, float | None] = {
+            worker: float(models[worker].time(n)) if n and worker in models else 0.0
+            for worker, n in (as_held if stay else whole).items()
+        }
+        if stay:
+            return {worker: here.get(worker, 0.0) for worker in whole}, seconds, reason
+        return {worker: n / scale for worker, n in whole.items()}, seconds, reason
+
+    def _balanced(self, units: Mapping[str, int], models: Mapping[str, Model]) -> bool:
+        """Tell whether all workers finish together, within epsilon, with what they hold."""
+        if None in self.where.spans or not all(units.values()) or units.keys() - models.keys():
+            return False
+        seconds = [float(models[worker].time(n)) for worker, n in units.items()]
+        return bool(imbalance(seconds) <= self.context.spec["measuring"]["epsilon"])
+
+    def _limits(self, here: Mapping[str, float], units: int) -> dict[str, float]:
+        """Return the most units of each worker: what it holds, and what else has room.
+
+        Raises
+        ------
+        PartitionError
+            If that is not all of them.
+        """
+        every = nbytes = sum(self.where.nbytes.values())
+        # what is no array of numbers is in memory twice when it comes
+        if any(one.shape is None for one in self.spec.inputs):
+            every *= 2
+        limits = {
+            worker: math.floor(n + self.where.free[worker] / max(1, every) * units)
+            if math.isfinite(self.where.free[worker])
+            else math.inf
+            for worker, n in here.items()
+        }
+        if sum(limits.values()) < units:
+            free = sum(self.where.free.values())
+            raise PartitionError(
+                f"rows of {nbytes} bytes do not fit on the {len(here)} workers of this run, with "
+                f"room for {free:.0f} bytes beside what they hold; add workers or memory, or let "
+                "go of what they hold"
+            )
+        return limits
+
+    def _told(self, here: Mapping[str, float], scale: float) -> dict[str, Model]:
+        """Return the speeds that follow from the caller's seconds."""
+        given, members = self.context.spec["seconds"], self.where.members
+        names = {worker: self.context.name(worker) for worker in members}
+        if not self.speeds:
+            check_names(self.context, given, members, "seconds")
+            lacking = [name for worker, name in names.items() if here[worker] and name not in given]
+            if lacking:
+                raise PartitionError(
+                    f"seconds lack {', '.join(lacking)}, which hold rows; give what each took"
+                )
+            self.speeds.update(
+                (name, here[worker] * scale / given[name])
+                for worker, name in names.items()
+                if here[worker] and name in given
+            )
+        # of one that holds nothing nothing is known: it is taken for an average one
+        mean = sum(self.speeds.values()) / len(self.speeds) if self.speeds else 1.0
+        return {w: ConstantModel(self.speeds.get(name, mean)) for w, name in names.items()}
+
+    async def _measured(
+        self, units: int, scale: float, limits: Mapping[str, float]
+    ) -> tuple[dict[str, int], Mapping[str, Model], str]:
+        """Return the units of each worker by DFPA with the caller's kernel."""
+        context, members = self.context, self.where.members
+        self._check_raised()
+        orders = {worker: self._rows_to_time(worker, scale) for worker in members}
+        self.attempt.dispatch(KNOW, orders)
+        for worker, answer in (await self.attempt.everyone(None, "know")).items():
+            self.received[worker] = answer["nbytes_received"]
+        measuring = context.spec["measuring"]
+        machine = await measure(
+            context,
+            units,
+            limit_of=lambda worker: limits.get(worker, 0.0),
+            scout=max(1, units // (SCOUT * len(members))),
+            **measuring,
+        )
+        self._check_raised()
+        result = machine.result
+        assert result is not None  # else it has raised
+        models = {w: model for w, model in machine.models.items() if w in result.proposal}
+        reason = result.reason
+        if max(result.seconds.values()) < SHORTEST_SECONDS:
+            reason = TOO_SHORT
+        return dict(result.proposal), models, reason
+
+    def _check_raised(self) -> None:
+        """Raise what the caller's kernel has raised on any worker."""
+        if self.context.errors:
+            raise self.context.kernel_failure("the kernel failed")
+
+    def _rows_to_time(self, worker: str, scale: float) -> dict[str, Any]:
+        """Return the order by which a worker's kernel knows its rows, or as many of others."""
+        cuts, every = self.spec.cuts, sum(self.where.nbytes.values())
+        most = TIMED * self.where.free[worker] * cuts.count / max(1, every)
+        spans = self.where.spans.get(worker)
+        if not spans:
+            few = max(1, min(cuts.count // len(self.where.members), int(min(most, cuts.count))))
+            spans = [(0, few)]
+        rows, units = [0], [0.0]
+        for start, stop in spans:
+            low, high = cuts.place(start), cuts.place(stop)
+            places = sorted({*range(low, high, max(1, (high - low) // UNITS_TOLD)), high})
+            for one, two in pairwise(places):
+                rows.append(rows[-1] + cuts.row(two) - cuts.row(one))
+                units.append(units[-1] + scale * (cuts.units(two) - cuts.units(one)))
+        inputs = []
+        for one in self.spec.inputs:
+            wanted = [one.wanted(span, self.where.places) for span in spans]
+            pieces = [*chain.from_iterable(some["pieces"] for some in wanted)]
+            inputs.append({**wanted[0], "pieces": pieces})
+        return {
+            "inputs": inputs,
+            "rows": rows,
+            "units": units,
+            "most": most,
+            "bare": self.where.bare,
+        }

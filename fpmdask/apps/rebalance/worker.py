@@ -1,0 +1,86 @@
+"""A worker's rows: those to be timed with, those that peers need, and those that it gets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fpmdask.apps.rebalance.tasks import RowsKernel
+from fpmdask.errors import KernelError, PartitionError
+from fpmdask.runtime.worker import parcels
+from fpmdask.runtime.worker.fetch import FetchFailed
+from fpmdask.runtime.worker.rows import block, cut
+from fpmdask.runtime.worker.side import RunSpace
+from fpmdask.runtime.worker.steps import step
+
+PARCEL = "rows"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk of the result."""
+
+    value: Any
+
+    def chunk(self, bounds: Any) -> Any:
+        """Return it."""
+        return self.value
+
+
+def know(order: Mapping[str, Any]) -> None:
+    """Task: have the kernel know this worker's rows."""
+    step(order, lambda side, space: _answer(space, order, _know))
+
+
+def place(order: Mapping[str, Any]) -> None:
+    """Task: offer what peers need, get what this worker has not, and make the chunks."""
+    step(order, lambda side, space: _answer(space, order, _place))
+
+
+def _answer(space: RunSpace, order: Mapping[str, Any], work: Any) -> Mapping[str, Any]:
+    space.exchange.know(order["channels"], order["bare"])
+    try:
+        found: Mapping[str, Any] = work(space, order)
+    except FetchFailed as failed:
+        return {"missing": failed.peers[0]}
+    except PartitionError as unusable:
+        return {"unusable": str(unusable)}
+    return found
+
+
+def _know(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
+    kernel = space.kernel
+    if not isinstance(kernel, RowsKernel):
+        raise KernelError("the kernel was not prepared on this worker")
+    received, pieces = 0, []
+    for given in order["inputs"]:
+        # one by one: what is here is not copied
+        some = [block(space, {**given, "pieces": [piece]}) for piece in given["pieces"]]
+        received += sum(nbytes for _, nbytes in some)
+        pieces.append([one for one, _ in some])
+    axes = [given["axis"] for given in order["inputs"]]
+    kernel.know(pieces, axes, order["rows"], order["units"], order["most"])
+    return {"nbytes_received": received}
+
+
+def _place(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
+    began = time.perf_counter()
+    exchange = space.exchange
+    for key in list(exchange.offers):  # of an earlier attempt
+        if key[0][0] == PARCEL:
+            exchange.retire(key)
+    space.parts.clear()
+    for key, chunk, axis, start, stop in order["parcels"]:
+        whole = exchange.whole_chunk(chunk, [exchange.address])
+        parcels.offer(exchange, key, cut(whole, axis, start, stop))
+    received = 0
+    for number, given in order["chunks"]:
+        value, nbytes = block(space, given)
+        received += nbytes
+        if len(given["pieces"]) == 1 and not nbytes:  # a view of a chunk that is here
+            _, start, stop, rows, _ = given["pieces"][0]
+            value = value if (start, stop) == (0, rows) or order["views"] else value.copy()
+        space.parts[number] = Chunk(value)
+    return {"nbytes_received": received, "seconds": time.perf_counter() - began}
