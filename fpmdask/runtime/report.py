@@ -103,10 +103,12 @@ class Report:
         Wall seconds of the run's phases; of a product ``prepare``, ``measure``, ``place`` (waiting
         for inputs that are being made again included), ``read`` (lazy inputs) and ``multiply``; of
         a sort ``prepare``, ``measure`` and ``sort``, of the rows of a frame before these ``keys``
-        and after them ``rows``; of `Balancer.rebalance` ``prepare``, ``measure`` and ``move``.
+        and after them ``rows``; of `Balancer.rebalance` ``prepare``, ``measure`` and ``move``; of a
+        stencil ``prepare`` (loading included), ``iterate`` and ``move``.
     shares : tuple of dict
         Per finished part: worker, units, seconds computing (those of a product in which it let its
-        sending go first among them) and waiting, bytes received; empty for `Balancer.partition`.
+        sending go first among them) and waiting, bytes received; empty for `Balancer.partition`;
+        of a stencil ``iterations``, too.
     helps : tuple of dict
         What workers that were done took over from parts of others: as for `shares`, and `helps`,
         the name of the part's worker.
