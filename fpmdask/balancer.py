@@ -714,13 +714,15 @@ class Balancer:
         ----------
         func
             Called with blocks, as by `dask.array.map_blocks`. It must return the same whatever the
-            blocks are: how many rows each has follows from the workers' speeds. One that takes
+            blocks are: how many rows each has follows from the workers' speeds. It must not keep
+            anything from one call to the next: a worker opens it once. One that takes
             ``block_info`` or ``block_id`` gets the chunks of `x`, and only their places follow.
         x
             The array whose rows are shared out; along all other axes a block has all of it.
         *more
-            Further arguments. Arrays of the same length on that axis are cut alike, others (of
-            length 1 there, or fewer dimensions) are given to every call as a whole.
+            Further arguments. Dask arrays of the same length on that axis are cut alike, others
+            (of length 1 there, or fewer dimensions), and NumPy ones, are given to every call as a
+            whole.
         axis
             Along which blocks are cut.
         dtype, meta, drop_axis, new_axis
@@ -755,7 +757,8 @@ class Balancer:
         and the times of all calls tell what it gets next (guided self-scheduling with speed
         functions). Without losses func is called exactly once for each row. Later calls of the same
         function begin with what is known. Rows stay where they are held as far as the balance
-        allows. O(workers · log rows) calls.
+        allows: O(workers · log rows) calls, or as many as there are chunks where neighbours are
+        held by different workers.
 
         Examples
         --------
@@ -1111,6 +1114,7 @@ class Balancer:
             raise CoordinatorError(
                 f"the client is {self.client.status}; connect a new distributed.Client and balancer"
             )
+        proxy.check_not_inside()
         with contextlib.nullcontext() if self.client.asynchronous else proxy.seceded():
             return self.client.sync(self._installed_run, function, *args)
 

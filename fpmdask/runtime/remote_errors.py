@@ -25,24 +25,37 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         pickled = cloudpickle.dumps(error)
     except Exception:
         pickled = None
+    try:
+        message = str(error)
+        text = "".join(traceback.format_exception(error))
+    except Exception as inner:
+        message = text = f"its text cannot be made: {type(inner).__name__}"
     return {
         "type": type(error).__name__,
-        "message": str(error),
-        "traceback": "".join(traceback.format_exception(error)),
+        "message": message,
+        "traceback": text,
         "pickled": pickled,
     }
 
 
 def rebuild(error: Mapping[str, Any]) -> BaseException:
-    """Return the exception that ``error`` describes, its remote traceback as the cause."""
+    """Return the exception that ``error`` describes, its remote traceback as the cause.
+
+    What would end the client's event loop, or a coroutine without a word, becomes an error that
+    says so: `SystemExit`, `KeyboardInterrupt`, `StopIteration`.
+    """
     exception: BaseException | None = None
     if error.get("pickled") is not None:
         try:
             exception = cloudpickle.loads(error["pickled"])
         except Exception:
             exception = None  # its class is not importable here: fall through to the description
+    if isinstance(exception, StopIteration | StopAsyncIteration) or (
+        not isinstance(exception, Exception)
+    ):
+        exception = None
     if exception is None:
-        known = getattr(errors, error["type"], CoordinatorError)
+        known = getattr(errors, str(error["type"]), CoordinatorError)
         exception = known(error.get("summary") or f"{error['type']}: {error['message']}")
     if not isinstance(exception, PartitionError):
         exception.__cause__ = RemoteTraceback(error["traceback"])

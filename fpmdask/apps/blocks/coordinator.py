@@ -33,6 +33,12 @@ AHEAD = 2
 LOOK_SECONDS = 0.25
 # A call is overdue that takes so many times as long as it should, while others have nothing to do.
 OVERDUE = 5.0
+# And so many times longer after each worker that was given up.
+LONGER = 4.0
+# Rows in whose calls so many workers were lost are not tried again.
+MOST_DEATHS = 3
+# Calls that take less together are one order, so many at most.
+ORDER_SECONDS, ORDER_CALLS = 0.1, 64
 
 
 def check(context: RunContext) -> None:
@@ -104,6 +110,12 @@ class Calls:
         self._received: dict[str, int] = {}
         self._made: dict[str, tuple[int, int]] = {}  # rows, bytes of results
         self._known = False
+        self._given_up = 0
+        self._deaths: list[Span] = []  # what workers computed when they were lost
+        # (rows, chunk) of calls on no rows, which nobody has been given
+        self._empty: list[tuple[Span, int]] = []
+        self._chunk_of: dict[int, int] = {}
+        self._rows_done = 0
 
     async def run(self) -> dict[str, Any]:
         """Hand out all rows, until all results are published."""
@@ -118,12 +130,15 @@ class Calls:
         for worker, rows in self._quotas(places).items():
             members[worker].quota = rows
         self.plan = SelfScheduling(spec.rows, places, members, self._edges, spec.whole, now)
-        if not spec.rows:
-            self._assign(next(iter(context.workers)), (0, 0))
+        if spec.whole and spec.cuts is None:
+            pairs = enumerate(pairwise(self._edges))
+            self._empty = [((a, b), n) for n, (a, b) in pairs if a == b]
+        elif not spec.rows:
+            self._empty = [((0, 0), 0)]
         while True:
             await self._until_done()
             name = f"fpmdask-blocks-{uuid4().hex}"
-            numbers = sorted(self._done, key=lambda n: self._done[n][1])
+            numbers = sorted(self._done, key=lambda n: (self._done[n][1], self._chunk_of[n]))
             shapes = [tuple(self._done[n][2]["shape"]) for n in numbers]
             if (sizes := context.spec["sizes"]) is not None:
                 check_shapes(shapes, (ndim, cut), sizes)
@@ -139,12 +154,13 @@ class Calls:
         self._report()
         self._learn()
         spans = [self._done[n][1] for n in numbers]
-        blocks = [(*span, shape) for span, shape in zip(spans, shapes, strict=True)]
+        chunks = [self._chunk_of[n] for n in numbers]
+        blocks = [(*span, *of) for span, *of in zip(spans, shapes, chunks, strict=True)]
         return {"name": name, "blocks": blocks}
 
     async def _until_done(self) -> None:
         self._hand_out(self.context.workers)
-        while self.plan.rest or self._open:
+        while self.plan.rest or self._open or self._empty:
             try:
                 event = await asyncio.wait_for(self.context.next_event(), LOOK_SECONDS)
             except TimeoutError:
@@ -177,10 +193,10 @@ class Calls:
                     break  # too little is known before its first answers
                 if not own:
                     self.plan.busy_until(worker, now)
-                if (span := self.plan.next(worker, now, idle=not own)) is None:
+                if not (calls := self._next(worker, now, idle=not own)):
                     break
-                self._assign(worker, span)
-        if self.plan.rest and not self._open:
+                self._assign(worker, calls)
+        if (self.plan.rest or self._empty) and not self._open:
             if not self.context.workers:
                 raise CoordinatorError("no worker is left; start others")
             raise PartitionError(
@@ -188,21 +204,40 @@ class Calls:
                 "more results; add workers or memory, or have the function return less"
             )
 
-    def _assign(self, worker: str, span: Span) -> None:
-        """Submit the calls on some rows."""
+    def _next(self, worker: str, now: float, *, idle: bool) -> list[tuple[Span, int | None]]:
+        """Return the rows of the calls of a worker's next order, and their chunk where it counts.
+
+        Short calls go together: each order costs both sides a message.
+        """
+        calls: list[tuple[Span, int | None]] = [*self._empty]
+        self._empty = []
+        seconds = 0.0
+        while seconds < ORDER_SECONDS and len(calls) < ORDER_CALLS:
+            span = self.plan.next(worker, now, idle=idle and not calls)
+            if span is None:
+                break
+            calls += [(part, None) for part in self._parts(span)]
+            seconds += math.inf if (e := self.plan.expected(worker, span)) is None else e
+        return calls
+
+    def _assign(self, worker: str, spans: Sequence[tuple[Span, int | None]]) -> None:
+        """Submit calls on some rows."""
         now = time.monotonic()
         context, state = self.context, self.context.scheduler.workers.get(worker)
         resources = state.resources if state is not None else {}
         resource = next((r for r in self.spec.resources if resources.get(r)), "")
         calls, numbers = [], []
-        if (expected := self.plan.expected(worker, span)) is not None:
-            context.expected = max(context.expected or 0.0, expected)
-        for part in self._parts(span):
+        expected = [self.plan.expected(worker, span) or 0.0 for span, _ in spans]
+        if sum(expected):
+            context.expected = max(context.expected or 0.0, sum(expected))
+        for part, at in spans:
             self._number += 1
             inputs = [one.wanted(part, self._places) for one in self.spec.inputs]
-            calls.append((self._number, self.spec.inputs[0].pieces(part)[0][0], inputs))
+            chunk = self.spec.inputs[0].pieces(part)[0][0] if at is None else at
+            calls.append((self._number, chunk, inputs))
             numbers.append(self._number)
             self._open[self._number] = worker, part, now
+            self._chunk_of[self._number] = chunk
         self._order_of.setdefault(worker, []).append(numbers)
         order = {
             "channels": dict(context.channels),
@@ -240,13 +275,12 @@ class Calls:
             self.plan.done(worker, span, seconds, now)
             rows, nbytes = self._made.get(worker, (0, 0))
             self._made[worker] = rows + span[1] - span[0], nbytes + made["nbytes"]
+            self._rows_done += span[1] - span[0]
         self._limit(worker)
         self._received[worker] = self._received.get(worker, 0) + answer.get("nbytes_received", 0)
         if "made" in answer:
-            done = sum(rows for rows, _ in self._made.values())
-            self.context.emit(
-                "computed", worker=self.context.name(worker), rows=done, of=self.spec.rows
-            )
+            name, done = self.context.name(worker), self._rows_done
+            self.context.emit("computed", worker=name, rows=done, of=self.spec.rows)
             return
         if "unusable" in answer:
             raise PartitionError(answer["unusable"])
@@ -259,9 +293,8 @@ class Calls:
                 f"{self.context.name(worker)}: {error['type']}: {error['message']}",
                 error,
             )
-        for number in lost:
-            _, span, _ = self._open.pop(number)
-            self.plan.returned(worker, span)
+        if "missing" in answer or "error" in answer:
+            self._give_back(worker, [n for n in numbers if n in self._open])
         if "missing" in answer:
             await self._look_up()
         elif "error" in answer and lost:
@@ -281,20 +314,52 @@ class Calls:
             self.context.leave_out(worker, "does not go on")
         self._order_of.pop(worker, None)
         self._made.pop(worker, None)
-        for number, (where, span, _) in list(self._open.items()):
-            if where == worker:
-                del self._open[number]
-                self.plan.returned(worker, span)
+        given = [number for number, (where, _, _) in self._open.items() if where == worker]
+        if given:
+            self._count_death(self._open[given[0]][1])
+        self._give_back(worker, given)
         for number, (where, span, _) in list(self._done.items()):
             if where == worker:
                 del self._done[number]
-                self.plan.returned(worker, span)
+                self._rows_done -= span[1] - span[0]
+                self._returned(worker, number, span)
         self.plan.left(worker)
+
+    def _give_back(self, worker: str, numbers: Iterable[int]) -> None:
+        """Have others make calls that a worker was to make."""
+        for number in numbers:
+            _, span, _ = self._open.pop(number)
+            self._returned(worker, number, span)
+
+    def _returned(self, worker: str, number: int, span: Span) -> None:
+        if span[0] == span[1]:
+            self._empty.append((span, self._chunk_of[number]))
+        else:
+            self.plan.returned(worker, span)
+
+    def _count_death(self, span: Span) -> None:
+        """Refuse to go on where calls on the same rows have cost several workers.
+
+        Raises
+        ------
+        CoordinatorError
+            With the rows.
+        """
+        self._deaths.append(span)
+        start, stop = span
+        same = [(a, b) for a, b in self._deaths if a < stop and start < b]
+        if len(same) >= MOST_DEATHS:
+            rows = max(a for a, _ in same), min(b for _, b in same)
+            raise CoordinatorError(
+                f"{len(same)} workers were lost, or have not returned, while they computed rows "
+                f"{rows[0]} to {rows[1]}; the function ends its process there, needs more memory "
+                "than a worker has, or hangs"
+            )
 
     def _look_for_overdue(self) -> None:
         """Give up on calls that take far too long while others have nothing to do."""
         busy = {worker for worker, _, _ in self._open.values()}
-        if self.plan.rest or not self.context.workers.keys() - busy:
+        if not self.context.workers.keys() - busy:
             return
         now, hang = time.monotonic(), float(self.context.spec["measuring"]["hang"])
         for worker in busy & self.context.workers.keys():
@@ -302,9 +367,11 @@ class Calls:
             expected = [self.plan.expected(worker, span) for span, _ in own]
             if None in expected:
                 continue  # nobody has done anything yet: it may just take long
-            patience = max(hang, OVERDUE * sum(filter(None, expected)))
+            # what takes as long elsewhere just takes long
+            patience = max(hang, OVERDUE * sum(filter(None, expected))) * LONGER**self._given_up
             if now - min(at for _, at in own) > patience:
                 reason = f"has not returned from a call for {patience:.1f} s, the others have"
+                self._given_up += 1
                 self.context.give_up_on(worker, reason)
                 self._lost(worker)
         self._hand_out(self.context.workers)

@@ -51,7 +51,7 @@ def _compute(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
                 with side.blas_threads():
                     value = call([one for one, _ in blocks], order["resource"], chunk)
                 shape, nbytes = shape_of(value), sizeof(value)
-            except Exception as error:  # the user's
+            except BaseException as error:  # the user's; one that exits must not end the worker
                 return {"raised": describe_error(error), "number": number}
             space.parts[number] = Block(value)
             spent = {"waiting": ready - began, "computing": time.perf_counter() - ready}

@@ -84,6 +84,22 @@ def _nothing() -> None:
     """Do nothing, on a worker."""
 
 
+def check_not_inside() -> None:
+    """Refuse a call from within a step of a run.
+
+    Raises
+    ------
+    CoordinatorError
+        It would wait for the workers that the run holds, and the run for it.
+    """
+    key = task_of_this_thread()
+    if isinstance(key, str) and key.startswith("fpmdask-"):
+        raise CoordinatorError(
+            "a function that a balancer calls on the workers cannot use a balancer: it would wait "
+            "for workers that wait for it; call it from the client, or from a task of your own"
+        )
+
+
 @contextlib.contextmanager
 def seceded() -> Iterator[None]:
     """Give the worker's thread back while a task waits for a run, which needs it on one thread.

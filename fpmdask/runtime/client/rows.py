@@ -77,7 +77,7 @@ async def array_in_memory(
         return await _sent(client, x, workers, axis)
     persisted: da.Array = client.persist(x)
     await finished(client, persisted)
-    if any(math.isnan(size) for size in persisted.chunks[axis]):
+    if persisted.ndim and any(math.isnan(size) for size in persisted.chunks[axis]):
         lengths = client.map(_length, partitions_of(persisted), axis=axis, pure=False)
         chunks = list(persisted.chunks)
         chunks[axis] = tuple(await client.gather(lengths))

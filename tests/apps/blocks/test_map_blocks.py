@@ -1,13 +1,14 @@
 """`Balancer.map_blocks` on a cluster: what `dask.array.map_blocks` gives, each row once."""
 
 import collections
+import os
 import threading
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Event, Worker, get_worker
+from distributed import Client, Event, LocalCluster, Worker, get_client, get_worker
 from distributed.utils_test import gen_cluster
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -338,6 +339,116 @@ async def test_a_call_that_hangs_is_made_elsewhere(c, s, *workers):
     await until(lambda: not s.plugins["fpmdask"].tickets.occupied())
 
 
+@cluster(config={"fpmdask.hang": "1s"})
+async def test_a_call_that_hangs_is_made_elsewhere_though_shares_are_given(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    HANGING.clear()
+    x = da.arange(3000, chunks=1000)
+    try:
+        shares = {"0": 500, "1": 500, "2": 2000}
+        found = await balancer.map_blocks(hangs, x, dtype=int, distribution=shares)
+        assert (await c.compute(found)).tolist() == list(range(1, 3001))
+        assert "2" in balancer.report.left_out
+    finally:
+        HANGING.set()
+    await until(lambda: not s.plugins["fpmdask"].tickets.occupied())
+
+
+def exits(block):
+    raise SystemExit(3)
+
+
+def stops(block):
+    raise StopIteration
+
+
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+def silent(block):
+    raise Silent
+
+
+@pytest.mark.parametrize("function", [exits, stops, silent])
+@cluster(2)
+async def test_whatever_is_raised_is_an_error_and_no_more(c, s, *workers, function):
+    balancer = await fpmdask.Balancer(c)
+    raised = None
+    try:
+        await balancer.map_blocks(function, da.ones(100, chunks=10), meta=np.empty(0))
+    except Exception as error:
+        raised = error
+    told = " ".join(raised.__notes__)
+    assert "the function raised on rows" in told
+    assert "on worker" in told
+    assert (await c.compute(await balancer.map_blocks(twice, np.arange(3)))).tolist() == [0, 2, 4]
+
+
+def nests(block):
+    return fpmdask.Balancer(get_client()).map_blocks(twice, block).compute()
+
+
+@pytest.mark.slow
+def test_rows_that_cost_several_workers_are_given_up_with_their_numbers():
+
+    def ends_its_process(block):  # workers cannot import this module
+        if (block == 1234).any():
+            os._exit(1)
+        return block
+
+    local = LocalCluster(n_workers=5, threads_per_worker=1, processes=True, dashboard_address=None)
+    with local, Client(local) as client:
+        x = da.arange(3000, chunks=500).persist()
+        client.wait_for_workers(5)
+        with pytest.raises(CoordinatorError, match=r"3 workers were lost.*computed rows"):
+            fpmdask.Balancer(client).map_blocks(ends_its_process, x, meta=np.empty(0, int))
+
+
+@cluster(2)
+async def test_a_balancer_within_a_call_is_refused(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    with pytest.raises(CoordinatorError, match="cannot use a balancer"):
+        await balancer.map_blocks(nests, da.ones(100, chunks=10), dtype=float)
+    await until(lambda: not s.plugins["fpmdask"].tickets.occupied())
+
+
+@cluster()
+async def test_a_lost_worker_where_there_are_no_rows(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    running = c.loop.asyncio_loop.create_task(
+        _of(balancer.map_blocks(held_up, da.ones((0, 4)), dtype=float))
+    )
+    await until(lambda: any(w.state.executing_count for w in workers) or running.done())
+    found = await running
+    assert found.shape == (0, 4)
+
+
+@cluster()
+async def test_masked_arrays_and_numbers_without_dimensions(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    masked = np.ma.masked_less(np.arange(100.0), 50)
+    found = await c.compute(await balancer.map_blocks(lambda a: a + 1, masked))
+    assert found.sum() == (masked + 1).sum()
+    x = da.ones((30, 2), chunks=(7, 2))
+    found = await balancer.map_blocks(lambda a, b: a * b, x, da.asarray(3.0))
+    np.testing.assert_array_equal(await c.compute(found), np.full((30, 2), 3.0))
+
+
+@cluster()
+async def test_chunks_without_rows_are_called_where_the_function_is_told_its_chunk(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    z = da.arange(12, chunks=4)
+    some = z[z > 3]  # the first chunk has no rows
+
+    def told(block, block_id=None):
+        return np.array([block_id[0] * 100 + len(block)])
+
+    found = await c.compute(await balancer.map_blocks(told, some, dtype=int))
+    assert found.tolist() == [0, 104, 204]
+
+
 @cluster()
 async def test_implementations_are_picked_by_a_workers_resources(c, s, *workers):
     await workers[1].set_resources(gpu=1)
@@ -381,6 +492,21 @@ BAD = {
         (twice, np.ones(3)),
         {"implementations": {"g": 1}},
     ),
+    "future": (PartitionError, "is a future", "future", {}),
+    "token": (PartitionError, "the keyword token", (twice, np.ones(3)), {"token": "a"}),
+    "dtype": (PartitionError, "as da.map_blocks says", (twice, np.ones(3)), {"dtype": "nonsense"}),
+    "infos": (
+        PartitionError,
+        "for each chunk",
+        (lambda b, block_id=None: b, da.ones(12, chunks=4)),
+        {"distribution": [2, 10], "dtype": float},
+    ),
+    "unknown": (
+        PartitionError,
+        "compute_chunk_sizes",
+        (twice, da.ones((9, 3), chunks=3)[da.ones(9, chunks=3) > 0]),
+        {"axis": 1},
+    ),
     "keyword": (PartitionError, "the keyword k", (lambda b, k: b, np.ones(3)), {"k": da.ones(3)}),
     "unpicklable": (
         PartitionError,
@@ -408,8 +534,11 @@ BAD = {
 async def test_bad_input_is_refused_with_what_to_do(c, s, *workers, case):
     error, message, arguments, options = BAD[case]
     balancer = await fpmdask.Balancer(c)
+    if arguments == "future":
+        arguments = twice, np.ones(3), await c.scatter(5.0)
     with pytest.raises(error, match=message):
         await balancer.map_blocks(*arguments, **options)
+    del arguments
     await nothing_left(s)
 
 

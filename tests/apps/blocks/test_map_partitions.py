@@ -89,6 +89,7 @@ async def test_what_dask_gives(c, s, *workers):
         (lambda p: p.index, (ddf,), {}),
         (lambda p: p * 2, (ddf["x"],), {}),
         (len, (ddf,), {}),
+        (len, (ddf[ddf["x"] > 0.99],), {}),
         (told, (ddf,), {}),
         (lambda p: p.assign(kind=p["kind"].cat.add_categories("z")), (ddf,), {}),
     ]
@@ -178,9 +179,23 @@ BAD = {
         (
             lambda p, q: p,
             dd.from_pandas(frame(3), npartitions=2),
-            dd.from_pandas(frame(4), npartitions=2),
+            dd.from_pandas(frame(4), npartitions=2).clear_divisions(),
         ),
         {},
+    ),
+    "divisions": (
+        "have the divisions|has the divisions",
+        (
+            lambda p, q: p,
+            dd.from_pandas(frame(10), npartitions=2),
+            dd.from_pandas(frame(20).iloc[10:], npartitions=2),
+        ),
+        {},
+    ),
+    "enforce": (
+        "the keyword enforce_metadata",
+        (lambda p: p, frame(3)),
+        {"enforce_metadata": False},
     ),
     "distribution": ("9 rows in all", (lambda p: p, frame(3)), {"distribution": {"0": 9}}),
     "keyword": (

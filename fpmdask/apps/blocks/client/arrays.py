@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from fpmdask.apps.blocks.client.calls import (
     Function,
     Given,
     check_function,
+    check_no_future,
     check_sum,
     checked_distribution,
     computed,
@@ -35,6 +37,7 @@ from fpmdask.runtime.dask_private import meta_of
 from fpmdask.runtime.rows import Rows
 
 INFOS = ("block_info", "block_id")
+OF_DASK = {"name", "token", "enforce_ndim"}
 
 
 @dataclass(frozen=True)
@@ -68,19 +71,34 @@ def checked(
         raise PartitionError(f"found a {type(x).__name__}, which is no array; {advice(x)}")
     if not x.ndim:
         raise PartitionError("found an array of no dimensions; there are no rows to share out")
-    if isinstance(axis, bool) or not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
+    if isinstance(x, np.ndarray) and type(x) is not np.ndarray:  # masked ones, for one
+        x = da.from_array(x, asarray=False)
+    if refused := sorted(OF_DASK & keywords.keys()):
+        raise PartitionError(
+            f"found the keyword {', '.join(refused)} of da.map_blocks, which has no meaning here; "
+            "leave it out, or bind it to the function with functools.partial"
+        )
+    whole = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+    if not whole or not -x.ndim <= axis < x.ndim:
         raise PartitionError(f"axis = {axis!r}; give an int from {-x.ndim} to {x.ndim - 1}")
-    axis %= x.ndim
+    axis = int(axis) % x.ndim
     arguments = placed((x, *more), lambda n, a: n == 0 or isinstance(a, da.Array))
     arrays: list[Any] = [x, *(a for a in more if isinstance(a, da.Array))]
     for n, argument in enumerate(more, 1):
+        check_no_future(argument, f"argument {n}")
         if is_dask_collection(argument) and not isinstance(argument, da.Array):
             raise PartitionError(
                 f"argument {n} is a {type(argument).__name__}, which is no array; "
                 f"{advice(argument)}"
             )
     axes = [axis, *(_where(a, x, axis) for a in arrays[1:])]
-    lazy = [*map(_rechunked, arrays, axes)]
+    try:
+        lazy = [*map(_rechunked, arrays, axes)]
+    except ValueError as error:
+        raise PartitionError(
+            f"blocks have all of an array on the other axes, whose chunks cannot be put together: "
+            f"{error}; x.compute_chunk_sizes() finds unknown ones"
+        ) from error
     drop = _axes(options.get("drop_axis"), "drop_axis", x.ndim)
     if axis in drop:
         raise PartitionError(
@@ -95,7 +113,7 @@ def checked(
             **options,
             **keywords,
         )
-    except ValueError as error:
+    except (ValueError, TypeError, NotImplementedError) as error:
         raise PartitionError(f"as da.map_blocks says: {error}") from error
     kept = [n for n in range(x.ndim) if n not in drop]
     for new in sorted(_axes(options.get("new_axis"), "new_axis", None)):
@@ -146,7 +164,9 @@ def _axes(given: Any, what: str, ndim: int | None) -> list[int]:
             raise PartitionError(f"{what} = {given!r}; give an int or a sequence of them")
         if ndim is not None and not -ndim <= one < ndim:
             raise PartitionError(f"{what} = {given!r}; give axes from {-ndim} to {ndim - 1}")
-    return [int(one) % ndim if ndim is not None else int(one) for one in found]
+        if ndim is None and one < 0:
+            raise PartitionError(f"{what} = {given!r}; give ints >= 0")
+    return sorted({int(one) % ndim if ndim is not None else int(one) for one in found})
 
 
 def _rechunked(x: Any, axis: int | None) -> Any:
@@ -215,7 +235,7 @@ def _infos(mapped: Mapped, arrays: Sequence[da.Array]) -> list[dict[str, Any]]:
 def _collected(client: Client, mapped: Mapped, done: Done) -> da.Array:
     """Return the result over the published keys, each with the task that makes it again."""
     _, at = mapped.place
-    shapes = [shape for *_, shape in done.blocks]
+    shapes = [shape for _, _, shape, _ in done.blocks]
     chunks: list[tuple[int, ...]] = [(size,) for size in shapes[0]]
     chunks[at] = tuple(shape[at] for shape in shapes)
     inputs: Any = done.inputs
@@ -236,12 +256,12 @@ def _sizes(chunks: Any, at: int) -> list[int | None]:
     """
     found: list[int | None] = []
     for axis, wanted in enumerate(chunks):
-        sizes = [wanted] if isinstance(wanted, int | np.integer) else wanted
-        if not isinstance(sizes, Sequence) or not all(
-            isinstance(n, int | np.integer) for n in sizes
-        ):
+        sizes = [wanted] if isinstance(wanted, int | float | np.number) else wanted
+        numbers = isinstance(sizes, Sequence) and not isinstance(sizes, str)
+        if not numbers or not all(isinstance(n, int | float | np.number) for n in sizes):
             raise PartitionError(
                 f"chunks = {chunks!r}; give an int or a tuple of them for each axis of the result"
             )
-        found.append(None if axis == at else int(sum(sizes)))
+        total = float(sum(sizes))
+        found.append(None if axis == at or math.isnan(total) else int(total))  # NaN: not known
     return found

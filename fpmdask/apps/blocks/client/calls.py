@@ -13,7 +13,7 @@ import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
 from dask.sizeof import sizeof
-from distributed import Client
+from distributed import Client, Future
 
 from fpmdask.apps.blocks.spec import BlocksSpec
 from fpmdask.apps.blocks.tasks import Call, Place, again
@@ -67,10 +67,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Done:
-    """What a run has computed: blocks are (start, stop, shape), in order."""
+    """What a run has computed: blocks are (start, stop, shape, chunk), in order."""
 
     name: str
-    blocks: Sequence[tuple[int, int, tuple[int, ...]]]
+    blocks: Sequence[tuple[int, int, tuple[int, ...], int]]
     inputs: Sequence[Any]
     spec: BlocksSpec
     code: bytes
@@ -91,6 +91,7 @@ def check_function(function: Any, keywords: Mapping[str, Any], others: Any) -> d
             raise PartitionError(
                 f"the keyword {name} is a dask collection; give it as an argument, or compute it"
             )
+        check_no_future(value, f"the keyword {name}")
     if not isinstance(others, Mapping | None):
         raise PartitionError(
             f"implementations is a {type(others).__name__}; give name of a resource → function"
@@ -101,6 +102,18 @@ def check_function(function: Any, keywords: Mapping[str, Any], others: Any) -> d
                 f"implementations has {name!r}: {other!r}; give name of a resource → function"
             )
     return {"": function, **(others or {})}
+
+
+def check_no_future(value: Any, what: str) -> None:
+    """Refuse a future: nobody would wait for it.
+
+    Raises
+    ------
+    PartitionError
+        With what to give.
+    """
+    if isinstance(value, Future):
+        raise PartitionError(f"{what} is a future; give its result (client.gather)")
 
 
 def checked_distribution(given: Any) -> dict[str, int] | list[int] | None:
@@ -207,7 +220,7 @@ async def computed(
                 raise
             del loaded, inputs
         else:
-            blocks = [(start, stop, tuple(shape)) for start, stop, shape in value["blocks"]]
+            blocks = [(a, b, tuple(shape), chunk) for a, b, shape, chunk in value["blocks"]]
             return Done(value["name"], blocks, inputs, spec, code)
 
 
@@ -236,6 +249,12 @@ def _asked(
     check_sum(distribution, count)
     if isinstance(distribution, list):
         cuts = tuple(distribution)
+        if given.whole and cuts != rows[0].lengths:
+            raise PartitionError(
+                f"distribution = {cuts}, and the function is called for each chunk of the first "
+                f"collection, of {rows[0].lengths} rows; give these, or worker name → rows"
+            )
+        cuts = None if given.whole else cuts
     pairs = zip(inputs, given.axes, strict=True)
     nbytes = sum(_nbytes(x) for x, axis in pairs if axis is not None)
     row_nbytes = int(nbytes) // max(1, count)
@@ -258,7 +277,7 @@ def _asked(
         **request,
         "blocks": spec.to_json(),
         "call": kernel,
-        "distribution": "as held" if cuts is not None else distribution,
+        "distribution": "as held" if isinstance(distribution, list) else distribution,
         "place": list(place),
         "sizes": given.sizes,
     }
@@ -271,14 +290,13 @@ def lineage(done: Done, place: tuple[int, int]) -> dict[Any, Any]:
     ndim, at = place
     call = f"{name}-call"
     graph: dict[Any, Any] = {call: DataNode(call, done.code)}
-    for n, (start, stop, _) in enumerate(done.blocks):
+    for n, (start, stop, _, chunk) in enumerate(done.blocks):
         layout, chunks = [], []
         for one in spec.inputs:
             own = one.pieces((start, stop))
             layout.append((one.axis, [(low, high) for _, low, high in own]))
             chunks += [TaskRef(one.keys[c]) for c, _, _ in own]
         key = (name, *(n if axis == at else 0 for axis in range(ndim)))
-        chunk = spec.inputs[0].pieces((start, stop))[0][0]
         graph[key] = Task(key, again, TaskRef(call), chunk, layout, *chunks)
     return graph
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import pandas as pd
@@ -24,6 +25,7 @@ from fpmdask.apps.blocks.client.calls import (
     Function,
     Given,
     check_function,
+    check_no_future,
     checked_distribution,
     computed,
     lineage,
@@ -44,6 +46,7 @@ from fpmdask.runtime.rows import Rows
 
 FRAMES = dd.DataFrame | dd.Series | dd.Index
 INFO = "partition_info"
+OF_DASK = {"align_dataframes", "enforce_metadata", "transform_divisions", "clear_divisions"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def checked(
     arguments = placed((ddf, *more), lambda n, a: n == 0 or isinstance(a, FRAMES))
     frames = [ddf, *(a for a in more if isinstance(a, FRAMES))]
     for n, argument in enumerate(more, 1):
+        check_no_future(argument, f"argument {n}")
         if is_dask_collection(argument) and not isinstance(argument, FRAMES):
             raise PartitionError(
                 f"argument {n} is a {type(argument).__name__}, no frame; {frame_advice(argument)}"
@@ -85,7 +89,25 @@ def checked(
     several = not isinstance(ddf, FRAMES) or ddf.npartitions > 1
     axes = [0, *(None if several and f.npartitions == 1 else 0 for f in frames[1:])]
     metas = [meta_of(f) if isinstance(f, FRAMES) else f.iloc[:0] for f in frames]
-    like = [dd.from_pandas(m, npartitions=1) for m in metas]
+    for n, frame in enumerate(frames):
+        if (
+            axes[n] == 0
+            and n
+            and _known(ddf)
+            and _known(frame)
+            and frame.divisions != ddf.divisions
+        ):
+            raise PartitionError(
+                f"frame {n} has the divisions {frame.divisions}, the first {ddf.divisions}; rows "
+                "go together by their place: repartition one of them to the other's divisions"
+            )
+    if refused := sorted(OF_DASK & keywords.keys()):
+        raise PartitionError(
+            f"found the keyword {', '.join(refused)} of dd.map_partitions, which has no meaning "
+            "here; leave it out, or bind it to the function with functools.partial"
+        )
+    with dask.config.set({"dataframe.convert-string": False}):  # they are as the data is
+        like = [dd.from_pandas(m, npartitions=1) for m in metas]
     given_meta = {} if meta is None else {"meta": meta}
     told = {INFO: None} if has_keyword(function, INFO) else {}
     try:
@@ -95,7 +117,7 @@ def checked(
             **given_meta,
             **{**keywords, **told},
         )
-    except ValueError as error:
+    except (ValueError, TypeError, NotImplementedError) as error:
         raise PartitionError(f"as dd.map_partitions says: {error}") from error
     found = meta_of(made)
     # a number per partition would be another one if partitions were cut
@@ -112,6 +134,10 @@ def checked(
     )
     known = ddf.known_divisions if isinstance(ddf, FRAMES) else ddf.index.is_monotonic_increasing
     return Mapped(given, found, bool(known), bool(told))
+
+
+def _known(frame: Any) -> bool:
+    return isinstance(frame, FRAMES) and bool(frame.known_divisions)
 
 
 def _returns_frame(
