@@ -13,7 +13,7 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-APPS = ["matmul", "sort", "frames", "records", "partition", "blocks"]
+APPS = ["matmul", "sort", "frames", "records", "partition", "blocks", "rebalance", "stencil"]
 HOUSE = [*(f"apps/{app}" for app in APPS), "sorting", "runtime"]
 LAYOUT = {
     tokenize.COMMENT,

@@ -88,7 +88,7 @@ def cases(draw):
         ),
         "dtypes": draw(st.lists(st.sampled_from(["f4", "f8", "i8"]), min_size=1, max_size=2)),
         "args": draw(st.integers(0, 1)),
-        "chunks": draw(st.integers(1, 30)),
+        "parts": draw(st.integers(1, 4)),  # few: `gen_cluster` counts transitions of tasks
         "workers": draw(st.integers(1, 4)),
         "iterations": draw(st.sampled_from([0, 1, 2, 5, 9])),
         "shares": draw(st.sampled_from([None, "slow", "first", "uneven"])),
@@ -130,7 +130,7 @@ async def compare(c, case):
     elif case["shares"] == "uneven" and case["workers"] > 1 and shape[0] >= 2 * max(1, depth[0]):
         some = max(1, depth[0])
         distribution = {"0": some, "1": shape[0] - some}
-    first = da.from_array(fields[0], chunks=case["chunks"])
+    first = da.from_array(fields[0], chunks=tuple(max(1, n // case["parts"]) for n in shape))
     found = await balancer.stencil(
         update,
         (first, *fields[1:]),
