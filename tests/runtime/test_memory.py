@@ -48,17 +48,17 @@ def test_what_is_much_is_a_share_of_the_limit(limit, unmanaged):
     assert is_much(unmanaged, limit) == (unmanaged > SUSPICIOUS * limit)
 
 
-@gen_cluster(client=True, worker_kwargs={"memory_limit": 10**9})
+@gen_cluster(client=True, worker_kwargs={"memory_limit": 10**10})
 async def test_the_spill_target_is_the_schedulers(c, s, a, b):
     with dask.config.set({"fpmdask.spill-target": 0.5}):
         await fpmdask.Balancer(c)
     with dask.config.set({"fpmdask.spill-target": 0.25}):
         await fpmdask.Balancer(c)  # it finds the coordinator
         assert s.plugins["fpmdask"].spill_target == 0.5
-        assert await rooms(c, None) == {a.address: 5e8, b.address: 5e8}
+        assert await rooms(c, None) == {a.address: 5e9, b.address: 5e9}
         beside = {address: s.workers[address].memory.unmanaged_old for address in s.workers}
         held = await accounts(c, [b.address])
-        assert free_nbytes(held.values()) == 5e8 - beside[b.address]
+        assert free_nbytes(held.values()) == 5e9 - beside[b.address]
 
 
 @gen_cluster(client=True, worker_kwargs={"memory_limit": 10**9, "heartbeat_interval": "1h"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -408,18 +409,20 @@ class RunContext:
             self._steps.remove(steps)
 
     async def _look_for_stopped(self) -> None:
-        """Give up on workers that compute for the run, are late, and give no sign of life."""
+        """Give up on workers of the run that give no sign of life while steps are late."""
         liveness, hang = self.coordinator.liveness, float(self.spec["measuring"]["hang"])
         while not self._closed:
             await asyncio.sleep(STOPPED_LOOK_SECONDS)
-            late = {
-                worker
+            # one that has done its own steps may hold what others wait for
+            waited = [
+                patience
                 for steps in self._steps
-                for worker in steps.open
-                if worker in self.workers
-                and min(liveness.silent_seconds(worker), time.monotonic() - steps.began)
-                >= steps.patience(self.expected, hang)
-            }
+                if steps.open
+                and time.monotonic() - steps.began
+                >= (patience := steps.patience(self.expected, hang))
+            ]
+            least = min(waited, default=math.inf)
+            late = {w for w in self.workers if liveness.silent_seconds(w) >= least}
             for worker in await liveness.stopped(late) if late else ():
                 if worker in self.workers:
                     reason = f"gave no sign of life for {liveness.silent_seconds(worker):.1f} s"
