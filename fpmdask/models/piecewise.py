@@ -82,7 +82,10 @@ class PiecewiseLinearModel(MeasuredModel):
         times, knots, paces = self.curve
         k = np.searchsorted(times[1:-1], seconds, side="right")
         pace = np.interp(seconds, times[1:-1], paces[1:-1])
-        return np.asarray(np.clip(seconds / pace, knots[k], knots[k + 1]))
+        with np.errstate(invalid="ignore"):
+            units = seconds / pace
+        units = np.where(np.isnan(units), knots[k + 1], units)  # all the time, at no speed
+        return np.asarray(np.clip(units, knots[k], knots[k + 1]))
 
 
 def _curve(units: FloatArray, times: FloatArray) -> FloatArray:
