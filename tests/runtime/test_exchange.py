@@ -68,6 +68,42 @@ async def check(c, one, other, known=True):
 
 
 @pytest.mark.slow
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, timeout=60)
+async def test_a_run_that_ends_while_holders_are_asked_leaves_no_channel(c, s, *workers):
+    """The channel that was being opened is closed, too, and nobody waits for an answer."""
+    async with exchanges(c, *workers) as (first, second, third):
+        side, loop = await side_of(workers[0]), asyncio.get_running_loop()
+        peers, opened = side.peers, []
+        really = peers.open
+
+        async def end():
+            side.forget("run")
+
+        def open_(peer, address):
+            opened.append(really(peer, address))
+            if len(opened) == 2:
+                asyncio.run_coroutine_threadsafe(end(), loop).result()
+            return opened[-1]
+
+        peers.open = open_
+        for exchange in (second, third):
+            exchange.offer("x", np.ones(3))
+
+        def fetch():
+            wants = [
+                Want("x", ((0, 3),), np.empty(3), [exchange.address])
+                for exchange in (second, third)
+            ]
+            first.fetch(wants, at_once=0).wait()
+
+        with pytest.raises(RunCancelledError):
+            await asyncio.wait_for(asyncio.to_thread(fetch), 20)
+        assert len(opened) == 2
+        assert not peers._channels
+        assert all(channel._socket.fileno() == -1 for channel in opened)
+
+
+@pytest.mark.slow
 @cluster()
 async def test_channels(c, s, one, other):
     exchange = await check(c, one, other)

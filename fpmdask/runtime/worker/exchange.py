@@ -179,6 +179,12 @@ class Exchange:
         fetch = Fetch(min(at_once or 1, len(jobs)), self._cancelled)
         threads = self._pool(fetch)
 
+        def let_go(asked: deque[Asked]) -> None:
+            """Close what is open: `close` may do that while this thread still asks."""
+            while asked:
+                with suppress(IndexError):
+                    self._let_go(fetch, asked.popleft(), usable=False)
+
         def work(asked: deque[Asked]) -> None:
             began = time.thread_time()
             try:
@@ -192,8 +198,7 @@ class Exchange:
             except BaseException as error:
                 fetch.failed(error)
             finally:
-                for one in asked:
-                    self._let_go(fetch, one, usable=False)
+                let_go(asked)
                 fetch.job_ended(time.thread_time() - began)
 
         if not at_once and jobs:
@@ -202,8 +207,11 @@ class Exchange:
             try:
                 while jobs:
                     asked.append(self._ask(fetch, *jobs.popleft()))
+                    if fetch.stopped.is_set():
+                        raise RunCancelledError("the run is over")
             except BaseException:
-                fetch.cancel()  # lets go of what was asked
+                fetch.cancel()
+                let_go(asked)  # what was asked after `close` had let go of the others
                 raise
         try:
             for _ in range(min(at_once, len(jobs))):

@@ -352,7 +352,6 @@ async def test_what_update_does_wrong_ends_the_run(c, s, *workers):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough  # under load a worker went on for 30 s, once in some ten runs
 @cluster()
 async def test_a_cancelled_call_ends_and_leaves_nothing(c, s, *workers):
     events = []
