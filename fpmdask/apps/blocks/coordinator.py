@@ -15,6 +15,7 @@ from fpmdask.apps.blocks.plan import Member, SelfScheduling, SpeedFunction, quot
 from fpmdask.apps.blocks.spec import BlocksSpec, check_shapes
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.coordinator.checks import check_names, check_room
 from fpmdask.runtime.coordinator.chunks import (
     free_nbytes,
     unpublished,
@@ -51,32 +52,9 @@ def check(context: RunContext) -> None:
     PartitionError
         If the inputs that are not in memory yet do not fit into the workers' memory.
     """
-    workers = context.candidates()
-    if isinstance(given := context.spec.get("distribution"), dict):
-        check_names(given, {context.name(worker): worker for worker in workers})
-    coming = float(context.spec.get("coming", 0))
-    free = sum(free_nbytes(context, address) for address in workers)
-    if coming > free:
-        raise PartitionError(
-            f"the inputs need {coming:.0f} bytes that are not in memory yet; the workers have room "
-            f"for {free:.0f} bytes; add workers or memory"
-        )
-
-
-def check_names(given: Iterable[str], there: Mapping[str, str]) -> Mapping[str, str]:
-    """Return name → address of the workers that take part.
-
-    Raises
-    ------
-    CoordinatorError
-        If some of those that are given are not among them.
-    """
-    if unknown := [name for name in given if name not in there]:
-        raise CoordinatorError(
-            f"the distribution names {', '.join(unknown)}; workers that take part are "
-            f"{', '.join(there)}"
-        )
-    return there
+    check_names(context, context.spec["distribution"], context.candidates(), "the distribution")
+    coming = float(context.spec["coming"])
+    check_room(context, coming, "the inputs that are not in memory yet")
 
 
 async def run(context: RunContext) -> dict[str, Any]:
@@ -408,8 +386,8 @@ class Calls:
         workers = self.context.workers
         if given == "as held":
             return quotas(spans, workers)
-        names = check_names(given, {self.context.name(worker): worker for worker in workers})
-        return {worker: int(given.get(name, 0)) for name, worker in names.items()}
+        check_names(self.context, given, workers, "the distribution")
+        return {worker: int(given.get(self.context.name(worker), 0)) for worker in workers}
 
     def _limit(self, worker: str) -> None:
         """Bound what a worker gets by the memory that it has for results."""

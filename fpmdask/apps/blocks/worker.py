@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from dask.sizeof import sizeof
@@ -15,19 +14,9 @@ from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.rows import block, shape_of
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
+from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
 from fpmdask.timing import FunctionKernel
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block of the result."""
-
-    value: Any
-
-    def chunk(self, bounds: Sequence[int]) -> Any:
-        """Return it; it is one chunk."""
-        return self.value
 
 
 def compute(order: Mapping[str, Any]) -> None:
@@ -53,7 +42,7 @@ def _compute(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
                 shape, nbytes = shape_of(value), sizeof(value)
             except BaseException as error:  # the user's; one that exits must not end the worker
                 return {"raised": describe_error(error), "number": number}
-            space.parts[number] = Block(value)
+            space.parts[number] = Whole(value)
             spent = {"waiting": ready - began, "computing": time.perf_counter() - ready}
             made.append({"number": number, "shape": shape, "nbytes": nbytes, **spent})
     except FetchFailed as failed:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
@@ -19,9 +17,11 @@ from distributed import Client, Future
 
 from fpmdask.apps.rebalance.spec import Cuts, RebalanceSpec
 from fpmdask.apps.rebalance.tasks import RowsKernel, again
-from fpmdask.errors import KernelError, PartitionError
+from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.arguments import by_worker
 from fpmdask.runtime.client.conversions import advice, as_array
+from fpmdask.runtime.client.kernels import packed
 from fpmdask.runtime.client.rows import (
     array_in_memory,
     divisions_of,
@@ -84,13 +84,10 @@ def checked(
         raise PartitionError(
             f"kernel is a {type(kernel).__name__}; give a function of the collections' local rows"
         )
-    if hasattr(distribution, "workers") and hasattr(distribution, "distribution"):  # a report
-        rows = np.asarray(distribution.distribution).tolist()
-        distribution = dict(zip(distribution.workers, rows, strict=True))
     return Asked(
         every,
         kernel,
-        _numbers(distribution, "distribution", least=0.0),
+        _numbers(by_worker(distribution), "distribution", least=0.0),
         _numbers(seconds, "seconds", least=math.nextafter(0.0, 1.0)),
         weights,
         groups,
@@ -148,7 +145,7 @@ async def rebalance(
         "seconds": asked.seconds,
     }
     if asked.kernel is not None:
-        _code(asked.kernel, {})  # refused before all else
+        _packed(asked.kernel, {})  # refused before all else
     await proxy.check(client, "rebalance", request)
     loading = (_there(client, x, request["workers"]) for x in asked.collections)
     there, inputs = zip(*await asyncio.gather(*loading), strict=True)
@@ -168,13 +165,7 @@ async def rebalance(
     if asked.kernel is not None:
         like = [[one.dtype, one.shape] for one in inputs]
         parameters = {"rows": like, "units": None if cuts.anywhere else cuts.total}
-        code = _code(asked.kernel, parameters)
-        kernel = {
-            "name": callable_name(asked.kernel),
-            "parameters": {},
-            "code": code,
-            "digest": hashlib.sha256(code).hexdigest()[:16],
-        }
+        kernel = _packed(asked.kernel, parameters)
     spec = RebalanceSpec(inputs, cuts)
     dims = [1 if _is_frame(x) else x.ndim for x in there]
     asking = {**request, "kernel": kernel, "rebalance": spec.to_json(), "dims": dims}
@@ -190,14 +181,8 @@ async def rebalance(
     return tuple([await _collected(client, x, n, spec, value) for n, x in enumerate(there)])
 
 
-def _code(function: Callable[..., Any], parameters: Mapping[str, Any]) -> bytes:
-    """Return a kernel as the bytes that only workers open."""
-    try:
-        return bytes(cloudpickle.dumps(RowsKernel(function, parameters)))
-    except Exception as error:
-        raise KernelError(
-            f"the kernel cannot be sent to the workers ({error}); make inside it what it needs"
-        ) from error
+def _packed(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return packed(callable_name(function), RowsKernel(function, parameters), "the kernel")
 
 
 async def _there(client: Client, x: Any, workers: Sequence[str] | None) -> tuple[Any, Rows]:

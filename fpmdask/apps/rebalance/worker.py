@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fpmdask.apps.rebalance.tasks import RowsKernel
@@ -13,20 +12,10 @@ from fpmdask.runtime.worker import parcels
 from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.rows import block, cut
 from fpmdask.runtime.worker.side import RunSpace
+from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
 
 PARCEL = "rows"
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A chunk of the result."""
-
-    value: Any
-
-    def chunk(self, bounds: Any) -> Any:
-        """Return it."""
-        return self.value
 
 
 def know(order: Mapping[str, Any]) -> None:
@@ -82,5 +71,5 @@ def _place(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
         if len(given["pieces"]) == 1 and not nbytes:  # a view of a chunk that is here
             _, start, stop, rows, _ = given["pieces"][0]
             value = value if (start, stop) == (0, rows) or order["views"] else value.copy()
-        space.parts[number] = Chunk(value)
+        space.parts[number] = Whole(value)
     return {"nbytes_received": received, "seconds": time.perf_counter() - began}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-import cloudpickle
 import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
@@ -24,6 +22,7 @@ from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.arguments import rows_by_worker
 from fpmdask.runtime.client.conversions import advice, as_array
 from fpmdask.runtime.client.inputs import SENDINGS
+from fpmdask.runtime.client.kernels import packed
 from fpmdask.runtime.client.rows import array_in_memory, is_there, rows_of_array
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
 
@@ -205,13 +204,9 @@ async def stencil(
     arrays = (*given.fields, *given.args)
     coming = sum(x.nbytes for x in arrays if not is_there(x))
     own = sum(3 * x.nbytes for x in given.fields) + sum(x.nbytes for x in given.args)
-    await proxy.check(client, "stencil", {**request, "needed": coming + own})
-    try:
-        code = bytes(cloudpickle.dumps(given.update))
-    except Exception as error:
-        raise PartitionError(
-            f"update cannot be sent to the workers ({error}); make inside it what it needs"
-        ) from error
+    early = {**request, "distribution": given.distribution}
+    await proxy.check(client, "stencil", {**early, "needed": coming + own})
+    kernel = packed(given.name, given.update, "update", error=PartitionError)
     # what is in this process can be sent again
     sendings = SENDINGS if any(isinstance(x, np.ndarray) for x in arrays) else 1
     while True:
@@ -219,12 +214,6 @@ async def stencil(
         rows = [rows_of_array(x, 0) for x in inputs]
         count = len(given.fields)
         spec = StencilSpec(tuple(rows[:count]), tuple(rows[count:]), **given.settings)
-        kernel = {
-            "name": given.name,
-            "parameters": {},
-            "code": code,
-            "digest": hashlib.sha256(code).hexdigest()[:16],
-        }
         asked = {
             **request,
             "stencil": spec.to_json(),
@@ -240,7 +229,7 @@ async def stencil(
             del inputs
         else:
             break
-    found = _collected(client, spec, code, value, inputs)
+    found = _collected(client, spec, kernel["code"], value, inputs)
     return found if given.update.several else found[0]
 
 

@@ -18,10 +18,10 @@ from fpmdask.apps.stencil.plan import (
     spans_of,
 )
 from fpmdask.apps.stencil.spec import StencilSpec
-from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel
+from fpmdask.runtime.coordinator.checks import check_names, check_room
 from fpmdask.runtime.coordinator.chunks import (
-    free_nbytes,
     free_nbytes_of,
     publish,
     wait_for_chunks,
@@ -47,13 +47,9 @@ def check(context: RunContext) -> None:
         If the inputs that are not in memory yet, the buffers and the result do not fit into the
         workers' memory.
     """
-    free = sum(free_nbytes(context, address) for address in context.candidates())
+    check_names(context, context.spec["distribution"], context.candidates(), "the distribution")
     needed = float(context.spec["needed"])
-    if needed > free:
-        raise PartitionError(
-            f"the inputs, two buffers and the result need {needed:.0f} bytes; the workers have "
-            f"room for {free:.0f} bytes; add workers or memory"
-        )
+    check_room(context, needed, "the inputs, two buffers and the result")
 
 
 async def run(context: RunContext) -> dict[str, Any]:
@@ -152,18 +148,14 @@ class Iterations(Attempt):
 
     def _given(self, given: Mapping[str, int], workers: Sequence[str]) -> dict[str, int]:
         context, least = self.context, self.spec.least
-        names = {context.name(worker): worker for worker in workers}
+        check_names(context, given, workers, "the distribution")
         for name, rows in given.items():
-            if name not in names:
-                raise CoordinatorError(
-                    f"the distribution names {name}; workers that take part are {', '.join(names)}"
-                )
             if 0 < rows < least:
                 raise PartitionError(
                     f"distribution gives {name} {rows} rows, and a halo has {least}; give 0 or "
                     "that many"
                 )
-        return {worker: int(given.get(name, 0)) for name, worker in names.items()}
+        return {worker: int(given.get(context.name(worker), 0)) for worker in workers}
 
     async def _by_probes(self, seconds: Mapping[str, float | None]) -> None:
         """Tell the workers who has which rows, by what a row has taken each of them."""

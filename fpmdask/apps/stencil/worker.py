@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -21,19 +21,9 @@ from fpmdask.runtime.rows import Rows, Span
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
+from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
 from fpmdask.timing import FunctionKernel
-
-
-@dataclass(frozen=True)
-class Part:
-    """A worker's rows of one field of the result."""
-
-    value: Array
-
-    def chunk(self, bounds: Sequence[int]) -> Array:
-        """Return it; it is one chunk."""
-        return self.value
 
 
 def iterate(order: Mapping[str, Any]) -> None:
@@ -132,7 +122,7 @@ class Iterating:
                 cells.copy() for cells in self.block.cells(self._buffers(done), low, high)
             ]
         for number, value in enumerate(self.result):
-            self.space.parts[number] = Part(value)
+            self.space.parts[number] = Whole(value)
         self.spent["total"] = time.perf_counter() - began
         return {
             "iterations": done,

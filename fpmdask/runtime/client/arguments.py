@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, cast
 
@@ -93,13 +94,35 @@ def plain(value: Any, name: str) -> Any:
     )
 
 
-def rows_by_worker(given: Any, count: int) -> dict[str, int] | None:
+def by_worker(given: Any) -> Any:
+    """Return a report's distribution as worker name → units, anything else as it is."""
+    if hasattr(given, "workers") and hasattr(given, "distribution"):
+        units = np.asarray(given.distribution).tolist()
+        return dict(zip(given.workers, units, strict=True))
+    return given
+
+
+def check_sum(parts: Iterable[int], count: float) -> None:
+    """Refuse a distribution of another number of rows; any where theirs is not known (NaN).
+
+    Raises
+    ------
+    PartitionError
+        With both numbers.
+    """
+    if not math.isnan(count) and (found := sum(parts)) != count:
+        raise PartitionError(
+            f"distribution has {found} rows in all, there are {count}; give as many"
+        )
+
+
+def rows_by_worker(given: Any, count: float) -> dict[str, int] | None:
     """Return rows per worker name of a mapping or a report, None of None.
 
     Raises
     ------
     PartitionError
-        For anything else, and where they are not as many as there are.
+        For anything else, and where they are not as many as there are (NaN: not known).
 
     Examples
     --------
@@ -108,8 +131,7 @@ def rows_by_worker(given: Any, count: int) -> dict[str, int] | None:
     """
     if given is None:
         return None
-    if hasattr(given, "workers") and hasattr(given, "distribution"):  # a report
-        given = dict(zip(given.workers, np.asarray(given.distribution).tolist(), strict=True))
+    given = by_worker(given)
     if not isinstance(given, Mapping):
         raise PartitionError(f"distribution = {given!r}; give worker name → rows, or a report")
     for name, rows in given.items():
@@ -117,8 +139,5 @@ def rows_by_worker(given: Any, count: int) -> dict[str, int] | None:
             raise PartitionError(
                 f"distribution gives {name} {rows!r} rows; give an int >= 0 for each worker"
             )
-    if sum(given.values()) != count:
-        raise PartitionError(
-            f"distribution has {sum(given.values())} rows in all, there are {count}; give as many"
-        )
+    check_sum(given.values(), count)
     return {str(name): int(rows) for name, rows in given.items()}

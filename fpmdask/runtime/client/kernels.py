@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 
-from fpmdask.errors import KernelError
+from fpmdask.errors import FpmdaskError, KernelError
 from fpmdask.timing import FunctionKernel, Kernel, WorkerContext, as_kernel
 
 KernelLike = str | tuple[str, Mapping[str, Any]] | Kernel | Callable[[int], object]
@@ -43,15 +43,39 @@ def kernel_spec(kernel: KernelLike) -> dict[str, Any]:
         name, parameters = opened.name, dict(opened.parameters)
         if isinstance(opened, FunctionKernel):
             _check_takes_units(kernel)
+    found = packed(name, kernel, f"kernel {name}", "make what it needs inside setup()")
+    return {**found, "parameters": parameters}
+
+
+def packed(
+    name: str,
+    code: Any,
+    what: str,
+    advice: str = "make inside it what it needs",
+    error: type[FpmdaskError] = KernelError,
+) -> dict[str, Any]:
+    """Return a user's code as workers get it: bytes that only they open, known by a digest.
+
+    Parameters
+    ----------
+    name
+        Of the kernel, in models and reports.
+    code
+        Any object that cloudpickle takes.
+    what, advice, error
+        What it is called in messages, what to do, and what is raised.
+
+    Raises
+    ------
+    FpmdaskError
+        If it cannot be sent: ``error``.
+    """
     try:
-        code = cloudpickle.dumps(kernel)
-    except Exception as error:
-        raise KernelError(
-            f"kernel {name} cannot be sent to the workers ({error}); "
-            "make what it needs inside setup()"
-        ) from error
-    digest = hashlib.sha256(code).hexdigest()[:16]
-    return {"name": name, "parameters": parameters, "code": code, "digest": digest}
+        found = bytes(cloudpickle.dumps(code))
+    except Exception as cause:
+        raise error(f"{what} cannot be sent to the workers ({cause}); {advice}") from cause
+    digest = hashlib.sha256(found).hexdigest()[:16]
+    return {"name": name, "parameters": {}, "code": found, "digest": digest}
 
 
 def _check_takes_units(function: Any) -> None:

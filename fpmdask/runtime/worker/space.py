@@ -21,6 +21,17 @@ class Part(Protocol):
         """Return the chunk of the result at ``bounds``, with memory of its own."""
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A part that is one chunk, of any type."""
+
+    value: Any
+
+    def chunk(self, bounds: Sequence[int]) -> Any:
+        """Return it."""
+        return self.value
+
+
 @dataclass
 class RunSpace:
     """What one run keeps on this worker, until `WorkerSide.forget`."""

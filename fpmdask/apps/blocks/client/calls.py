@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
@@ -18,8 +16,9 @@ from distributed import Client, Future
 from fpmdask.apps.blocks.spec import BlocksSpec
 from fpmdask.apps.blocks.tasks import Call, Place, again
 from fpmdask.errors import ChunksLostError, PartitionError
-from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client import arguments, proxy
 from fpmdask.runtime.client.inputs import SENDINGS
+from fpmdask.runtime.client.kernels import packed
 from fpmdask.runtime.client.rows import is_there
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef
 from fpmdask.runtime.rows import Rows
@@ -129,17 +128,9 @@ def checked_distribution(given: Any) -> dict[str, int] | list[int] | None:
     >>> checked_distribution({"a": 3, "b": 2}), checked_distribution((3, 2))
     ({'a': 3, 'b': 2}, [3, 2])
     """
-    if given is None:
-        return None
-    if hasattr(given, "workers") and hasattr(given, "distribution"):  # a report
-        given = dict(zip(given.workers, np.asarray(given.distribution).tolist(), strict=True))
-    if isinstance(given, Mapping):
-        for name, rows in given.items():
-            if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 0:
-                raise PartitionError(
-                    f"distribution gives {name} {rows!r} rows; give an int >= 0 for each worker"
-                )
-        return {str(name): int(rows) for name, rows in given.items()}
+    given = arguments.by_worker(given)
+    if given is None or isinstance(given, Mapping):
+        return arguments.rows_by_worker(given, math.nan)
     if isinstance(given, str | bytes) or not isinstance(given, Sequence | np.ndarray):
         found = None
     else:
@@ -153,20 +144,10 @@ def checked_distribution(given: Any) -> dict[str, int] | list[int] | None:
 
 
 def check_sum(distribution: dict[str, int] | list[int] | None, rows: float) -> None:
-    """Refuse a distribution of another number of rows; any where theirs is not known (NaN).
-
-    Raises
-    ------
-    PartitionError
-        With both numbers.
-    """
-    if distribution is None or math.isnan(rows):
-        return
-    parts = distribution.values() if isinstance(distribution, dict) else distribution
-    if sum(parts) != rows:
-        raise PartitionError(
-            f"distribution has {sum(parts)} rows in all, there are {rows}; give as many"
-        )
+    """Refuse a distribution of another number of rows, as `arguments.check_sum` does."""
+    if distribution is not None:
+        parts = distribution.values() if isinstance(distribution, dict) else distribution
+        arguments.check_sum(parts, rows)
 
 
 async def computed(
@@ -260,19 +241,8 @@ def _asked(
     row_nbytes = int(nbytes) // max(1, count)
     whole = given.whole or cuts is not None
     spec = BlocksSpec(rows, whole, row_nbytes, tuple(filter(None, given.functions)), cuts)
-    try:
-        code = bytes(cloudpickle.dumps(call))
-    except Exception as error:
-        raise PartitionError(
-            f"the function and its arguments cannot be sent to the workers ({error}); make inside "
-            "the function what it needs"
-        ) from error
-    kernel = {
-        "name": given.name,
-        "parameters": {},
-        "code": code,
-        "digest": hashlib.sha256(code).hexdigest()[:16],
-    }
+    what = "the function and its arguments"
+    kernel = packed(given.name, call, what, error=PartitionError)
     asked = {
         **request,
         "blocks": spec.to_json(),
@@ -281,7 +251,7 @@ def _asked(
         "place": list(place),
         "sizes": given.sizes,
     }
-    return asked, spec, code
+    return asked, spec, kernel["code"]
 
 
 def lineage(done: Done, place: tuple[int, int]) -> dict[Any, Any]:

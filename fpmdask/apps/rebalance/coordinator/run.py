@@ -7,10 +7,8 @@ from itertools import count
 from typing import Any
 
 from fpmdask.apps.rebalance.coordinator.placement import Placement
-from fpmdask.apps.rebalance.coordinator.shares import check_names
 from fpmdask.apps.rebalance.spec import RebalanceSpec
-from fpmdask.errors import PartitionError
-from fpmdask.runtime.coordinator.chunks import free_nbytes
+from fpmdask.runtime.coordinator.checks import check_names, check_room
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.team import attempted
 
@@ -29,12 +27,7 @@ def check(context: RunContext) -> None:
     for what in ("distribution", "seconds"):
         check_names(context, context.spec[what], workers, what)
     coming = float(context.spec["coming"])
-    free = sum(free_nbytes(context, address) for address in workers)
-    if coming > free:
-        raise PartitionError(
-            f"the collections need {coming:.0f} bytes that are not in memory yet; the workers have "
-            f"room for {free:.0f} bytes; add workers or memory"
-        )
+    check_room(context, coming, "the collections that are not in memory yet")
 
 
 async def run(context: RunContext) -> dict[str, Any]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain, pairwise
 from typing import Any
 
 from fpmdask.apps.rebalance.coordinator.where import Where
 from fpmdask.apps.rebalance.plan import units_of
 from fpmdask.apps.rebalance.spec import RebalanceSpec
-from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model
 from fpmdask.partition import geometric, imbalance
+from fpmdask.runtime.coordinator.checks import check_names
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.rounds import measure
 from fpmdask.runtime.coordinator.team import Attempt
@@ -31,24 +32,6 @@ TIMED = 0.5
 SCOUT = 16
 # A worker is told the units of about so many of its ranges of rows.
 UNITS_TOLD = 1000
-
-
-def check_names(
-    context: RunContext, given: Mapping[str, float] | None, workers: Sequence[str], what: str
-) -> None:
-    """Refuse names of workers that take no part.
-
-    Raises
-    ------
-    CoordinatorError
-        With these.
-    """
-    names = {context.name(worker) for worker in workers}
-    if unknown := [name for name, value in (given or {}).items() if name not in names and value]:
-        why = [f"{name} ({context.left_out.get(name, 'not connected')})" for name in unknown]
-        raise CoordinatorError(
-            f"{what} names {', '.join(why)}; workers that take part are {', '.join(sorted(names))}"
-        )
 
 
 class Shares:
