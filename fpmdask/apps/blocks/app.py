@@ -4,8 +4,8 @@ from fpmdask.runtime.app import App
 
 APP = App(
     "blocks",
-    "fpmdask.apps.blocks.coordinator:run",
-    "fpmdask.apps.blocks.coordinator:check",
+    "fpmdask.apps.blocks.coordinator.run:run",
+    "fpmdask.apps.blocks.coordinator.run:check",
     {},
     ("fpmdask.apps.blocks.worker",),
 )

@@ -494,7 +494,12 @@ BAD = {
     ),
     "future": (PartitionError, "is a future", "future", {}),
     "token": (PartitionError, "the keyword token", (twice, np.ones(3)), {"token": "a"}),
-    "dtype": (PartitionError, "as da.map_blocks says", (twice, np.ones(3)), {"dtype": "nonsense"}),
+    "dtype": (
+        PartitionError,
+        "as map_blocks of Dask says",
+        (twice, np.ones(3)),
+        {"dtype": "nonsense"},
+    ),
     "infos": (
         PartitionError,
         "for each chunk",

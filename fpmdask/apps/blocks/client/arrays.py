@@ -11,7 +11,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-from dask.base import is_dask_collection
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import funcname, has_keyword
 from distributed import Client
@@ -20,12 +19,13 @@ from fpmdask.apps.blocks.client.calls import (
     Done,
     Function,
     Given,
+    check_arguments,
     check_function,
-    check_no_future,
     check_sum,
     checked_distribution,
     computed,
     lineage,
+    made_by_dask,
     placed,
 )
 from fpmdask.apps.blocks.tasks import Place
@@ -66,39 +66,14 @@ def checked(
     PartitionError
         For what cannot be.
     """
-    functions = check_function(function, keywords, others)
-    if not isinstance(x, da.Array | np.ndarray):
-        raise PartitionError(f"found a {type(x).__name__}, which is no array; {advice(x)}")
-    if not x.ndim:
-        raise PartitionError("found an array of no dimensions; there are no rows to share out")
-    if isinstance(x, np.ndarray) and type(x) is not np.ndarray:  # masked ones, for one
-        x = da.from_array(x, asarray=False)
-    if refused := sorted(OF_DASK & keywords.keys()):
-        raise PartitionError(
-            f"found the keyword {', '.join(refused)} of da.map_blocks, which has no meaning here; "
-            "leave it out, or bind it to the function with functools.partial"
-        )
-    whole = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
-    if not whole or not -x.ndim <= axis < x.ndim:
-        raise PartitionError(f"axis = {axis!r}; give an int from {-x.ndim} to {x.ndim - 1}")
-    axis = int(axis) % x.ndim
+    functions = check_function(function, keywords, others, OF_DASK)
+    x = _array(x)
+    axis = _axis(axis, x.ndim)
+    check_arguments(more, da.Array, advice)
     arguments = placed((x, *more), lambda n, a: n == 0 or isinstance(a, da.Array))
     arrays: list[Any] = [x, *(a for a in more if isinstance(a, da.Array))]
-    for n, argument in enumerate(more, 1):
-        check_no_future(argument, f"argument {n}")
-        if is_dask_collection(argument) and not isinstance(argument, da.Array):
-            raise PartitionError(
-                f"argument {n} is a {type(argument).__name__}, which is no array; "
-                f"{advice(argument)}"
-            )
     axes = [axis, *(_where(a, x, axis) for a in arrays[1:])]
-    try:
-        lazy = [*map(_rechunked, arrays, axes)]
-    except ValueError as error:
-        raise PartitionError(
-            f"blocks have all of an array on the other axes, whose chunks cannot be put together: "
-            f"{error}; x.compute_chunk_sizes() finds unknown ones"
-        ) from error
+    lazy = [*map(_rechunked, arrays, axes)]
     drop = _axes(options.get("drop_axis"), "drop_axis", x.ndim)
     if axis in drop:
         raise PartitionError(
@@ -106,17 +81,10 @@ def checked(
             "out; give another axis, or reduce the result"
         )
     like = [da.from_array(a, chunks=-1) if isinstance(a, np.ndarray) else a for a in lazy]
-    try:
-        made = da.map_blocks(
-            function,
-            *(like[a.number] if isinstance(a, Place) else a for a in arguments),
-            **options,
-            **keywords,
-        )
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise PartitionError(f"as da.map_blocks says: {error}") from error
+    given_like = (like[a.number] if isinstance(a, Place) else a for a in arguments)
+    made = made_by_dask(da.map_blocks, function, *given_like, **options, **keywords)
     kept = [n for n in range(x.ndim) if n not in drop]
-    for new in sorted(_axes(options.get("new_axis"), "new_axis", None)):
+    for new in _axes(options.get("new_axis"), "new_axis", None):
         kept.insert(new, -1)
     kept = [-1] * (made.ndim - len(kept)) + kept  # new axes that `chunks` implies
     shares = checked_distribution(distribution)
@@ -136,6 +104,24 @@ def checked(
     if (chunks := options.get("chunks")) is not None:
         sizes = _sizes(chunks, at)
     return Mapped(replace(given, sizes=tuple(sizes)), made, (made.ndim, at))
+
+
+def _array(x: Any) -> Any:
+    """Return an array that can be cut, as a dask one where it is no plain NumPy array."""
+    if not isinstance(x, da.Array | np.ndarray):
+        raise PartitionError(f"found a {type(x).__name__}, which is no array; {advice(x)}")
+    if not x.ndim:
+        raise PartitionError("found an array of no dimensions; there are no rows to share out")
+    if isinstance(x, np.ndarray) and type(x) is not np.ndarray:  # masked ones, for one
+        return da.from_array(x, asarray=False)
+    return x
+
+
+def _axis(axis: Any, ndim: int) -> int:
+    whole = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+    if not whole or not -ndim <= axis < ndim:
+        raise PartitionError(f"axis = {axis!r}; give an int from {-ndim} to {ndim - 1}")
+    return int(axis) % ndim
 
 
 def _where(array: Any, x: Any, axis: int) -> int | None:
@@ -173,7 +159,13 @@ def _rechunked(x: Any, axis: int | None) -> Any:
     """Return an array with one chunk along all axes but one."""
     if isinstance(x, np.ndarray) or not x.ndim:
         return x
-    return x.rechunk({n: -1 for n in range(x.ndim) if n != axis})
+    try:
+        return x.rechunk({n: -1 for n in range(x.ndim) if n != axis})
+    except ValueError as error:
+        raise PartitionError(
+            "blocks have all of an array on the other axes, whose chunks cannot be put together: "
+            f"{error}; x.compute_chunk_sizes() finds unknown ones"
+        ) from error
 
 
 async def map_blocks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,8 +75,12 @@ class Done:
     code: bytes
 
 
-def check_function(function: Any, keywords: Mapping[str, Any], others: Any) -> dict[str, Function]:
+def check_function(
+    function: Any, keywords: Mapping[str, Any], others: Any, refused: Collection[str]
+) -> dict[str, Function]:
     """Refuse what is no function, or cannot be given to one; return resource → function.
+
+    ``refused`` are keywords that Dask's method takes for itself.
 
     Raises
     ------
@@ -85,6 +89,11 @@ def check_function(function: Any, keywords: Mapping[str, Any], others: Any) -> d
     """
     if not callable(function):
         raise PartitionError(f"func is a {type(function).__name__}; give a function of blocks")
+    if found := sorted(keywords.keys() & refused):
+        raise PartitionError(
+            f"found the keyword {', '.join(found)}, which Dask takes for itself and which has no "
+            "meaning here; leave it out, or bind it to the function with functools.partial"
+        )
     for name, value in keywords.items():
         if is_dask_collection(value):
             raise PartitionError(
@@ -101,6 +110,37 @@ def check_function(function: Any, keywords: Mapping[str, Any], others: Any) -> d
                 f"implementations has {name!r}: {other!r}; give name of a resource → function"
             )
     return {"": function, **(others or {})}
+
+
+def check_arguments(more: Sequence[Any], kinds: Any, advice: Callable[[Any], str]) -> None:
+    """Refuse collections of other kinds, and futures, among the further arguments.
+
+    Raises
+    ------
+    PartitionError
+        With the number of the argument.
+    """
+    for n, argument in enumerate(more, 1):
+        check_no_future(argument, f"argument {n}")
+        if is_dask_collection(argument) and not isinstance(argument, kinds):
+            raise PartitionError(
+                f"argument {n} is a {type(argument).__name__}, which is not cut as the first; "
+                f"{advice(argument)}"
+            )
+
+
+def made_by_dask(method: Callable[..., Any], function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Return what Dask's own method makes of a call, which is never computed.
+
+    Raises
+    ------
+    PartitionError
+        For what it refuses.
+    """
+    try:
+        return method(function, *args, **kwargs)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise PartitionError(f"as {method.__name__} of Dask says: {error}") from error
 
 
 def check_no_future(value: Any, what: str) -> None:

@@ -10,7 +10,6 @@ import dask
 import dask.array as da
 import dask.dataframe as dd
 import pandas as pd
-from dask.base import is_dask_collection
 from dask.dataframe.utils import (
     is_dataframe_like,
     is_index_like,
@@ -24,11 +23,12 @@ from distributed import Client
 from fpmdask.apps.blocks.client.calls import (
     Function,
     Given,
+    check_arguments,
     check_function,
-    check_no_future,
     checked_distribution,
     computed,
     lineage,
+    made_by_dask,
     placed,
 )
 from fpmdask.apps.blocks.tasks import Place
@@ -75,50 +75,22 @@ def checked(
     PartitionError
         For what cannot be.
     """
-    functions = check_function(function, keywords, others)
+    functions = check_function(function, keywords, others, OF_DASK)
     if not isinstance(ddf, FRAMES | pd.DataFrame | pd.Series):
         raise PartitionError(f"found a {type(ddf).__name__}, no frame; {frame_advice(ddf)}")
+    check_arguments(more, FRAMES, frame_advice)
     arguments = placed((ddf, *more), lambda n, a: n == 0 or isinstance(a, FRAMES))
     frames = [ddf, *(a for a in more if isinstance(a, FRAMES))]
-    for n, argument in enumerate(more, 1):
-        check_no_future(argument, f"argument {n}")
-        if is_dask_collection(argument) and not isinstance(argument, FRAMES):
-            raise PartitionError(
-                f"argument {n} is a {type(argument).__name__}, no frame; {frame_advice(argument)}"
-            )
     several = not isinstance(ddf, FRAMES) or ddf.npartitions > 1
     axes = [0, *(None if several and f.npartitions == 1 else 0 for f in frames[1:])]
+    _check_divisions(frames, axes)
     metas = [meta_of(f) if isinstance(f, FRAMES) else f.iloc[:0] for f in frames]
-    for n, frame in enumerate(frames):
-        if (
-            axes[n] == 0
-            and n
-            and _known(ddf)
-            and _known(frame)
-            and frame.divisions != ddf.divisions
-        ):
-            raise PartitionError(
-                f"frame {n} has the divisions {frame.divisions}, the first {ddf.divisions}; rows "
-                "go together by their place: repartition one of them to the other's divisions"
-            )
-    if refused := sorted(OF_DASK & keywords.keys()):
-        raise PartitionError(
-            f"found the keyword {', '.join(refused)} of dd.map_partitions, which has no meaning "
-            "here; leave it out, or bind it to the function with functools.partial"
-        )
     with dask.config.set({"dataframe.convert-string": False}):  # they are as the data is
         like = [dd.from_pandas(m, npartitions=1) for m in metas]
-    given_meta = {} if meta is None else {"meta": meta}
     told = {INFO: None} if has_keyword(function, INFO) else {}
-    try:
-        made = dd.map_partitions(
-            function,
-            *(like[a.number] if isinstance(a, Place) else a for a in arguments),
-            **given_meta,
-            **{**keywords, **told},
-        )
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise PartitionError(f"as dd.map_partitions says: {error}") from error
+    options = {**({} if meta is None else {"meta": meta}), **keywords, **told}
+    given_like = (like[a.number] if isinstance(a, Place) else a for a in arguments)
+    made = made_by_dask(dd.map_partitions, function, *given_like, **options)
     found = meta_of(made)
     # a number per partition would be another one if partitions were cut
     is_frame = meta is not None or _returns_frame(function, metas, arguments, keywords)
@@ -134,6 +106,18 @@ def checked(
     )
     known = ddf.known_divisions if isinstance(ddf, FRAMES) else ddf.index.is_monotonic_increasing
     return Mapped(given, found, bool(known), bool(told))
+
+
+def _check_divisions(frames: Sequence[Any], axes: Sequence[int | None]) -> None:
+    """Refuse frames that Dask would align by their index: here rows go together by their place."""
+    first = frames[0]
+    for n, (frame, axis) in enumerate(zip(frames, axes, strict=True)):
+        known = axis == 0 and _known(first) and _known(frame)
+        if known and frame.divisions != first.divisions:
+            raise PartitionError(
+                f"frame {n} has the divisions {frame.divisions}, the first {first.divisions}; rows "
+                "go together by their place: repartition one of them to the other's divisions"
+            )
 
 
 def _known(frame: Any) -> bool:

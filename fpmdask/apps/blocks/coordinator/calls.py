@@ -1,4 +1,4 @@
-"""A run on the scheduler: rows are handed out call by call, results become Dask data."""
+"""The calls of a run: rows are handed out call by call, results become Dask data."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
-from fpmdask.apps.blocks.plan import Member, SelfScheduling, SpeedFunction, quotas
+from fpmdask.apps.blocks.coordinator.members import given_rows, known_member, learn, report
+from fpmdask.apps.blocks.plan import SelfScheduling
 from fpmdask.apps.blocks.spec import BlocksSpec, check_shapes
 from fpmdask.errors import CoordinatorError, PartitionError
-from fpmdask.models import PiecewiseLinearModel
-from fpmdask.runtime.coordinator.checks import check_names, check_room
 from fpmdask.runtime.coordinator.chunks import (
     free_nbytes,
     unpublished,
@@ -24,7 +22,6 @@ from fpmdask.runtime.coordinator.chunks import (
 )
 from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
 from fpmdask.runtime.coordinator.tickets import Order
-from fpmdask.runtime.identity import KernelId, canonical
 from fpmdask.runtime.rows import Span, held
 
 COMPUTE = "fpmdask.apps.blocks.worker:compute"
@@ -40,36 +37,6 @@ LONGER = 4.0
 MOST_DEATHS = 3
 # Calls that take less together are one order, so many at most.
 ORDER_SECONDS, ORDER_CALLS = 0.1, 64
-
-
-def check(context: RunContext) -> None:
-    """Refuse at once what cannot be run.
-
-    Raises
-    ------
-    CoordinatorError
-        If no worker, or not every named one, is connected.
-    PartitionError
-        If the inputs that are not in memory yet do not fit into the workers' memory.
-    """
-    check_names(context, context.spec["distribution"], context.candidates(), "the distribution")
-    coming = float(context.spec["coming"])
-    check_room(context, coming, "the inputs that are not in memory yet")
-
-
-async def run(context: RunContext) -> dict[str, Any]:
-    """Compute; the value names the result's keys and what each block has."""
-    began = time.perf_counter()
-    spec = BlocksSpec.from_json(context.spec["blocks"])
-    await context.acquire(context.spec["call"])
-    prepared = time.perf_counter()
-    calls = Calls(context, spec)
-    value = await calls.run()
-    context.report["phases"] = {
-        "prepare": prepared - began,
-        "compute": time.perf_counter() - prepared,
-    }
-    return value
 
 
 class Calls:
@@ -103,9 +70,11 @@ class Calls:
         owners = spec.inputs[0].owners(self._edges, self._places, context.workers)
         places = held(self._edges, owners)
         now = time.monotonic()
-        members = {worker: self._member(worker) for worker in context.workers}
+        members = {
+            worker: known_member(context, worker, spec.row_nbytes) for worker in context.workers
+        }
         self._known = all(member.known for member in members.values())
-        for worker, rows in self._quotas(places).items():
+        for worker, rows in given_rows(context, places).items():
             members[worker].quota = rows
         self.plan = SelfScheduling(spec.rows, places, members, self._edges, spec.whole, now)
         if spec.whole and spec.cuts is None:
@@ -129,8 +98,8 @@ class Calls:
                 break
             for worker in failed:
                 self._lost(worker)
-        self._report()
-        self._learn()
+        report(context, self._done.values(), self._received, self._known)
+        learn(context, self.plan.members, spec.row_nbytes)
         spans = [self._done[n][1] for n in numbers]
         chunks = [self._chunk_of[n] for n in numbers]
         blocks = [(*span, *of) for span, *of in zip(spans, shapes, chunks, strict=True)]
@@ -149,7 +118,9 @@ class Calls:
                 case ("left", worker):
                     self._lost(worker)
                 case ("joined", worker):
-                    self.plan.joined(worker, self._member(worker))
+                    self.plan.joined(
+                        worker, known_member(self.context, worker, self.spec.row_nbytes)
+                    )
                 case ("answer", (worker, numbers), answer):
                     await self._answered(worker, numbers, answer)
                 case _:
@@ -362,33 +333,6 @@ class Calls:
         self._places = await wait_for_chunks(self.context, every)
         self._bare = without_fpmdask(self.context.scheduler, self._places)
 
-    def _kernel(self, worker: str) -> KernelId:
-        known = self.context.kernel_ids[worker]
-        return replace(known, parameters=canonical({"row_nbytes": self.spec.row_nbytes}))
-
-    def _member(self, worker: str) -> Member:
-        """Return a worker with what earlier runs have taught of it."""
-        found = self.context.coordinator.library.find(
-            self._kernel(worker), self.context.workers[worker]
-        )
-        points: dict[int, float] = {}
-        if found is not None:
-            model = found[0]
-            pairs = zip(model.units.tolist(), model.seconds.tolist(), strict=True)
-            points = {int(rows): seconds for rows, seconds in pairs}
-        return Member(SpeedFunction(points), known=found is not None and found[1])
-
-    def _quotas(self, spans: Mapping[str | None, Sequence[Span]]) -> dict[str, int]:
-        """Return the rows of each worker where the caller has given them, else nothing."""
-        given = self.context.spec["distribution"]
-        if given is None:
-            return {}
-        workers = self.context.workers
-        if given == "as held":
-            return quotas(spans, workers)
-        check_names(self.context, given, workers, "the distribution")
-        return {worker: int(given.get(self.context.name(worker), 0)) for worker in workers}
-
     def _limit(self, worker: str) -> None:
         """Bound what a worker gets by the memory that it has for results."""
         if worker not in self.context.scheduler.workers or worker not in self.plan.members:
@@ -400,38 +344,3 @@ class Calls:
         if rows and nbytes:
             # what is done is not Dask's data yet, and may be counted already
             self.plan.members[worker].limit = rows + max(0.0, free - nbytes) / (nbytes / rows)
-
-    def _learn(self) -> None:
-        for worker, identity in self.context.workers.items():
-            member = self.plan.members.get(worker)
-            points = member.speed.points if member is not None else {}
-            known = sorted((rows, s) for rows, s in points.items() if rows > 0 and s > 0)
-            if known:
-                units, seconds = zip(*known, strict=True)
-                model = PiecewiseLinearModel.from_points(units, seconds)
-                self.context.coordinator.library.store(self._kernel(worker), identity, model)
-
-    def _report(self) -> None:
-        context = self.context
-        units = dict.fromkeys(context.workers, 0)
-        spent: dict[str, list[float]] = {worker: [0.0, 0.0, 0.0] for worker in units}
-        for worker, (start, stop), made in self._done.values():
-            units[worker] += stop - start
-            for n, value in enumerate((made["computing"], made["waiting"], 1)):
-                spent[worker][n] += value
-        context.report["shares"] = [
-            {
-                "worker": context.name(worker),
-                "units": rows,
-                "seconds": spent[worker][0] + spent[worker][1],
-                "compute_seconds": spent[worker][0],
-                "wait_seconds": spent[worker][1],
-                "calls": int(spent[worker][2]),
-                "nbytes_received": self._received.get(worker, 0),
-            }
-            for worker, rows in units.items()
-        ]
-        given = context.spec["distribution"] is not None
-        reason = "given" if given else "known" if self._known else "measured"
-        seconds = {worker: sum(spent[worker][:2]) or None for worker in units}
-        context.set_result(units, seconds, None, reason, units)

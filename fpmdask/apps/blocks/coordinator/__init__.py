@@ -1,0 +1,1 @@
+"""On the scheduler: rows are handed out call by call."""
