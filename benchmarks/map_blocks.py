@@ -18,6 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +105,17 @@ def ideal(client: Client, function: str, rows: int, columns: int) -> float:
 def case(client: Client, balancer: fpmdask.Balancer, name: str, repeats: int) -> dict[str, Any]:
     rows, columns = SHAPES[name]
     function = FUNCTIONS[name]
-    inputs = {
-        count: computed(
-            da.random.RandomState(1).random_sample((rows, columns), chunks=(rows // count, columns))
-        )
-        for count in CHUNKS
-    }
-    sums = {count: x.sum().compute() for count, x in inputs.items()}
+    least = rows // max(CHUNKS)
+    base = computed(
+        da.random.RandomState(1).random_sample((rows, columns), chunks=(least, columns))
+    )
+    inputs = {count: computed(base.rechunk((rows // count, columns))) for count in CHUNKS}
+    expected = float(da.map_blocks(function, base, 0, dtype=float).sum().compute())
+    del base
+
+    def check(result: da.Array) -> None:
+        np.testing.assert_allclose(float(result.sum().compute()), expected, rtol=1e-9)
+
     found: dict[str, list[float]] = {}
     # modules and memory
     for count in CHUNKS:
@@ -120,24 +125,20 @@ def case(client: Client, balancer: fpmdask.Balancer, name: str, repeats: int) ->
     for turn in range(1, repeats + 1):
         facts["ideal"].append(ideal(client, name, rows, columns))
         for count in CHUNKS:
-            work = lambda x=inputs[count], n=turn: computed(  # noqa: E731
-                da.map_blocks(function, x, n, dtype=float)
-            )
-            seconds, made = clocked(work)
+            mapped = partial(da.map_blocks, function, inputs[count], turn, dtype=float)
+            seconds, result = clocked(lambda mapped=mapped: computed(mapped()))
             found.setdefault(f"dask {count}", []).append(seconds)
-            total = {count: float(made.sum().compute())}
-            del made
+            check(result)
+            del result
         for which in ("first", "later"):
-            seconds, made = clocked(
-                lambda n=turn: balancer.map_blocks(function, inputs[OURS], n, dtype=float)
-            )
+            ours = partial(balancer.map_blocks, function, inputs[OURS], turn, dtype=float)
+            seconds, result = clocked(ours)
             found.setdefault(f"ours {which}", []).append(seconds)
             report = balancer.report
             assert report is not None
             facts["calls"].append([share["calls"] for share in report.shares])
-            if count == OURS:
-                np.testing.assert_allclose(made.sum().compute(), total[count])
-            del made
+            check(result)
+            del result
         print(
             name,
             turn,
@@ -145,7 +146,6 @@ def case(client: Client, balancer: fpmdask.Balancer, name: str, repeats: int) ->
             facts["calls"][-2:],
             flush=True,
         )
-    assert len({*np.round(list(sums.values()), 3)}) >= 1
     return {**facts, "seconds": found}
 
 

@@ -24,8 +24,10 @@ import os
 import time
 
 import dask.array as da
+import dask.dataframe as dd
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from distributed import Client, wait
 from IPython.display import display
 
@@ -103,9 +105,6 @@ plt.close(picture)
 # `map_partitions` does the same for rows of a DataFrame.
 
 # %%
-import dask.dataframe as dd  # noqa: E402
-import pandas as pd  # noqa: E402
-
 frame = pd.DataFrame({"x": np.arange(40_000.0), "kind": pd.Categorical(["a", "b"] * 20_000)})
 ddf = dd.from_pandas(frame, npartitions=4)
 roots = balancer.map_partitions(lambda part: part.assign(root=np.sqrt(part.x)), ddf)

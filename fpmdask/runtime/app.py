@@ -32,13 +32,16 @@ class App:
         worker has registered under this name comes first.
     worker
         Modules of its steps on workers, imported before a run's first step.
+    tasks
+        Modules of its ordinary Dask tasks. The scheduler imports them when fpmdask is installed:
+        it would when it unpickles a graph, on its event loop.
     ahead
         Whether workers import these as soon as they join: for runs that take less than a second.
 
     Examples
     --------
-    >>> App("power", "their.power:run")
-    App(name='power', run='their.power:run', check=None, kernels={}, worker=(), ahead=False)
+    >>> App("power", "their.power:run", worker=("their.steps",)).worker
+    ('their.steps',)
     """
 
     name: str
@@ -46,6 +49,7 @@ class App:
     check: str | None = None
     kernels: Mapping[str, str] = field(default_factory=dict)
     worker: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
     ahead: bool = False
 
     def __post_init__(self) -> None:

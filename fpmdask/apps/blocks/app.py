@@ -8,4 +8,5 @@ APP = App(
     "fpmdask.apps.blocks.coordinator.run:check",
     {},
     ("fpmdask.apps.blocks.worker",),
+    ("fpmdask.apps.blocks.tasks",),
 )

@@ -8,5 +8,6 @@ APP = App(
     "fpmdask.apps.matmul.coordinator.run:check",
     {"matmul.panel": "fpmdask.apps.matmul.kernel:PanelUpdate"},
     ("fpmdask.apps.matmul.worker.share", "fpmdask.apps.matmul.tasks"),
+    ("fpmdask.apps.matmul.tasks",),
     ahead=True,
 )

@@ -1,4 +1,4 @@
-"""Tasks of products as sums over ranges of K: what a worker multiplies, and what it adds up."""
+"""Tasks of products: sums over ranges of K, their parts, and a lost chunk of C made again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from distributed import get_worker
 
 from fpmdask.apps.matmul.blas import copied, gemm_accumulate, uses_blas
-from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.runtime.worker.blas_threads import blas_threads
 from fpmdask.runtime.worker.serving import checked_chunk
 
@@ -142,3 +142,39 @@ def told(facts: tuple[str, int, int], made: tuple[np.ndarray, float]) -> dict[st
     """Return what a worker did."""
     worker, units, nbytes = facts
     return {"worker": worker, "units": units, "seconds": made[1], "nbytes_received": nbytes}
+
+
+def recompute(
+    product: Mapping[str, Any],
+    bounds: tuple[int, int, int, int],
+    a_positions: Sequence[tuple[int, int]],
+    a_blocks: Sequence[np.ndarray],
+    b_positions: Sequence[tuple[int, int]],
+    b_blocks: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Task: elements ``bounds`` of C from whole chunks of A and B, on any worker."""
+    spec = MatmulSpec.from_json(product)
+    of_a = dict(zip(map(tuple, a_positions), a_blocks, strict=True))
+    of_b = dict(zip(map(tuple, b_positions), b_blocks, strict=True))
+    for name, blocks in ((spec.a_name, of_a), (spec.b_name, of_b)):
+        for at, block in blocks.items():
+            spec.check_chunk((name, *at), block.dtype)
+    row0, row1, column0, column1 = bounds
+    c = np.zeros((row1 - row0, column1 - column0), dtype=spec.sums)
+    k0 = 0
+    for depth in spec.a_chunks[1]:
+        panel = np.empty((c.shape[0], depth), dtype=spec.dtype)
+        for piece in pieces(row0, row1, k0, k0 + depth, spec.a_chunks):
+            r0, r1, c0, c1 = piece.source
+            row, column = piece.target
+            block = of_a[piece.block][r0:r1, c0:c1]
+            panel[row : row + block.shape[0], column : column + block.shape[1]] = block
+        for piece in pieces(k0, k0 + depth, column0, column1, spec.b_chunks):
+            r0, r1, c0, c1 = piece.source
+            row, column = piece.target
+            block = of_b[piece.block][r0:r1, c0:c1]
+            target = c[:, column : column + block.shape[1]]
+            left = panel[:, row : row + block.shape[0]]
+            gemm_accumulate(left, block.astype(spec.dtype, copy=False), target)
+        k0 += depth
+    return c.astype(spec.dtype, copy=False)

@@ -8,4 +8,5 @@ APP = App(
     "fpmdask.apps.rebalance.coordinator.run:check",
     {},
     ("fpmdask.apps.rebalance.worker",),
+    ("fpmdask.apps.rebalance.tasks",),
 )

@@ -8,14 +8,14 @@ from typing import Any
 
 from fpmdask.apps.rebalance.tasks import RowsKernel
 from fpmdask.errors import KernelError, PartitionError
-from fpmdask.runtime.worker import parcels
+from fpmdask.runtime.worker import serialized_rows
 from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.rows import block, cut
 from fpmdask.runtime.worker.side import RunSpace
 from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
 
-PARCEL = "rows"
+SERIALIZED = "rows"
 
 
 def know(order: Mapping[str, Any]) -> None:
@@ -58,12 +58,12 @@ def _place(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
     began = time.perf_counter()
     exchange = space.exchange
     for key in list(exchange.offers):  # of an earlier attempt
-        if key[0][0] == PARCEL:
+        if key[0][0] == SERIALIZED:
             exchange.retire(key)
     space.parts.clear()
-    for key, chunk, axis, start, stop in order["parcels"]:
+    for key, chunk, axis, start, stop in order["serialized"]:
         whole = exchange.whole_chunk(chunk, [exchange.address])
-        parcels.offer(exchange, key, cut(whole, axis, start, stop))
+        serialized_rows.offer(exchange, key, cut(whole, axis, start, stop))
     received = 0
     for number, given in order["chunks"]:
         value, nbytes = block(space, given)

@@ -9,6 +9,7 @@ APP = App(
     "fpmdask.apps.sort.coordinator.run:check",
     KERNELS,
     ("fpmdask.apps.sort.worker",),
+    ("fpmdask.apps.sort.tasks",),
     ahead=True,
 )
 DEAL = App(

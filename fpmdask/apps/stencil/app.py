@@ -8,4 +8,5 @@ APP = App(
     "fpmdask.apps.stencil.coordinator:check",
     {},
     ("fpmdask.apps.stencil.worker",),
+    ("fpmdask.apps.stencil.tasks",),
 )

@@ -164,7 +164,10 @@ class CoordinatorPlugin(SchedulerPlugin):
     def _import(self) -> None:
         for app in self.apps:
             with contextlib.suppress(Exception):  # a run of it will say so
-                code(find(app, self.apps).run, app)
+                found = find(app, self.apps)
+                code(found.run, app)
+                for module in found.tasks:
+                    importlib.import_module(module)
 
     async def before_close(self) -> None:
         """Leave nothing behind when the scheduler closes."""

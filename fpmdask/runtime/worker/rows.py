@@ -9,7 +9,7 @@ import numpy as np
 from dask.array.core import concatenate_lookup
 from dask.sizeof import sizeof
 
-from fpmdask.runtime.worker import parcels as parcel
+from fpmdask.runtime.worker import serialized_rows
 from fpmdask.runtime.worker.exchange import Exchange
 from fpmdask.runtime.worker.fetch import Want
 from fpmdask.runtime.worker.space import RunSpace
@@ -63,10 +63,12 @@ def block(space: RunSpace, given: Mapping[str, Any]) -> tuple[Any, int]:
 def _objects(exchange: Exchange, given: Mapping[str, Any]) -> tuple[Any, int]:
     """Return a block of what Dask moves as whole chunks, of which rows are cut.
 
-    Under "parcels", pieces by their number that a holder has cut already: (key, address).
+    Under "serialized", pieces by their number that a holder has cut already: (key, address).
     """
-    parcels = given.get("parcels", {})
-    came = dict(zip(parcels, parcel.fetched(exchange, parcels.values()), strict=True))
+    serialized = given.get("serialized", {})
+    came = dict(
+        zip(serialized, serialized_rows.fetched(exchange, serialized.values()), strict=True)
+    )
     parts, received = [], 0
     for n, (key, start, stop, _, holders) in enumerate(given["pieces"]):
         if n in came:

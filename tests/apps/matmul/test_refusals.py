@@ -16,10 +16,11 @@ from distributed.core import Status
 
 import fpmdask
 from fpmdask.apps.matmul import kernel
-from fpmdask.apps.matmul.client.arrays import check, recompute
+from fpmdask.apps.matmul.client.arrays import check
 from fpmdask.apps.matmul.coordinator import distribute, product, run
 from fpmdask.apps.matmul.plan import deepest_panel, rows_within
 from fpmdask.apps.matmul.spec import MatmulSpec
+from fpmdask.apps.matmul.tasks import recompute
 from fpmdask.apps.matmul.worker import share
 from fpmdask.errors import CoordinatorError, PartitionError
 from tests.apps.matmul.test_product import cluster

@@ -13,7 +13,7 @@ from fpmdask.apps.rebalance.spec import Cuts, RebalanceSpec
 from fpmdask.apps.rebalance.tasks import RowsKernel
 from fpmdask.errors import KernelError, PartitionError
 from fpmdask.runtime.rows import Rows, held
-from fpmdask.runtime.worker.parcels import packed, unpacked
+from fpmdask.runtime.worker.serialized_rows import packed, unpacked
 
 WORKERS = "abcd"
 
@@ -119,7 +119,7 @@ def test_groups_must_be_contiguous():
     [np.arange(0), {"a": np.zeros((2, 0))}, [b"", "x", None], np.array([None, (1, 2)], object)],
     ids=str,
 )
-def test_parcels_bring_back_what_was_packed(value):
+def test_serialized_rows_bring_back_what_was_packed(value):
     np.testing.assert_equal(unpacked(packed(value)), value)
 
 

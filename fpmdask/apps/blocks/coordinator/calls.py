@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from fpmdask.apps.blocks.coordinator.members import given_rows, known_member, learn, report
-from fpmdask.apps.blocks.plan import SelfScheduling
+from fpmdask.apps.blocks.self_scheduling import SelfScheduling
 from fpmdask.apps.blocks.spec import BlocksSpec, check_shapes
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator.chunks import (

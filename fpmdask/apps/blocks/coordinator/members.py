@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fpmdask.apps.blocks.plan import Member, SpeedFunction, quotas
+from fpmdask.apps.blocks.self_scheduling import Member, SpeedFunction, quotas
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.coordinator.checks import check_names
 from fpmdask.runtime.coordinator.context import RunContext

@@ -14,11 +14,11 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, Future
 
-from fpmdask.apps.matmul.blas import gemm_accumulate
 from fpmdask.apps.matmul.client.inputs import in_memory, read, to_be_loaded, to_be_read
 from fpmdask.apps.matmul.client.summed import multiply as multiply_ranges
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
+from fpmdask.apps.matmul.tasks import recompute
 from fpmdask.apps.matmul.tiling import INNER
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
@@ -308,39 +308,3 @@ def _blocks(
 ) -> list[tuple[int, int]]:
     """Return the positions of the blocks that a rectangle meets."""
     return [piece.block for piece in pieces(row0, row1, column0, column1, chunks)]
-
-
-def recompute(
-    product: Mapping[str, Any],
-    bounds: tuple[int, int, int, int],
-    a_positions: Sequence[tuple[int, int]],
-    a_blocks: Sequence[np.ndarray],
-    b_positions: Sequence[tuple[int, int]],
-    b_blocks: Sequence[np.ndarray],
-) -> np.ndarray:
-    """Task: elements ``bounds`` of C from whole chunks of A and B, on any worker."""
-    spec = MatmulSpec.from_json(product)
-    of_a = dict(zip(map(tuple, a_positions), a_blocks, strict=True))
-    of_b = dict(zip(map(tuple, b_positions), b_blocks, strict=True))
-    for name, blocks in ((spec.a_name, of_a), (spec.b_name, of_b)):
-        for at, block in blocks.items():
-            spec.check_chunk((name, *at), block.dtype)
-    row0, row1, column0, column1 = bounds
-    c = np.zeros((row1 - row0, column1 - column0), dtype=spec.sums)
-    k0 = 0
-    for depth in spec.a_chunks[1]:
-        panel = np.empty((c.shape[0], depth), dtype=spec.dtype)
-        for piece in pieces(row0, row1, k0, k0 + depth, spec.a_chunks):
-            r0, r1, c0, c1 = piece.source
-            row, column = piece.target
-            block = of_a[piece.block][r0:r1, c0:c1]
-            panel[row : row + block.shape[0], column : column + block.shape[1]] = block
-        for piece in pieces(k0, k0 + depth, column0, column1, spec.b_chunks):
-            r0, r1, c0, c1 = piece.source
-            row, column = piece.target
-            block = of_b[piece.block][r0:r1, c0:c1]
-            target = c[:, column : column + block.shape[1]]
-            left = panel[:, row : row + block.shape[0]]
-            gemm_accumulate(left, block.astype(spec.dtype, copy=False), target)
-        k0 += depth
-    return c.astype(spec.dtype, copy=False)

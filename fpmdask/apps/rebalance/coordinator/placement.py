@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from fpmdask.apps.rebalance.coordinator.chunk_locations import look_up
 from fpmdask.apps.rebalance.coordinator.shares import Shares
-from fpmdask.apps.rebalance.coordinator.where import look_up
 from fpmdask.apps.rebalance.plan import blocks_of, planned, units_of
 from fpmdask.apps.rebalance.spec import RebalanceSpec
 from fpmdask.errors import PartitionError
@@ -46,19 +46,19 @@ class Placement(Attempt):
     async def run(self) -> dict[str, Any]:
         """Find the shares, move the rows, publish."""
         context, spec = self.context, self.spec
-        self.where = await look_up(context, spec)
+        self.locations = await look_up(context, spec)
         self._ended("prepare")
         if not spec.cuts.count:
-            zero = dict.fromkeys(self.where.members, 0)
+            zero = dict.fromkeys(self.locations.members, 0)
             context.set_result(zero, dict.fromkeys(zero), None, "as held", zero)
             return {"name": "", "chunks": []}
-        finding = Shares(self, spec, self.where, self.speeds)
+        finding = Shares(self, spec, self.locations, self.speeds)
         shares, seconds, reason = await finding.found()
         self._received = finding.received
         self._ended("measure")
-        if gone := set(self.where.members) - context.workers.keys():
+        if gone := set(self.locations.members) - context.workers.keys():
             raise LostWorker(", ".join(map(context.why_left, sorted(gone))))
-        plan = await asyncio.to_thread(planned, spec.cuts, self.where.spans, shares)
+        plan = await asyncio.to_thread(planned, spec.cuts, self.locations.spans, shares)
         blocks = await asyncio.to_thread(self._blocks, plan)
         value = await self._move(blocks)
         self._ended("move")
@@ -73,13 +73,13 @@ class Placement(Attempt):
     def _blocks(self, plan: Mapping[str, Sequence[Span]]) -> dict[str, list[Span]]:
         """Return the rows of each worker's chunks: of few, where it has room to join them."""
         here: dict[str | None, set[int]] = {}
-        for n, owner in enumerate(self.where.owners):
+        for n, owner in enumerate(self.locations.owners):
             here.setdefault(owner, set()).add(n)
         found = {}
         for worker, spans in plan.items():
-            own = blocks_of(self.spec.cuts, self.where.edges, spans, here.get(worker, set()))
-            join = len(own) > FEW and [*spans] != self.where.spans.get(worker, [])
-            if join and self._needed(worker, spans) <= self.where.free[worker]:
+            own = blocks_of(self.spec.cuts, self.locations.edges, spans, here.get(worker, set()))
+            join = len(own) > FEW and [*spans] != self.locations.spans.get(worker, [])
+            if join and self._needed(worker, spans) <= self.locations.free[worker]:
                 own = [*spans]
             found[worker] = own
         return found
@@ -96,10 +96,10 @@ class Placement(Attempt):
                 pieces = one.pieces(span)
                 for chunk, start, stop in pieces:
                     key, rows = one.keys[chunk], one.lengths[chunk]
-                    there = worker in self.where.places[key]
+                    there = worker in self.locations.places[key]
                     if len(pieces) == 1 and there and (views or stop - start == rows):
                         continue  # as it is
-                    nbytes = self.where.nbytes[key] * (stop - start) / max(1, rows)
+                    nbytes = self.locations.nbytes[key] * (stop - start) / max(1, rows)
                     # what is no array of numbers is unpacked beside what came
                     needed += nbytes * (2 if one.shape is None and not there else 1)
         return needed
@@ -136,22 +136,23 @@ class Placement(Attempt):
         """
         context, spec = self.context, self.spec
         orders: dict[str, dict[str, Any]] = {
-            worker: {"chunks": [], "parcels": [], "bare": self.where.bare} for worker in blocks
+            worker: {"chunks": [], "serialized": [], "bare": self.locations.bare}
+            for worker in blocks
         }
         packed = dict.fromkeys(orders, 0.0)
         keys: dict[str, list[Any]] = {}
         for at, (span, worker) in enumerate(order):
             for n, one in enumerate(spec.inputs):
                 number = at * len(spec.inputs) + n
-                given = one.wanted(span, self.where.places)
+                given = one.wanted(span, self.locations.places)
                 if one.shape is None:
-                    given["parcels"] = self._parcels(worker, number, given, orders, packed)
+                    given["serialized"] = self._serialized(worker, number, given, orders, packed)
                 orders[worker]["chunks"].append((number, given))
                 zeros = [0] * (context.spec["dims"][n] - 1)
                 zeros.insert(one.axis or 0, at)
                 keys.setdefault(worker, []).append(((f"{name}-{n}", *zeros), number, ()))
         for worker, own in blocks.items():
-            free, needed = self.where.free[worker], self._needed(worker, own) + packed[worker]
+            free, needed = self.locations.free[worker], self._needed(worker, own) + packed[worker]
             if orders[worker].setdefault("views", needed > free):
                 needed = self._needed(worker, own, views=True) + packed[worker]
             if needed > free:
@@ -161,7 +162,7 @@ class Placement(Attempt):
                 )
         return orders, keys
 
-    def _parcels(
+    def _serialized(
         self,
         worker: str,
         number: int,
@@ -175,10 +176,10 @@ class Placement(Attempt):
             able = [holder for holder in holders if holder in orders]
             if worker in holders or not able or (start, stop) == (0, rows):
                 continue
-            parcel = ("rows", self.number, number, n)
-            orders[able[0]]["parcels"].append((parcel, key, given["axis"], start, stop))
-            packed[able[0]] += self.where.nbytes[key] * (stop - start) / max(1, rows)
-            found[n] = parcel, able[0]
+            offered = ("rows", self.number, number, n)
+            orders[able[0]]["serialized"].append((offered, key, given["axis"], start, stop))
+            packed[able[0]] += self.locations.nbytes[key] * (stop - start) / max(1, rows)
+            found[n] = offered, able[0]
         return found
 
     def _report(
@@ -210,4 +211,4 @@ class Placement(Attempt):
 
 
 def _has_work(order: Mapping[str, Any]) -> bool:
-    return bool(order["chunks"] or order["parcels"])
+    return bool(order["chunks"] or order["serialized"])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import chain, pairwise
 from typing import Any
 
-from fpmdask.apps.rebalance.coordinator.where import Where
+from fpmdask.apps.rebalance.coordinator.chunk_locations import ChunkLocations
 from fpmdask.apps.rebalance.plan import units_of
 from fpmdask.apps.rebalance.spec import RebalanceSpec
 from fpmdask.errors import PartitionError
@@ -41,8 +41,8 @@ class Shares:
     ----------
     attempt
         The attempt.
-    where
-        What lies where.
+    locations
+        Who holds which chunk, and who has room.
     speeds
         Worker name → units per second, where the caller has given seconds: from the first attempt.
 
@@ -53,15 +53,19 @@ class Shares:
     """
 
     def __init__(
-        self, attempt: Attempt, spec: RebalanceSpec, where: Where, speeds: dict[str, float]
+        self,
+        attempt: Attempt,
+        spec: RebalanceSpec,
+        locations: ChunkLocations,
+        speeds: dict[str, float],
     ) -> None:
-        self.attempt, self.spec, self.where, self.speeds = attempt, spec, where, speeds
+        self.attempt, self.spec, self.locations, self.speeds = attempt, spec, locations, speeds
         self.context: RunContext = attempt.context
         self.received: dict[str, int] = {}
 
     async def found(self) -> tuple[dict[str, float], dict[str, float | None], str]:
         """Return the units of each worker, the seconds that they should take, and why."""
-        context, cuts, members = self.context, self.spec.cuts, self.where.members
+        context, cuts, members = self.context, self.spec.cuts, self.locations.members
         if (given := context.spec["distribution"]) is not None:
             check_names(context, given, members, "the distribution")
             every = sum(given.values())
@@ -70,7 +74,7 @@ class Shares:
         # whole units from here on, as partitioners have them
         scale = 1.0 if cuts.anywhere else UNITS / cuts.total
         units = round(cuts.total * scale)
-        here = {worker: units_of(cuts, self.where.spans.get(worker, ())) for worker in members}
+        here = {worker: units_of(cuts, self.locations.spans.get(worker, ())) for worker in members}
         limits = self._limits({worker: scale * n for worker, n in here.items()}, units)
         models: Mapping[str, Model]
         if context.spec["seconds"] is not None:
@@ -94,7 +98,7 @@ class Shares:
 
     def _balanced(self, units: Mapping[str, int], models: Mapping[str, Model]) -> bool:
         """Tell whether all workers finish together, within epsilon, with what they hold."""
-        if None in self.where.spans or not all(units.values()) or units.keys() - models.keys():
+        if None in self.locations.spans or not all(units.values()) or units.keys() - models.keys():
             return False
         seconds = [float(models[worker].time(n)) for worker, n in units.items()]
         return bool(imbalance(seconds) <= self.context.spec["measuring"]["epsilon"])
@@ -107,18 +111,18 @@ class Shares:
         PartitionError
             If that is not all of them.
         """
-        every = nbytes = sum(self.where.nbytes.values())
+        every = nbytes = sum(self.locations.nbytes.values())
         # what is no array of numbers is in memory twice when it comes
         if any(one.shape is None for one in self.spec.inputs):
             every *= 2
         limits = {
-            worker: math.floor(n + self.where.free[worker] / max(1, every) * units)
-            if math.isfinite(self.where.free[worker])
+            worker: math.floor(n + self.locations.free[worker] / max(1, every) * units)
+            if math.isfinite(self.locations.free[worker])
             else math.inf
             for worker, n in here.items()
         }
         if sum(limits.values()) < units:
-            free = sum(self.where.free.values())
+            free = sum(self.locations.free.values())
             raise PartitionError(
                 f"rows of {nbytes} bytes do not fit on the {len(here)} workers of this run, with "
                 f"room for {free:.0f} bytes beside what they hold; add workers or memory, or let "
@@ -128,7 +132,7 @@ class Shares:
 
     def _told(self, here: Mapping[str, float], scale: float) -> dict[str, Model]:
         """Return the speeds that follow from the caller's seconds."""
-        given, members = self.context.spec["seconds"], self.where.members
+        given, members = self.context.spec["seconds"], self.locations.members
         names = {worker: self.context.name(worker) for worker in members}
         if not self.speeds:
             check_names(self.context, given, members, "seconds")
@@ -150,7 +154,7 @@ class Shares:
         self, units: int, scale: float, limits: Mapping[str, float]
     ) -> tuple[dict[str, int], Mapping[str, Model], str]:
         """Return the units of each worker by DFPA with the caller's kernel."""
-        context, members = self.context, self.where.members
+        context, members = self.context, self.locations.members
         self._check_raised()
         orders = {worker: self._rows_to_time(worker, scale) for worker in members}
         self.attempt.dispatch(KNOW, orders)
@@ -180,11 +184,11 @@ class Shares:
 
     def _rows_to_time(self, worker: str, scale: float) -> dict[str, Any]:
         """Return the order by which a worker's kernel knows its rows, or as many of others."""
-        cuts, every = self.spec.cuts, sum(self.where.nbytes.values())
-        most = TIMED * self.where.free[worker] * cuts.count / max(1, every)
-        spans = self.where.spans.get(worker)
+        cuts, every = self.spec.cuts, sum(self.locations.nbytes.values())
+        most = TIMED * self.locations.free[worker] * cuts.count / max(1, every)
+        spans = self.locations.spans.get(worker)
         if not spans:
-            few = max(1, min(cuts.count // len(self.where.members), int(min(most, cuts.count))))
+            few = max(1, min(cuts.count // len(self.locations.members), int(min(most, cuts.count))))
             spans = [(0, few)]
         rows, units = [0], [0.0]
         for start, stop in spans:
@@ -195,7 +199,7 @@ class Shares:
                 units.append(units[-1] + scale * (cuts.units(two) - cuts.units(one)))
         inputs = []
         for one in self.spec.inputs:
-            wanted = [one.wanted(span, self.where.places) for span in spans]
+            wanted = [one.wanted(span, self.locations.places) for span in spans]
             pieces = [*chain.from_iterable(some["pieces"] for some in wanted)]
             inputs.append({**wanted[0], "pieces": pieces})
         return {
@@ -203,5 +207,5 @@ class Shares:
             "rows": rows,
             "units": units,
             "most": most,
-            "bare": self.where.bare,
+            "bare": self.locations.bare,
         }

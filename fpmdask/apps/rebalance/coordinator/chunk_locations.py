@@ -1,4 +1,4 @@
-"""What lies where when an attempt begins."""
+"""Chunk locations when an attempt begins: who holds which chunk, and who has room."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fpmdask.runtime.rows import Span, held
 
 
 @dataclass(frozen=True)
-class Where:
-    """What lies where.
+class ChunkLocations:
+    """Chunk locations: who holds which chunk, and who has room.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Where:
     spans: Mapping[str | None, list[Span]]
 
 
-async def look_up(context: RunContext, spec: RebalanceSpec) -> Where:
+async def look_up(context: RunContext, spec: RebalanceSpec) -> ChunkLocations:
     """Wait for all chunks and find out where they are.
 
     Raises
@@ -69,4 +69,6 @@ async def look_up(context: RunContext, spec: RebalanceSpec) -> Where:
     free = await free_nbytes_of(context, members)
     lead = max(spec.inputs, key=lambda one: sum(nbytes[key] for key in one.keys))
     owners = await asyncio.to_thread(lead.owners, lead.edges, places, members)
-    return Where(members, places, nbytes, bare, free, lead.edges, owners, held(lead.edges, owners))
+    return ChunkLocations(
+        members, places, nbytes, bare, free, lead.edges, owners, held(lead.edges, owners)
+    )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpmdask.apps.blocks.plan import Member, SelfScheduling, SpeedFunction
+from fpmdask.apps.blocks.self_scheduling import Member, SelfScheduling, SpeedFunction
 from fpmdask.runtime.rows import edges_of, held, pieces
 
 SPEEDS = {"a": 0.4, "b": 0.3, "c": 0.25, "d": 0.2, "e": 0.15, "f": 0.1}
