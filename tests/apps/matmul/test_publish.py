@@ -65,6 +65,7 @@ async def test_a_run_that_is_cancelled_while_it_publishes(c, s, *workers):
 @cluster()
 async def test_a_worker_publishes_nothing_for_a_run_that_is_over(c, s, *workers):
     await fpmdask.Balancer(c)
+    await side_of(workers[0])
     publish = workers[0].handlers["fpmdask_publish"]
     assert await publish(run="matmul-0", chunks=[("k", 0, ())]) is None
     assert not workers[0].data
