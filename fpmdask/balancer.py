@@ -25,7 +25,7 @@ from fpmdask.runtime.client.inputs import letting_go
 from fpmdask.runtime.client.kernels import KernelLike, kernel_spec
 from fpmdask.runtime.client.shares import Shares
 from fpmdask.runtime.recent import Recent
-from fpmdask.runtime.report import TOO_SHORT, Report, Summed, build
+from fpmdask.runtime.report import TOO_SHORT, Report, build
 from fpmdask.runtime.version import without_fpmdask
 from fpmdask.timing import TimingPolicy
 from fpmdask.timing.measure import SHORTEST_SECONDS
@@ -358,8 +358,7 @@ class Balancer:
             if out is None:
                 return self._sync(conversions.converted(back, self._persisted), zeros[index])
             out = target.check_out(out, zeros.shape, index, zeros.dtype)
-            filling = self.client, zeros, index, out, self.workers, config.tuning()
-            return self._sync(stored.fill, *filling)
+            return self._sync(self._matmul, stored.fill, zeros, index, out, self._request())
         spec = arrays.check(a, b)
         if timing is None:
             measuring["policy"] = None  # follows from the size of the product
@@ -396,23 +395,8 @@ class Balancer:
         multiply = conversions.converted(back, self._matmul)
         return self._sync(multiply, arrays.multiply, a, b, index, request)
 
-    async def _matmul(
-        self, multiply: Callable[..., Awaitable[tuple[da.Array, Summed | None]]], *given: Any
-    ) -> da.Array:
-        reports: list[Report] = []
-
-        async def follow(
-            app: str, spec: dict[str, Any], asked: proxy.Progress | None = None
-        ) -> tuple[Any, Report]:
-            value, report = await self._follow(app, spec, asked)
-            reports[:] = [report]
-            return value, report
-
-        given = *given, follow, self._tell, config.tuning()
-        c, sums = await multiply(self.client, *given)
-        if sums is not None:  # other runs may have ended meanwhile
-            self.report = reports[0].with_sums(sums)
-        return c
+    async def _matmul(self, multiply: Callable[..., Awaitable[da.Array]], *given: Any) -> da.Array:
+        return await multiply(self.client, *given, self._follow, self._tell, config.tuning())
 
     async def _persisted(self, x: da.Array) -> da.Array:
         persisted: da.Array = self.client.persist(x)
@@ -1131,9 +1115,9 @@ class Balancer:
         return await function(*args)
 
     async def _follow(
-        self, app: str, spec: dict[str, Any], asked: proxy.Progress | None = None
+        self, app: str, spec: dict[str, Any], asked: proxy.Asked | None = None
     ) -> tuple[Any, Report]:
-        """Run an app; `asked` is called with what it wants of this client."""
+        """Run an app; `asked` does what it wants of this client."""
         value, raw = await proxy.follow(self.client, app, spec, self._tell, asked)
         self.report = build(raw, app)
         self._warn_of_workers(self.report.left_out)

@@ -4,8 +4,10 @@
 APPS = {
     "partition": "fpmdask.apps.partition.app:APP",
     "matmul": "fpmdask.apps.matmul.app:APP",
+    "matmul.tiles": "fpmdask.apps.matmul.app:TILES",
     "sort": "fpmdask.apps.sort.app:APP",
     "sort.deal": "fpmdask.apps.sort.app:DEAL",
+    "frames": "fpmdask.apps.frames.app:APP",
     "blocks": "fpmdask.apps.blocks.app:APP",
     "stencil": "fpmdask.apps.stencil.app:APP",
     "rebalance": "fpmdask.apps.rebalance.app:APP",

@@ -57,18 +57,6 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Summed:
-    """What multiplying ranges of K and adding up the sums took.
-
-    ``shares`` have each worker's address, the lines of its range, its seconds, and the bytes that
-    it received.
-    """
-
-    seconds: float
-    shares: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
 class Report:
     """A run: who took part, what was measured, who did what, how long each phase took.
 
@@ -191,23 +179,6 @@ class Report:
         phases["keys"] -= sum(dealing.phases.values())  # it was in the middle of these
         rounds, left_out = dealing.rounds + self.rounds, {**dealing.left_out, **self.left_out}
         return replace(whole, rounds=rounds, reason=dealing.reason, left_out=left_out)
-
-    def with_sums(self, sums: Summed) -> Report:
-        """Return the report of a product that the client has computed as sums over K."""
-        names = dict(zip(self.addresses, self.workers, strict=True))
-        shares = tuple({**s, "worker": names.get(s["worker"], s["worker"])} for s in sums.shares)
-        units = np.array([share["units"] for share in shares], dtype=np.int64)
-        return replace(
-            self,
-            workers=tuple(share["worker"] for share in shares),
-            addresses=tuple(share["worker"] for share in sums.shares),
-            distribution=units,
-            proposal=units,
-            seconds=tuple(share["seconds"] for share in shares),
-            uncertainty=(None,) * len(shares),
-            phases={**self.phases, "multiply": sums.seconds},
-            shares=shares,
-        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.distribution, dtype=dtype)

@@ -11,3 +11,5 @@ APP = App(
     ("fpmdask.apps.matmul.tasks",),
     ahead=True,
 )
+# A product in tiles, which the client has written one after the other.
+TILES = App("matmul.tiles", "fpmdask.runtime.coordinator.client_stages:run")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from distributed import Client, rejoin, secede
 
@@ -17,9 +18,12 @@ from fpmdask.runtime.dask_private import task_of_this_thread
 from fpmdask.runtime.remote_errors import rebuild
 
 Progress = Callable[[Mapping[str, Any]], None]
-# Runs an application: (name, request) → its value and the report.
-Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
+# Does what a run asks its client for, and returns the answer.
+Asked = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+# Runs an application: (name, request, what answers it) → its value and the report.
+Follow = Callable[..., Awaitable[tuple[Any, Any]]]
 
+Result = TypeVar("Result")
 
 # What the scheduler gets; the client has no other use for it.
 COORDINATOR = "fpmdask.runtime.coordinator.plugin", "CoordinatorPlugin"
@@ -131,38 +135,99 @@ async def follow(
     app: str,
     spec: dict[str, Any],
     progress: Progress | None,
-    asked: Progress | None = None,
+    asked: Asked | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Run ``app`` and return its value and the report; a cancelled wait cancels the run.
 
-    ``progress`` hears of its events, ``asked`` of what it wants of this client.
+    ``progress`` hears of its events. ``asked`` does what it wants of this client, beside: a request
+    names itself under ``request`` and its run under ``run``; what is raised ends the run.
     """
-    start = _scheduler(client).fpmdask_start(app=app, client=client.id, spec=spec)
-    starting = asyncio.ensure_future(start)
-    seen = requested = 0
+    scheduler = _scheduler(client)
+    starting = asyncio.ensure_future(scheduler.fpmdask_start(app=app, client=client.id, spec=spec))
+    seen, requested, stages = 0, 0, list[asyncio.Future[Any]]()
+    answer: dict[str, Any] = {}
     try:
         run = await asyncio.shield(starting)
-        while True:
-            answer = await _scheduler(client).fpmdask_poll(run=run, seen=seen, asked=requested)
+        while "result" not in answer:
+            answer = await _beside(
+                scheduler.fpmdask_poll(run=run, seen=seen, asked=requested), stages
+            )
             seen += len(answer["events"])
-            requested += len(answer["requests"])
-            if asked is not None:
-                for request in answer["requests"]:
-                    asked(request)
+            for request in answer["requests"]:
+                assert asked is not None
+                doing = _answer(scheduler, run, requested, asked({"run": run, **request}))
+                stages.append(asyncio.ensure_future(doing))
+                requested += 1
             if progress is not None:
                 for event in answer["events"]:
                     progress(event)
-            if "result" in answer:
-                break
+        if "error" not in answer["result"]:
+            await asyncio.gather(*stages)
     except BaseException:
+        await _ended(stages)
         # also KeyboardInterrupt and CancelledError: nothing must go on without its caller
         if client.status == "running":
             await asyncio.shield(_cancel(client, starting))
         raise
     result = answer["result"]
     if "error" in result:
+        await _ended(stages)
         raise rebuild(result["error"])
     return result["value"], result["report"]
+
+
+async def _beside(polling: Awaitable[dict[str, Any]], stages: Sequence[asyncio.Future[Any]]) -> Any:
+    """Return the answer to a poll, unless a stage that goes on meanwhile raises before."""
+    answer = asyncio.ensure_future(polling)
+    try:
+        while not answer.done():
+            going = [stage for stage in stages if not stage.done()]
+            await asyncio.wait([answer, *going], return_when=asyncio.FIRST_COMPLETED)
+            for stage in stages:
+                if stage.done():
+                    await stage  # raises what it has raised
+        return await answer
+    finally:
+        answer.cancel()
+
+
+async def _answer(scheduler: Any, run: str, number: int, stage: Awaitable[Any]) -> None:
+    await scheduler.fpmdask_answer(run=run, number=number, answer=await stage)
+
+
+async def _ended(stages: Sequence[asyncio.Future[Any]]) -> None:
+    """End stages that nobody wants any more."""
+    for stage in stages:
+        stage.cancel()
+    await asyncio.gather(*stages, return_exceptions=True)
+
+
+async def leased(
+    client: Client,
+    app: str,
+    request: dict[str, Any],
+    progress: Progress | None,
+    work: Callable[[dict[str, Any]], Awaitable[Result]],
+) -> Result:
+    """Return what ``work`` returns: what this client has done on workers that a run holds for it.
+
+    ``app`` is an application whose run is `fpmdask.runtime.coordinator.client_stages.run`; ``work``
+    gets the request for runs within that one.
+    """
+    found: list[Result] = []
+    await follow(client, app, request, progress, partial(_work, request, work, found))
+    return found[0]
+
+
+async def _work(
+    request: Mapping[str, Any],
+    work: Callable[[dict[str, Any]], Awaitable[Result]],
+    found: list[Result],
+    asking: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Do what a run holds workers for. No closure: frames of exceptions would hold ``work``."""
+    found.append(await work({**request, "within": asking["run"]}))
+    return {}
 
 
 async def _cancel(client: Client, starting: asyncio.Future[str]) -> None:

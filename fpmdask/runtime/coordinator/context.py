@@ -29,6 +29,7 @@ STARTING = "has not finished starting"
 CLOSING = "is closing"
 ENDING = {Status.closing, Status.closing_gracefully, Status.closed}
 GONE = "left the cluster"
+TAKEN = "used, or waited for, by another run"
 # The run of a context that only asks whether something could be run.
 CHECK = "check"
 # The event of a background task that has ended with an exception.
@@ -74,12 +75,16 @@ class RunContext:
         self.scheduler = coordinator.scheduler
         self.tuning = coordinator.tuning
         self.run = run
+        # the run that holds the workers: itself, or the one within which it is
+        self.lease = str(spec.get("within") or run)
         self.client = client
         self.spec = spec
         self.workers: dict[str, WorkerIdentity] = {}
         self.left_out: dict[str, str] = {}
         self.events: list[dict[str, Any]] = []
-        self.requests: list[dict[str, Any]] = []  # of the client, in order
+        # what the client is asked for, in order, and what it answers
+        self.requests: list[dict[str, Any]] = []
+        self._answers: list[asyncio.Future[dict[str, Any]]] = []
         self.news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.report: dict[str, Any] = {"phases": {}, "rounds": [], "log": None}
@@ -112,13 +117,29 @@ class RunContext:
         # from a planning thread, too
         self._loop.call_soon_threadsafe(self.news.set)
 
-    def ask_client(self, request: str, **facts: Any) -> None:
+    def ask_client(self, request: str, **facts: Any) -> asyncio.Future[dict[str, Any]]:
         """Ask the calling client for what only it can do; it reads this at its next poll.
 
-        Requests are no events: the user's progress does not hear of them.
+        The future gets its answer; what it raises there ends the run. Requests are no events: the
+        user's progress does not hear of them.
         """
+        answer = self._loop.create_future()
+        self._answers.append(answer)
         self.requests.append({"request": request, **facts})
-        self._loop.call_soon_threadsafe(self.news.set)
+        self.news.set()
+        return answer
+
+    def client_answers(self, number: int, answer: Mapping[str, Any]) -> None:
+        """Take in what the client has answered to a request.
+
+        Raises
+        ------
+        CoordinatorError
+            If there is no such request, or it has been answered.
+        """
+        if not 0 <= number < len(self._answers) or self._answers[number].done():
+            raise CoordinatorError(f"run {self.run} waits for no answer to a request {number}")
+        self._answers[number].set_result(dict(answer))
 
     def name(self, address: str) -> str:
         """Return the name of a worker, also of one that is gone."""
@@ -128,6 +149,22 @@ class RunContext:
         return self._names.get(address, address)
 
     # ---- membership
+
+    async def hold(self, wanted: Sequence[str]) -> set[str]:
+        """Wait until no other run uses some workers, nor will until this one ends; return them.
+
+        Without those that have left or are stuck. A run within another one uses the workers of
+        that, and those that have joined since.
+        """
+        for address in wanted:
+            self.name(address)  # to be remembered when it is gone
+        if self.lease != self.run:
+            return await self.coordinator.lease_within(self.lease, wanted, self._patience)
+        if busy := self.coordinator.leases.busy(wanted):
+            self.emit(
+                "waiting", workers=[self.name(a) for a in busy], runs=sorted({*busy.values()})
+            )
+        return await self.coordinator.lease(self.run, wanted)
 
     async def acquire(self, kernel: dict[str, Any] | None) -> None:
         """Wait for the leases of the wanted workers, and prepare them with ``kernel``.
@@ -143,17 +180,13 @@ class RunContext:
             kernel = {**kernel, "factory": factory}
         self._kernel = kernel
         wanted = self.candidates()
-        if busy := self.coordinator.leases.busy(wanted):
-            self.emit(
-                "waiting", workers=[self.name(a) for a in busy], runs=sorted({*busy.values()})
-            )
-        for address in wanted:
-            self.name(address)  # to be remembered when it is gone
-        held = await self.coordinator.lease(self.run, wanted)
+        held = await self.hold(wanted)
         present = [address for address in wanted if address in held]
         for address in wanted:
             if address not in held:
-                self.leave_out(address, self._why_not(address))
+                self.leave_out(address, why := self._why_not(address))
+                if why == TAKEN:
+                    self.background(self.worker_joined(address))
         present = await self._with_free_threads(present)
         answers = await asyncio.gather(*(self._introduce(address) for address in present))
         for address, answer in zip(present, answers, strict=True):
@@ -222,8 +255,10 @@ class RunContext:
         self.post(("joined", address))
 
     def _why_not(self, address: str) -> str:
+        if address not in self.scheduler.workers:
+            return GONE
         run = self.coordinator.leases.stuck.get(address)
-        return GONE if run is None else f"still occupied by a call of run {run}"
+        return TAKEN if run is None else f"still occupied by a call of run {run}"
 
     def candidates(self) -> list[str]:
         """Return the addresses of the workers that the run would use now, in worker order.
@@ -359,7 +394,7 @@ class RunContext:
         if isinstance(answer, str) or self._closed or address not in self.scheduler.workers:
             return
         leases = self.coordinator.leases
-        while address not in leases.held_by(self.run) and not leases.extend(self.run, address):
+        while address not in leases.held_by(self.lease) and not leases.extend(self.lease, address):
             await asyncio.sleep(JOIN_SECONDS)  # another run uses it, or waits for it
             if self._closed or address not in self.scheduler.workers:
                 return
@@ -504,9 +539,14 @@ class RunContext:
             self._recompute.release()
         self._acquired.set()  # who waits for it has nothing to join
         self.forget()
+        ends = self.lease == self.run
+        self.coordinator.give_back(self.lease, self._overdue, self._patience if ends else None)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for which another run waits for a call of this one to return."""
         measuring = self.spec["measuring"]
-        patience = measuring["deadline"] + measuring["hang"]
-        self.coordinator.give_back(self.run, self._overdue, patience)
+        return float(measuring["deadline"] + measuring["hang"])
 
     def forget(self) -> None:
         """Tell the workers that the run is over: they stop what they do for it, and drop it."""

@@ -51,6 +51,8 @@ TRIM_SECONDS = 5.0
 INSTALL_SECONDS = 1.0
 # The memory of so many workers is looked up in one step of the event loop.
 ACCOUNTS_AT_ONCE = 64
+# How often it is looked whether a call of an earlier run under the same lease has returned.
+CALL_SECONDS = 0.02
 # What was recomputed for a client that drives its own tasks is kept for so long.
 RECOMPUTED_SECONDS = 60.0
 
@@ -120,6 +122,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             fpmdask_check=self.check,
             fpmdask_start=self.start_run,
             fpmdask_poll=self.poll,
+            fpmdask_answer=self.client_answers,
             fpmdask_cancel=self.cancel,
             fpmdask_stopped=self.stopped,
             fpmdask_holders=self.holders,
@@ -209,8 +212,14 @@ class CoordinatorPlugin(SchedulerPlugin):
         return None
 
     async def start_run(self, app: str, client: str, spec: dict[str, Any]) -> str:
-        """Start a run of ``app`` for ``client``; return the run's id."""
+        """Start a run of ``app`` for ``client``; return the run's id.
+
+        ``within`` in its spec names a run of this client whose workers it uses.
+        """
         found = find(app, self.apps)
+        within = spec.get("within")
+        if within is not None and getattr(self.runs.get(within), "client", None) != client:
+            raise CoordinatorError(f"run {within} has ended: no other one can use its workers")
         if client not in self.scheduler.clients:
             raise CoordinatorError(f"client {client} is not connected to this scheduler")
         run = f"{found.name}-{uuid4().hex[:12]}"
@@ -243,6 +252,11 @@ class CoordinatorPlugin(SchedulerPlugin):
                 self._answered[context.client] = run, context.published
             self._forget(run)
         return answer
+
+    async def client_answers(self, run: str, number: int, answer: Mapping[str, Any]) -> None:
+        """Take in what a client answers to a request of its run, unless that has ended."""
+        if (context := self.runs.get(run)) is not None:
+            context.client_answers(number, answer)
 
     async def cancel(self, run: str) -> None:
         """Stop a run; release what it has published, which its client has not taken.
@@ -348,8 +362,23 @@ class CoordinatorPlugin(SchedulerPlugin):
             self._granted.pop(run, None)
         return self.leases.held_by(run)
 
-    def give_back(self, run: str, overdue: Iterable[str], patience: float) -> None:
-        """Return all of a run's leases.
+    async def lease_within(self, run: str, workers: Iterable[str], patience: float) -> set[str]:
+        """Return those of some workers that ``run`` holds, or nobody, without waiting for others.
+
+        A call of an earlier run within the same one is waited for ``patience`` seconds at most.
+        """
+        wanted = {*workers}
+        for worker in wanted - self.leases.held_by(run):
+            self.leases.extend(run, worker)
+        give_up = time.monotonic() + patience
+        while busy := wanted & self.leases.held_by(run) & self.tickets.occupied():
+            if time.monotonic() >= give_up:
+                self.give_back(run, busy, None)
+            await asyncio.sleep(CALL_SECONDS)
+        return wanted & self.leases.held_by(run)
+
+    def give_back(self, run: str, overdue: Iterable[str], patience: float | None) -> None:
+        """Return all of a run's leases; where patience is None, those of overdue workers only.
 
         A worker on which a call goes on stays occupied until the call returns; who waits for it
         waits ``patience`` seconds at most, and not at all for an overdue one.
@@ -359,10 +388,11 @@ class CoordinatorPlugin(SchedulerPlugin):
         for worker in self.leases.held_by(run) & self.tickets.occupied():
             if worker in overdue:
                 self._grant(self.leases.block(run, worker))
-            else:
+            elif patience is not None:
                 self.leases.linger(run, worker)
                 self._patience[worker] = loop.call_later(patience, self._block, run, worker)
-        self._grant(self.leases.release(run))
+        if patience is not None:
+            self._grant(self.leases.release(run))
 
     def _block(self, run: str, worker: str) -> None:
         self._patience.pop(worker, None)

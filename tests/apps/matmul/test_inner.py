@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import fpmdask
 from fpmdask.apps.matmul import tasks as sum_tasks
-from fpmdask.apps.matmul.client import arrays
 from fpmdask.apps.matmul.coordinator import ranges
 from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.plan import MatmulSpec
@@ -247,22 +246,6 @@ async def test_an_error_lets_go_of_the_inputs(c, s, *workers):
         del x
         await nothing_left(s)
         assert caught.value.__traceback__
-
-
-@cluster()
-async def test_a_run_that_ends_meanwhile_has_its_own_report(c, s, *workers, monkeypatch):
-    async def multiply(*given):
-        made = await original(*given)
-        await balancer.sort(np.arange(99.0))
-        return made
-
-    original = arrays.multiply_ranges
-    monkeypatch.setattr(arrays, "multiply_ranges", multiply)
-    balancer = await fpmdask.Balancer(c)
-    x = RANDOM.random((4, 900))
-    await balancer.matmul(x, x.T, layout="inner")
-    assert balancer.report.app == "matmul"
-    assert sum(balancer.report) == 900
 
 
 @cluster()

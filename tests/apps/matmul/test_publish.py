@@ -110,7 +110,7 @@ async def test_a_run_that_is_cancelled_when_its_answer_has_just_come(c, s, *work
 
     async def follow(*arguments):
         found = await original(*arguments)
-        asyncio.get_running_loop().call_soon(callers[0].cancel)  # before it hears of this
+        callers[0].cancel()
         return found
 
     balancer._follow = follow

@@ -108,9 +108,10 @@ async def _sort_dask(
     there = _is_in_memory(ddf)
     persisted = ddf if there else await loaded(client, ddf, request["workers"])
     try:
-        return await _sort_persisted(
-            client, ddf, persisted, order, request, follow, sort_keys, tell, tuning
+        sort = partial(
+            _sort_persisted, client, ddf, persisted, order, follow, sort_keys, tell, tuning
         )
+        return await proxy.leased(client, "frames", request, tell, sort)
     except (ChunksLostError, FutureCancelledError):
         # what was made of lost partitions is lost with them, but the caller knows only these
         if any(future.cancelled() for future in futures_of(persisted)):
@@ -124,11 +125,11 @@ async def _sort_persisted(
     ddf: dd.DataFrame,
     persisted: dd.DataFrame,
     order: Order,
-    request: dict[str, Any],
     follow: proxy.Follow,
     sort_keys: SortKeys,
     tell: Tell,
     tuning: Tuning,
+    request: dict[str, Any],
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Do the work of `sort_values`; apart, as another exception may replace its exception."""
     began = time.perf_counter()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
-from distributed import Client, Future
+from distributed import Client
 
 from fpmdask.apps.matmul.client.inputs import in_memory, read, to_be_loaded, to_be_read
 from fpmdask.apps.matmul.client.summed import multiply as multiply_ranges
@@ -25,9 +25,9 @@ from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.conversions import advice
 from fpmdask.runtime.client.homes import Tell
 from fpmdask.runtime.client.inputs import finished
-from fpmdask.runtime.client.proxy import Progress
+from fpmdask.runtime.client.proxy import Follow
 from fpmdask.runtime.dask_private import List, Task, TaskRef, meta_of
-from fpmdask.runtime.report import Report, Summed
+from fpmdask.runtime.report import Report
 from fpmdask.tuning import Tuning
 
 
@@ -167,9 +167,6 @@ def check_depth(depth: Any, columns: int) -> int | None:
     return int(depth)
 
 
-Follow = Callable[[str, dict[str, Any], Progress], Awaitable[tuple[Any, Any]]]
-
-
 async def multiply(
     client: Client,
     a: Any,
@@ -179,18 +176,18 @@ async def multiply(
     follow: Follow,
     tell: Tell,
     tuning: Tuning,
-) -> tuple[da.Array, Summed | None]:
-    """Return C[index] of C = A·B, and what sums over K took, if they were taken.
+) -> da.Array:
+    """Return C[index] of C = A·B.
 
     ``follow`` runs ``request`` as the app "matmul", ``tell`` gets events of sums over K, ``tuning``
     is the client's.
     """
-    _, _, c, sums = await product(client, a, b, request, follow, tell, tuning)
+    _, _, c = await product(client, a, b, request, follow, tell, tuning)
     if 0 not in index:
-        return c, sums
+        return c
     vector: da.Array = client.persist(c[index])
     await finished(client, vector)
-    return vector, sums
+    return vector
 
 
 async def product(
@@ -201,8 +198,8 @@ async def product(
     follow: Follow,
     tell: Tell,
     tuning: Tuning,
-) -> tuple[da.Array, da.Array, da.Array, Summed | None]:
-    """Return A and B, which are in the workers' memory then, C = A·B, and what sums over K took.
+) -> tuple[da.Array, da.Array, da.Array]:
+    """Return A and B, which are in the workers' memory then, and C = A·B.
 
     Lazy inputs are read in mid-run, once it is known who needs what.
     """
@@ -215,61 +212,51 @@ async def product(
         x if getattr(x, "name", None) in lazy else await in_memory(client, x, workers, block_nbytes)
         for x in (a, b)
     ]
-    spec = check(a, b)
-    placed = asyncio.get_running_loop().create_future()
+    arrays, spec = [a, b], check(a, b)
+    del a, b
+    asked = partial(_asked, client, arrays, request, tell, tuning)
+    value, _ = await follow("matmul", {**request, "product": spec.to_json(), "lazy": lazy}, asked)
+    if len(arrays) < 3:
+        arrays.append(collect(client, arrays[0], arrays[1], value))
+    return arrays[0], arrays[1], arrays[2]
 
-    def asked(request: Mapping[str, Any]) -> None:
-        if request["request"] == "load" and not placed.done():
-            placed.set_result(request["reads"])
 
-    running = asyncio.ensure_future(
-        follow("matmul", {**request, "product": spec.to_json(), "lazy": lazy}, asked)
-    )
-    tasks: list[asyncio.Future[Any]] = [running]
-    try:
-        if lazy:
-            await asyncio.wait([running, placed], return_when=asyncio.FIRST_COMPLETED)
-        if placed.done():
-            keys = spec.keys
-            at = {keys[n]: home for home, numbers in placed.result().items() for n in numbers}
-            reading = asyncio.ensure_future(read(client, (a, b), at))
-            tasks.append(reading)
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done() or running.exception() is None:
-                a, b = await reading
-        value, _ = await running
-        if "lines" not in value:
-            return a, b, collect(client, a, b, value), None
-    except BaseException:
-        # where one of them failed, or the caller gave up, the others have no purpose
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if not running.cancelled() and running.exception() is None:
-            let_go(client, running.result()[0])  # it was ready just then
-        raise
-    a, b = client.persist([a, b])  # together: what both are made of is read once
-    for x in (a, b):
+async def _asked(
+    client: Client,
+    arrays: list[da.Array],
+    request: Mapping[str, Any],
+    tell: Tell,
+    tuning: Tuning,
+    asking: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Do what a run wants of this client with A and B: read them in, or make C, which is added.
+
+    No closure: a frame that an exception holds would hold its variables, also once it is cleared.
+    """
+    if asking["request"] == "load":
+        a, b = arrays
+        keys = check(a, b).keys
+        homes = {keys[n]: home for home, own in asking["reads"].items() for n in own}
+        arrays[:] = await read(client, arrays, homes)
+        return {}
+    a, b = client.persist(arrays)  # together: what both are made of is read once
+    arrays[:] = a, b
+    for x in arrays:
         await finished(client, x)
-    c, sums = await multiply_ranges(
+    c, shares = await multiply_ranges(
         client,
         a,
         b,
         check(a, b),
-        value["lines"],
+        asking["lines"],
         request["workers"],
         request["measuring"]["hang"],
         request["recovery"],
         tell,
         tuning,
     )
-    return a, b, c, sums
-
-
-def let_go(client: Client, value: Mapping[str, Any]) -> None:
-    """Release what a run has published for this client, which has no futures of it."""
-    for i, j in np.ndindex(len(value.get("rows", ())), len(value.get("columns", ()))):
-        Future((value["name"], i, j), client).release()
+    arrays.append(c)
+    return {"shares": shares}
 
 
 def collect(client: Client, a: da.Array, b: da.Array, value: Mapping[str, Any]) -> da.Array:

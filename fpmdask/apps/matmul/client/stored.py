@@ -6,6 +6,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ import dask.array as da
 from distributed import Client
 
 from fpmdask import config
-from fpmdask.apps.matmul.client.arrays import Follow, check, product
+from fpmdask.apps.matmul.client.arrays import check, product
 from fpmdask.apps.matmul.client.target import Target, check_reached, step
 from fpmdask.apps.matmul.client.written import Written
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
@@ -23,7 +24,6 @@ from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.homes import Tell
 from fpmdask.runtime.client.inputs import accounts, taking_part
 from fpmdask.runtime.memory import Account
-from fpmdask.runtime.report import Summed
 from fpmdask.tuning import DEFAULT, Tuning
 
 # Of the workers' free memory, what the inputs, their panels and twice the tile of C may fill.
@@ -123,13 +123,11 @@ async def multiply_into(
     index: tuple[Any, ...],
     out: Any,
     request: dict[str, Any],
-    follow: Follow,
+    follow: proxy.Follow,
     tell: Tell,
     tuning: Tuning,
-) -> tuple[da.Array, Summed | None]:
+) -> da.Array:
     """Write C[index] of C = A·B into `out`, tile by tile; return it as a lazy dask array.
-
-    And what sums over K took, if the last tile was made by these.
 
     A tile is a balanced product of its own. What is written is not computed again when the same
     call is made after a failure, also where tiles are smaller or larger by then.
@@ -149,11 +147,10 @@ async def multiply_into(
     with Written(out, target.run) as written:
         await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
-        sums = await _multiply_tiles(
-            client, a, b, target, written, shape, request, follow, tell, tuning
-        )
+        tiles = partial(_multiply_tiles, client, a, b, target, written, shape, follow, tell, tuning)
+        await proxy.leased(client, "matmul.tiles", request, tell, tiles)
     stored: da.Array = da.from_zarr(out)
-    return stored, sums
+    return stored
 
 
 async def _multiply_tiles(
@@ -163,14 +160,13 @@ async def _multiply_tiles(
     target: Target,
     written: Written,
     shape: tuple[int, int],
-    request: dict[str, Any],
-    follow: Follow,
+    follow: proxy.Follow,
     tell: Tell,
     tuning: Tuning,
-) -> Summed | None:
-    """Compute and write what is missing in tiles of at most this shape; return the last sums."""
+    request: dict[str, Any],
+) -> None:
+    """Compute and write what is missing, in tiles of at most this shape."""
     rows, columns, c = None, None, None
-    sums: Summed | None = None
     try:
         for row0, row1, column0, column1 in written.missing(a.shape[0], b.shape[1]):
             for row in range(row0, row1, shape[0]):
@@ -181,7 +177,7 @@ async def _multiply_tiles(
                     beyond = min(column + shape[1], column1)
                     columns = b[:, column:beyond]
                     tile = {**request, "product": check(rows, columns).to_json()}
-                    rows, columns, c, sums = await product(
+                    rows, columns, c = await product(
                         client, rows, columns, tile, follow, tell, tuning
                     )
                     columns = None
@@ -194,7 +190,6 @@ async def _multiply_tiles(
         raise
     finally:
         del rows, columns, c  # this frame is not cleared
-    return sums
 
 
 async def fill(
@@ -202,10 +197,13 @@ async def fill(
     c: da.Array,
     index: tuple[Any, ...],
     out: Any,
-    names: Sequence[str] | None,
+    request: dict[str, Any],
+    _: proxy.Follow,
+    tell: Tell,
     tuning: Tuning,
 ) -> da.Array:
     """Write C[index] of a C that is nothing to multiply, of a side of 0, into `out`."""
+    names = request["workers"]
     workers = await taking_part(client, names)
     if not workers:
         raise CoordinatorError(NOBODY)
@@ -214,7 +212,8 @@ async def fill(
         await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([c.name])
         if c.size:
-            await _write(client, c, target, 0, 0)
+            write = partial(_write, client, c, target, 0, 0)
+            await proxy.leased(client, "matmul.tiles", request, tell, lambda _: write())
     stored: da.Array = da.from_zarr(out)
     return stored
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +25,6 @@ from fpmdask.runtime.client.homes import HomeLeft, Homes, Tell, token
 from fpmdask.runtime.client.inputs import finished, taking_part
 from fpmdask.runtime.dask_private import Alias, GraphNode, List, Task, TaskRef
 from fpmdask.runtime.placement import dealt
-from fpmdask.runtime.report import Summed
 from fpmdask.tuning import DEFAULT, Tuning
 
 # The number of a chunk along K, and from … to in it.
@@ -44,8 +42,8 @@ async def multiply(
     recovery: float,
     tell: Tell,
     tuning: Tuning = DEFAULT,
-) -> tuple[da.Array, Summed]:
-    """Return C = A·B, and what it took.
+) -> tuple[da.Array, list[dict[str, Any]]]:
+    """Return C = A·B, and what each worker tells of its sum.
 
     Parameters
     ----------
@@ -77,7 +75,6 @@ async def multiply(
     many as keep that small, add up a part of C each, cut along its longer side. What is lost is
     made again as Dask makes lost results again. O(chunks + parts · workers) tasks.
     """
-    began = time.perf_counter()
     homes = Homes(client, hang, tell, tuning.runtime)
     stage = partial(
         _made, homes, a, b, spec, lines, workers, recovery, tuning.matmul.sum_part_nbytes
@@ -100,7 +97,7 @@ async def multiply(
     except ChunksLostError:
         await _still_there(homes, (a, b), recovery)
         raise
-    return c, Summed(time.perf_counter() - began, shares)
+    return c, shares
 
 
 async def _made(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distributed.utils import offload
@@ -85,10 +85,10 @@ async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
     return False
 
 
-async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
-    """Find out who should multiply how much; the client has it done by Dask's tasks.
+async def multiply(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
+    """Have the client multiply ranges of K by Dask's tasks; it holds the result already.
 
-    The value has the lines of K per worker, None where all multiply what they hold: what takes less
+    It is told the lines of K per worker, None where all multiply what they hold: what takes less
     time than moving it, or what there is no memory to hand over.
     """
     began = prepared = time.perf_counter()
@@ -102,22 +102,44 @@ async def share_out(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
         prepared = time.perf_counter()
         found = await _measured(context, max(len(context.workers), depth // SAMPLE), deep, columns)
         lines = await _within_memory(context, spec, found)
+        context.forget()  # the workers have no other step of this run
     else:
+        await context.hold(workers)
+        prepared = time.perf_counter()
         nobody = dict.fromkeys(workers, 0)
         context.set_result(nobody, dict.fromkeys(workers), None, "as held", nobody)
+    measured = time.perf_counter()
+    answer = await context.ask_client("sums", lines=lines)
+    _report(context, spec, len(workers), answer["shares"])
+    context.report["phases"] = {
+        "prepare": prepared - began,
+        "measure": measured - prepared,
+        "multiply": time.perf_counter() - measured,
+    }
+    return {}
+
+
+def _report(
+    context: RunContext, spec: MatmulSpec, workers: int, shares: Sequence[Mapping[str, Any]]
+) -> None:
+    """Note why ranges of K were multiplied, and by whom."""
+    rows, depth, columns = spec.shape
     sums, inputs = (
         elements * spec.dtype.itemsize / 1e6
-        for elements in ((len(workers) - 1) * rows * columns, depth * (rows + columns))
+        for elements in ((workers - 1) * rows * columns, depth * (rows + columns))
     )
     why = "asked for"
     if context.spec["layout"] != INNER:
         why = f"the workers' sums have {sums:.4g} MB, A and B {inputs:.4g}"
-    context.report["layout"] = {"name": INNER, "why": why, "units": "columns of A"}
-    context.report["phases"] = {
-        "prepare": prepared - began,
-        "measure": time.perf_counter() - prepared,
+    units = {share["worker"]: share["units"] for share in shares}
+    seconds = {share["worker"]: share["seconds"] for share in shares}
+    found = context.report["result"]
+    context.set_result(units, seconds, found["imbalance"], found["reason"], units)
+    context.report |= {
+        "layout": {"name": INNER, "why": why, "units": "columns of A"},
+        "uncertainty": {},
+        "shares": [{**share, "worker": context.name(share["worker"])} for share in shares],
     }
-    return {"lines": lines}
 
 
 async def _free(context: RunContext, spec: MatmulSpec) -> dict[str, float]:

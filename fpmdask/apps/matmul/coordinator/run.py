@@ -29,10 +29,10 @@ from fpmdask.runtime.links import Link
 
 
 async def run(context: RunContext) -> dict[str, Any]:
-    """Multiply; the value names the result's keys and chunks, or has the ranges of K."""
+    """Multiply; the value names the result's keys and chunks, none where the client has it."""
     asked = MatmulSpec.from_json(context.spec["product"])
     if await ranges.wanted(context, asked):
-        return await ranges.share_out(context, asked)
+        return await ranges.multiply(context, asked)
     spec = shared_out(context)
     began = time.perf_counter()
     depth = timed_depth(context, spec)

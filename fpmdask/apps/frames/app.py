@@ -1,0 +1,5 @@
+"""Where the code of this application is: its stages are the client's, its runs those of "sort"."""
+
+from fpmdask.runtime.app import App
+
+APP = App("frames", "fpmdask.runtime.coordinator.client_stages:run")

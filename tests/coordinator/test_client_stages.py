@@ -1,0 +1,209 @@
+"""Stages that a client drives and runs of other clients wait for each other."""
+
+import asyncio
+import threading
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from distributed import Client, wait
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.apps.frames.client import sort_values
+from fpmdask.apps.matmul.client import arrays, stored
+from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.client import proxy
+from tests.eventually import nothing_left, until
+from tests.tuned import SHORT_ROUNDS
+
+STAGES = {
+    "frame": (sort_values, "_union", "frames"),
+    "split-K": (arrays, "multiply_ranges", "matmul"),
+    "tiles": (stored, "_write", "matmul.tiles"),
+}
+OPEN, COMPUTING = threading.Event(), threading.Event()
+MATRIX = np.random.default_rng(0).integers(-9, 9, (20, 60)) * 1.0
+FRAME = pd.DataFrame({"key": np.random.default_rng(1).permutation(900), "row": np.arange(900)})
+
+
+def cluster():
+    # a worker with two threads has one left for tasks beside a kernel
+    return gen_cluster(
+        client=True,
+        nthreads=[("127.0.0.1", 2)] * 2,
+        config=SHORT_ROUNDS,
+        timeout=90,
+        clean_kwargs={"threads": False},  # Zarr keeps threads of its own
+    )
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    OPEN.clear()
+    COMPUTING.clear()
+    yield
+    OPEN.set()
+
+
+class Held:
+    """A kernel that says what it takes, once it may go on."""
+
+    name, implementation, parameters = "held", "1", {}
+
+    def __init__(self, context):
+        self.units = 0
+
+    def setup(self, units):
+        self.units = units
+
+    def run(self):
+        COMPUTING.set()
+        OPEN.wait(30)
+        return 1e-3 * self.units
+
+    def teardown(self):
+        pass
+
+    def complexity(self, units):
+        return float(units)
+
+
+async def call(balancer, what, folder):
+    """Have a client do what has stages of its own; return whether the result is right."""
+    c = balancer.client
+    if what == "frame":
+        x = c.persist(dd.from_pandas(FRAME, npartitions=4))
+        await wait(x)
+        found = await c.compute(await balancer.sort_values(x, "key"))
+        return found.equals(FRAME.sort_values("key"))
+    x = c.persist(da.from_array(MATRIX, chunks=(20, 15)))
+    await wait(x)
+    if what == "split-K":
+        found = await balancer.matmul(x, x.T, layout="inner")
+    else:
+        out = zarr.create_array(str(folder / "c"), shape=(20, 20), chunks=(10, 10), dtype="f8")
+        found = await balancer.matmul(x, x.T, out=out)
+    return np.array_equal(await c.compute(found), MATRIX @ MATRIX.T)
+
+
+def waiting(events, runs):
+    """Tell whether events say that a run waits for others, of which the first has this name."""
+    told = [event["runs"] for event in events if event["event"] == "waiting" and "runs" in event]
+    return bool(told) and told[0][0].rpartition("-")[0] == runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", STAGES)
+@cluster()
+async def test_stages_wait_for_a_run_that_measures(c, s, *workers, what, tmp_path):
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        measuring = await fpmdask.Balancer(other)
+        events = []
+        balancer = await fpmdask.Balancer(c, progress=events.append)
+        running = asyncio.ensure_future(measuring.partition(Held, 100))
+        await until(COMPUTING.is_set)
+        steps = {key for key in s.tasks if "fpmdask-" in str(key)}
+        calling = asyncio.ensure_future(call(balancer, what, tmp_path))
+        await until(lambda: waiting(events, "partition") or calling.done())
+        assert {key for key in s.tasks if "fpmdask-" in str(key)} == steps
+        OPEN.set()
+        await running
+        assert await asyncio.wait_for(calling, 30)
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", STAGES)
+@cluster()
+async def test_a_run_that_measures_waits_for_stages(c, s, *workers, what, tmp_path, monkeypatch):
+    module, function, app = STAGES[what]
+    original, begun, go_on = getattr(module, function), asyncio.Event(), asyncio.Event()
+
+    async def held(*given):
+        begun.set()
+        await go_on.wait()
+        return await original(*given)
+
+    monkeypatch.setattr(module, function, held)
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        events = []
+        measuring = await fpmdask.Balancer(other, progress=events.append)
+        balancer = await fpmdask.Balancer(c)
+        calling = asyncio.ensure_future(call(balancer, what, tmp_path))
+        await asyncio.wait_for(begun.wait(), 30)
+        OPEN.set()
+        running = asyncio.ensure_future(measuring.partition(Held, 100))
+        await until(lambda: waiting(events, app) or COMPUTING.is_set())
+        assert not COMPUTING.is_set()
+        go_on.set()
+        assert await asyncio.wait_for(calling, 30)
+        await asyncio.wait_for(running, 30)
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["raises", "is cancelled", "leaves"])
+@cluster()
+async def test_a_client_whose_stage_ends_early_holds_no_worker(c, s, *workers, end):
+    begun = asyncio.Event()
+
+    async def stage(request):
+        begun.set()
+        if end == "raises":
+            raise ValueError("a stage")
+        await asyncio.Event().wait()
+
+    await fpmdask.Balancer(c)
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        await fpmdask.Balancer(other)
+        work = proxy.leased(other, "frames", await request_of(c), None, stage)
+        working = asyncio.ensure_future(work)
+        await asyncio.wait_for(begun.wait(), 20)
+        if end == "is cancelled":
+            working.cancel()
+        if end == "raises":
+            with pytest.raises(ValueError, match="a stage"):
+                await working
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    OPEN.set()
+    found = await asyncio.wait_for((await fpmdask.Balancer(c)).partition(Held, 100), 20)
+    assert sum(found.values()) == 100
+    assert not s.plugins["fpmdask"].runs
+
+
+async def request_of(c):
+    return (await fpmdask.Balancer(c))._request()
+
+
+@cluster()
+async def test_a_run_within_another_one_uses_its_workers_only(c, s, *workers):
+    await fpmdask.Balancer(c)
+    leases = s.plugins["fpmdask"].leases
+    request = await request_of(c)
+    both = {worker.address for worker in workers}
+
+    async def inner(request):
+        assert leases.held_by(request["within"]) == both
+        return await proxy.leased(c, "matmul.tiles", request, None, innermost)
+
+    async def innermost(request):
+        run, (outer,) = request["within"], {*leases.busy(both).values()}
+        assert run != outer
+        assert not leases.held_by(run)
+        with pytest.raises(CoordinatorError, match="waits for no answer to a request 7"):
+            await c.scheduler.fpmdask_answer(run=run, number=7, answer={})
+        async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+            with pytest.raises(CoordinatorError, match=f"run {run} has ended"):
+                await proxy.leased(other, "frames", request, None, innermost)
+        return outer
+
+    outer = await proxy.leased(c, "frames", request, None, inner)
+    assert outer.startswith("frames-")
+    with pytest.raises(CoordinatorError, match=f"run {outer} has ended"):
+        await proxy.leased(c, "frames", {**request, "within": outer}, None, inner)
+    assert not leases.busy(both)
