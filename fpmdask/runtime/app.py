@@ -35,6 +35,9 @@ class App:
     tasks
         Modules of its ordinary Dask tasks. The scheduler imports them when fpmdask is installed:
         it would when it unpickles a graph, on its event loop.
+    request
+        ``"module:class"`` of the TypedDict that declares a request: one that is not as declared is
+        refused. By default ``spec`` is the application's own.
     ahead
         Whether workers import these as soon as they join: for runs that take less than a second.
 
@@ -50,12 +53,13 @@ class App:
     kernels: Mapping[str, str] = field(default_factory=dict)
     worker: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    request: str = "fpmdask.runtime.wire:Foreign"
     ahead: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.replace("_", "").replace(".", "").isalnum():
             raise ValueError(f"name = {self.name!r}; give letters, digits, _ and .")
-        for target in filter(None, (self.run, self.check, *self.kernels.values())):
+        for target in filter(None, (self.run, self.check, self.request, *self.kernels.values())):
             if not all(target.partition(":")):
                 raise ValueError(
                     f"{target!r} is no 'module:function' of the application {self.name}"

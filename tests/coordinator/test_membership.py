@@ -8,12 +8,14 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Worker, get_worker
+from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.errors import CoordinatorError, KernelError, NoWorkersError, PartitionError
 from fpmdask.runtime.app import code, find
 from fpmdask.runtime.coordinator.rounds import TIME
 from fpmdask.runtime.coordinator.tickets import Order
+from fpmdask.runtime.worker.side import WorkerSide
 from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import CONFIG, cluster, idle, named
 from tests.eventually import side_of, until
@@ -396,8 +398,34 @@ async def test_a_run_waits_where_all_workers_are_busy(c, s, *workers):
 async def test_unknown_applications_and_ones_without_a_check_are_clear_errors(c, s, *workers):
     await fpmdask.Balancer(c)
     answer = await c.scheduler.fpmdask_check(app="nothing", client=c.id, spec={})
-    assert "found no application 'nothing'; known are blocks, matmul" in answer["message"]
+    assert "found no application 'nothing'; known are blocks, frames, matmul" in answer["message"]
     with pytest.raises(CoordinatorError, match="found no application 'nothing'"):
         await c.scheduler.fpmdask_start(app="nothing", client=c.id, spec={})
-    for app in s.plugins["fpmdask"].apps:
-        assert callable(code(find(app, s.plugins["fpmdask"].apps).check, app)), app
+    apps = s.plugins["fpmdask"].apps
+    checks = {app: found.check for app in apps if (found := find(app, apps)).check is not None}
+    assert checks.keys() == apps.keys() - {"frames", "matmul.tiles"}  # these only hold workers
+    for app, check in checks.items():
+        assert callable(code(check, app)), app
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_a_worker_that_closes_while_its_side_starts_leaves_no_socket(
+    c, s, worker, monkeypatch
+):
+    listening, starts = [], asyncio.Event()
+    listen = WorkerSide._listen
+
+    def listens(self, worker):
+        listening.append(listen(self, worker))
+        return listening[-1]
+
+    async def set_resources(**resources):
+        starts.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(WorkerSide, "_listen", listens)
+    monkeypatch.setattr(worker, "set_resources", set_resources)
+    await fpmdask.Balancer(c)
+    await asyncio.wait_for(starts.wait(), 20)
+    await worker.close()
+    assert all(channels._listening.fileno() == -1 for channels in listening)

@@ -9,4 +9,5 @@ APP = App(
     {},
     ("fpmdask.apps.blocks.worker",),
     ("fpmdask.apps.blocks.tasks",),
+    request="fpmdask.apps.blocks.spec:BlocksRequest",
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NotRequired
 
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.rows import Rows, edges_of
+from fpmdask.runtime.wire import Packed, Request
 
 
 @dataclass(frozen=True)
@@ -93,3 +94,18 @@ def check_shapes(
                 f"chunks says {size} on axis {axis}, the function returned blocks of {min(found)}; "
                 "correct it, or leave it out"
             )
+
+
+class BlocksRequest(Request):
+    """Call a function on blocks.
+
+    ``blocks`` is a `BlocksSpec`, ``place`` the result's dimensions and the one that is cut,
+    ``sizes`` what its blocks must be along it, ``coming`` bytes that are not in memory yet.
+    """
+
+    blocks: Mapping[str, Any]
+    call: Packed
+    distribution: Mapping[str, int] | str | None
+    place: Sequence[int]
+    sizes: Any
+    coming: NotRequired[float]

@@ -10,6 +10,11 @@ APP = App(
     ("fpmdask.apps.matmul.worker.share", "fpmdask.apps.matmul.tasks"),
     ("fpmdask.apps.matmul.tasks",),
     ahead=True,
+    request="fpmdask.apps.matmul.spec:MatmulRequest",
 )
 # A product in tiles, which the client has written one after the other.
-TILES = App("matmul.tiles", "fpmdask.runtime.coordinator.client_stages:run")
+TILES = App(
+    "matmul.tiles",
+    "fpmdask.runtime.coordinator.client_stages:run",
+    request="fpmdask.runtime.wire:Request",
+)

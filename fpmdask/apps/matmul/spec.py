@@ -4,11 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.wire import Request
 
 Chunks = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -240,3 +241,21 @@ def _check_chunks(name: str, axis: str, sizes: Sequence[int], length: int) -> No
 def _ints(chunks: Sequence[Sequence[float]]) -> Chunks:
     rows, columns = chunks
     return tuple(map(int, rows)), tuple(map(int, columns))
+
+
+class MatmulRequest(Request):
+    """Multiply; ``product`` is a `MatmulSpec`, the others as `Balancer.matmul` has them.
+
+    ``lazy`` has (first row, last row) of A and of B that are not in memory yet, ``loading`` bytes.
+    """
+
+    layout: str
+    zones: Mapping[str, Any] | None
+    distribution: Mapping[str, int] | None
+    depth: int | None
+    rebalance: bool
+    thorough: bool
+    known: bool
+    product: Mapping[str, Any]
+    lazy: Sequence[Any]
+    loading: NotRequired[float]

@@ -9,4 +9,5 @@ APP = App(
     {},
     ("fpmdask.apps.rebalance.worker",),
     ("fpmdask.apps.rebalance.tasks",),
+    request="fpmdask.apps.rebalance.spec:RebalanceRequest",
 )

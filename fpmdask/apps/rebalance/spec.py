@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from fpmdask.runtime.rows import Rows
+from fpmdask.runtime.wire import Packed, Request
 
 
 class Cuts:
@@ -114,3 +115,18 @@ class RebalanceSpec:
         """Rebuild a spec from `to_json`."""
         inputs = tuple(map(Rows.from_json, data["inputs"]))
         return cls(inputs, Cuts.from_json(data["cuts"]))
+
+
+class RebalanceRequest(Request):
+    """Place rows anew.
+
+    ``rebalance`` is a `RebalanceSpec`, ``dims`` the dimensions of the collections, ``coming`` bytes
+    that are not in memory yet, the others as `Balancer.rebalance` has them.
+    """
+
+    rebalance: Mapping[str, Any]
+    kernel: Packed | None
+    dims: Sequence[int]
+    coming: float
+    distribution: Mapping[str, float] | None
+    seconds: Mapping[str, float] | None

@@ -8,4 +8,5 @@ APP = App(
     "fpmdask.apps.records.coordinator.run:check",
     {"records.local": "fpmdask.apps.records.kernel:RecordSort"},
     ("fpmdask.apps.records.worker.share", "fpmdask.apps.records.worker.survey"),
+    request="fpmdask.apps.records.spec:RecordsRequest",
 )

@@ -11,10 +11,12 @@ APP = App(
     ("fpmdask.apps.sort.worker",),
     ("fpmdask.apps.sort.tasks",),
     ahead=True,
+    request="fpmdask.apps.sort.spec:SortRequest",
 )
 DEAL = App(
     "sort.deal",
     "fpmdask.apps.sort.coordinator.run:deal",
     "fpmdask.apps.sort.coordinator.run:check",
     KERNELS,
+    request="fpmdask.apps.sort.spec:SortRequest",
 )

@@ -9,4 +9,5 @@ APP = App(
     {},
     ("fpmdask.apps.stencil.worker",),
     ("fpmdask.apps.stencil.tasks",),
+    request="fpmdask.apps.stencil.spec:StencilRequest",
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 
 from fpmdask.runtime.rows import Rows
+from fpmdask.runtime.wire import Packed, Request
 
 Condition = str | int | float  # "reflect", "periodic", "nearest", "none", or what is beyond
 
@@ -80,3 +81,12 @@ class StencilSpec:
             data["tolerance"],
             data["check_every"],
         )
+
+
+class StencilRequest(Request):
+    """Iterate; ``stencil`` is a `StencilSpec`, ``needed`` bytes that workers must have room for."""
+
+    stencil: Mapping[str, Any]
+    update: Packed
+    distribution: Mapping[str, int] | None
+    needed: NotRequired[float]

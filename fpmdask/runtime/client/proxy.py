@@ -16,6 +16,7 @@ from fpmdask import config
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.dask_private import task_of_this_thread
 from fpmdask.runtime.remote_errors import rebuild
+from fpmdask.runtime.wire import Request
 
 Progress = Callable[[Mapping[str, Any]], None]
 # Does what a run asks its client for, and returns the answer.
@@ -215,7 +216,8 @@ async def leased(
     gets the request for runs within that one.
     """
     found: list[Result] = []
-    await follow(client, app, request, progress, partial(_work, request, work, found))
+    holding = {part: request[part] for part in Request.__annotations__ if part in request}
+    await follow(client, app, holding, progress, partial(_work, request, work, found))
     return found[0]
 
 

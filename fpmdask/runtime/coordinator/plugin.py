@@ -33,6 +33,7 @@ from fpmdask.runtime.identity import WorkerIdentity
 from fpmdask.runtime.memory import Account
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.version import PLUGIN, check_version
+from fpmdask.runtime.wire import check_message
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -169,6 +170,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             with contextlib.suppress(Exception):  # a run of it will say so
                 found = find(app, self.apps)
                 code(found.run, app)
+                code(found.request, app)
                 for module in found.tasks:
                     importlib.import_module(module)
 
@@ -205,6 +207,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     def _refusal(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
         try:
             found = find(app, self.apps)
+            check_message(code(found.request, app), spec, f"the request of {app}", partial=True)
             if found.check is not None:
                 code(found.check, app)(RunContext(self, CHECK, client, spec, found))
         except fpmdask.errors.FpmdaskError as error:
@@ -217,6 +220,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         ``within`` in its spec names a run of this client whose workers it uses.
         """
         found = find(app, self.apps)
+        check_message(code(found.request, app), spec, f"the request of {app}")
         within = spec.get("within")
         if within is not None and getattr(self.runs.get(within), "client", None) != client:
             raise CoordinatorError(f"run {within} has ended: no other one can use its workers")

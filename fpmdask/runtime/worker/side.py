@@ -85,6 +85,8 @@ class WorkerSide(WorkerPlugin):
 
     async def setup(self, worker: Worker) -> None:
         """Give the worker its resource and its handlers."""
+        # a worker that closes now has nothing to be torn down yet: nothing is awaited below
+        await worker.set_resources(fpm=self.slots)
         self.worker = worker
         self.spaces: dict[str, RunSpace] = {}
         self.scratch = Scratch()
@@ -109,7 +111,6 @@ class WorkerSide(WorkerPlugin):
         worker.stream_handlers["fpmdask-gone"] = self.gone
         worker.stream_handlers["fpmdask-back"] = self.back
         worker.stream_handlers["fpmdask-tell"] = self.tell
-        await worker.set_resources(fpm=self.slots)
         self._importing = asyncio.ensure_future(self._import_tasks())
 
     async def _import_tasks(self) -> None:
