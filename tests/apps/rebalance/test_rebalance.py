@@ -427,7 +427,9 @@ def test_no_plan_exceeds_a_workers_memory():
     calm = {f"distributed.worker.memory.{what}": False for what in ("spill", "pause", "terminate")}
     with (
         dask.config.set(calm),
-        LocalCluster(n_workers=3, threads_per_worker=1, memory_limit="320 MB") as local,
+        LocalCluster(
+            n_workers=3, threads_per_worker=1, memory_limit="320 MB", dashboard_address=":0"
+        ) as local,
         Client(local) as client,
     ):
         balancer = fpmdask.Balancer(client)
