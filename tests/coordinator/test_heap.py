@@ -1,6 +1,9 @@
 """Free memory that a worker's malloc keeps is given back before plans are made."""
 
+import os
 import platform
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -68,7 +71,7 @@ def test_the_heap_is_gone_through_once_a_second(monkeypatch: pytest.MonkeyPatch)
         return 1
 
     monkeypatch.setattr(heap, "_last", [-heap.OFTEN])
-    monkeypatch.setattr(heap, "_malloc_trim", lambda: found)
+    monkeypatch.setattr(heap, "_glibc", lambda *_: found)
     assert heap.trim()
     assert not heap.trim()
     heap._last[0] -= heap.OFTEN
@@ -81,8 +84,71 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError
 
     monkeypatch.setattr("ctypes.CDLL", nothing)
-    heap._malloc_trim.cache_clear()
+    heap._glibc.cache_clear()
     try:
         assert not heap.trim()
+        heap.keep()
+        heap.release()
     finally:
-        heap._malloc_trim.cache_clear()
+        heap._glibc.cache_clear()
+
+
+FAULTS = """
+import resource, threading
+import numpy as np
+from fpmdask.runtime.worker import heap
+
+def faults():
+    for _ in range(3):  # what is kept has been touched
+        np.ones(1 << 17) + 1.0
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    for _ in range(50):
+        np.ones(1 << 17) + 1.0
+    print(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+
+def count():
+    for change in (None, heap.keep, heap.keep, heap.release, heap.release, heap.release):
+        if change is not None:
+            change()
+        faults()
+
+thread = threading.Thread(target=count)
+thread.start()
+thread.join()
+"""
+
+
+@glibc
+def test_arrays_come_from_freed_memory_while_a_run_wants_it() -> None:
+    """Two arrays of 256 pages each, 50 times; a step is no main thread."""
+    environ = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run([sys.executable, "-c", FAULTS], env=environ, capture_output=True)
+    assert not done.returncode, done.stderr
+    plain, once, twice, still, restored, no_less = map(int, done.stdout.split())
+    assert min(plain, restored, no_less) > 50 * 256
+    assert max(once, twice, still) < 256
+
+
+def kept(dask_worker: Any) -> bool:
+    """Return whether a run has malloc keep memory."""
+    return bool(heap._keeping)
+
+
+@glibc
+def test_workers_reuse_memory_while_they_call_functions_of_the_users() -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        balancer = fpmdask.Balancer(client)
+        x = da.ones((100, 10), chunks=(50, 10)).persist()
+
+        def keeping(block: Any) -> Any:
+            return block + float(heap._keeping)
+
+        found = balancer.map_blocks(keeping, x, dtype=float)
+        assert (found == 2.0).all().compute()
+        give_up = time.monotonic() + 30
+        while any(client.run(kept).values()):  # its end is told with the next message
+            assert time.monotonic() < give_up
+            time.sleep(0.01)

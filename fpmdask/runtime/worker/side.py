@@ -29,12 +29,13 @@ from fpmdask.runtime.worker.blas_threads import blas_threads
 from fpmdask.runtime.worker.channel import Channels
 from fpmdask.runtime.worker.exchange import Exchange
 from fpmdask.runtime.worker.fingerprint import fingerprint
-from fpmdask.runtime.worker.heap import trim
+from fpmdask.runtime.worker.heap import keep, release, trim
 from fpmdask.runtime.worker.offers import Offers
 from fpmdask.runtime.worker.peers import Peers
 from fpmdask.runtime.worker.serving import Serving
 from fpmdask.runtime.worker.space import RunSpace as RunSpace
 from fpmdask.timing import (
+    FunctionKernel,
     Kernel,
     Scratch,
     WorkerContext,
@@ -94,6 +95,7 @@ class WorkerSide(WorkerPlugin):
         self.serving = Serving(worker, self._offers, lambda: self.channels)
         self.channels = self._listen(worker)
         self._forgetting: asyncio.TimerHandle | None = None
+        self._trimming: asyncio.Task[None] | None = None
         known = registered_kernels()
         for name, factory in self.kernels.items():
             if name not in known:
@@ -129,6 +131,8 @@ class WorkerSide(WorkerPlugin):
             self.forget(run)
         self._keep_scratch()  # no timer is left
         self._importing.cancel()
+        if self._trimming is not None:
+            self._trimming.cancel()
         if self.channels is not None:
             await self.channels.close()
 
@@ -159,6 +163,10 @@ class WorkerSide(WorkerPlugin):
             if kernel is not None:
                 space.kernel = await offload(self._open, space, kernel)
                 answer["kernel"] = _identity(space.kernel, kernel.get("digest"))
+                users, goes_on = isinstance(space.kernel, FunctionKernel), run in self.spaces
+                if users and goes_on and not space.keeps_memory:
+                    space.keeps_memory = True
+                    keep()
         except Exception as error:
             answer["error"] = describe_error(error)
         return answer
@@ -177,6 +185,9 @@ class WorkerSide(WorkerPlugin):
         if space is None:
             return
         space.cancel()
+        if space.keeps_memory:
+            release()
+            self._trimming = asyncio.ensure_future(self.trim())
         if not self.spaces:
             self.peers.forget()
             # a new Scratch, since a call that goes on may still write to its arrays of the old one
