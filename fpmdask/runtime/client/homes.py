@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -14,25 +13,13 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 
-from fpmdask.errors import ChunksLostError, CoordinatorError, named
+from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.dask_private import GraphNode
-from fpmdask.runtime.patience import LATE, SILENT_SECONDS, TOLD_SECONDS
 from fpmdask.tuning import DEFAULT, RuntimeTuning
 
-# How often it is looked whether the workers are still there.
+# How often the coordinator is asked whether the workers go on.
 LOOK_SECONDS = 0.5
-# A worker's status under which it begins no task.
-PAUSED = "paused"
-STOPPED = (
-    "it has been paused, and done nothing: its memory is full; give it more (memory_limit), add "
-    "workers, or let go of what it holds"
-)
-SILENT = (
-    "nothing was heard of it; restart it, or raise fpmdask.hang if its tasks keep it busy for so "
-    "long"
-)
-BUSY = "busy with tasks of others"
 
 Value = TypeVar("Value")
 Tell = Callable[[Mapping[str, Any]], None]
@@ -40,61 +27,6 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 class HomeLeft(Exception):
     """A worker left to which tasks were pinned, or is waited for no longer."""
-
-
-class Waiting:
-    """What is heard of workers while tasks that are pinned to them are waited for.
-
-    Parameters
-    ----------
-    patience
-        Seconds for which a worker may give no sign of life.
-
-    Notes
-    -----
-    Looks are counted instead of a clock read: what the scheduler was too busy to hear, or the
-    client to ask for, is not held against a worker.
-    """
-
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
-        self._seen: dict[str, tuple[tuple[Any, ...], int]] = {}
-
-    def silent(self) -> set[str]:
-        """Return those that have given no sign of life in so many looks that they may have stopped.
-
-        Not those that are paused.
-        """
-        return {
-            address
-            for address, (sign, looks) in self._seen.items()
-            if looks * LOOK_SECONDS >= SILENT_SECONDS and sign[0] != PAUSED
-        }
-
-    def fresh(self) -> set[str]:
-        """Return those that have given a sign of life since the look before."""
-        return {address for address, (_, looks) in self._seen.items() if not looks}
-
-    def look(self, workers: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:
-        """Take in what the scheduler knows of the workers, every `LOOK_SECONDS`.
-
-        Yields the addresses of those without a sign of life, and whether they are paused.
-        """
-        for address, worker in workers.items():
-            sign = _sign_of_life(worker)
-            before, looks = self._seen.get(address, (None, 0))
-            looks = looks + 1 if sign == before else 0
-            self._seen[address] = sign, looks
-            if looks * LOOK_SECONDS > self.patience:
-                yield address, sign[0] == PAUSED
-
-
-def _sign_of_life(worker: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what changes as long as a worker may still do something."""
-    metrics = worker["metrics"]
-    if worker["status"] == PAUSED and not metrics["task_counts"].get("executing"):
-        return PAUSED, metrics["managed_bytes"], metrics["spilled_bytes"]
-    return "", worker["last_seen"]
 
 
 def token(what: str) -> str:
@@ -108,28 +40,23 @@ class Homes:
     Parameters
     ----------
     client
-    hang
-        Seconds after which a worker that does nothing, or is silent, is waited for no longer.
-    tell
-        Is called with an event when a worker is waited for, or is waited for no longer.
+    run
+        The run that holds the workers for it.
     tuning
         The client's.
 
-    Notes
-    -----
-    A worker that tasks of others keep busy is avoided once the patience for it has passed: what it
-    holds is sent to others, as its threads are not needed for that.
+    Attributes
+    ----------
+    threads, bare
+        As `places` has found last: worker → its threads, of those that may be used, and those of
+        them that have no fpmdask.
     """
 
-    def __init__(
-        self, client: Client, hang: float, tell: Tell, tuning: RuntimeTuning = DEFAULT.runtime
-    ) -> None:
-        self.client, self.tuning = client, tuning
-        self.patience = max(hang, tuning.stage_patience_seconds)
+    def __init__(self, client: Client, run: str, tuning: RuntimeTuning = DEFAULT.runtime) -> None:
+        self.client, self.run, self.tuning = client, run, tuning
         self.scheduler: Any = client.scheduler
-        self._tell, self._began = tell, time.monotonic()
-        self._avoided: set[str] = set()
-        self._told = False
+        self.threads: Mapping[str, int] = {}
+        self.bare: Sequence[str] = ()
 
     async def again(self, stage: Callable[[], Awaitable[Value]]) -> Value:
         """Return what a stage returns; it starts over where a worker that it needs leaves.
@@ -151,75 +78,25 @@ class Homes:
     async def places(self, futures: Sequence[Future[Any]]) -> list[str]:
         """Return a worker for each of some results: one that holds it, unless all these are busy.
 
-        None that has stopped; the least loaded of the others where all its holders are busy.
-
         Raises
         ------
-        HomeLeft
-            If one is held by nobody.
         ChunksLostError
-            If one is held by a stopped worker only and has no task to make it again.
+            If one is lost and cannot be made again.
         """
         keys = [future.key for future in futures]
-        holders, impossible = await self.scheduler.fpmdask_holders(client=self.client.id, keys=keys)
-        if impossible:
-            raise ChunksLostError(
-                f"{len(impossible)} inputs are only on workers that give no sign of life, and have "
-                f"no task to make them again: {named(impossible)}; restart these workers, or "
-                "replicate scattered data"
-            )
-        if not all(map(holders.get, keys)):
-            raise HomeLeft("a worker left with the only copy of a result, which is made again")
-        every = {worker for there in holders.values() for worker in there}
-        if late := [worker for worker, (_, _, late) in (await self._busy(every)).items() if late]:
-            self._leave_out(late, (await self.scheduler.identity(n_workers=-1))["workers"])
-        free = every - self._avoided or {*await self.scheduler.ncores()} - self._avoided or every
-        taken: Counter[str] = Counter()
-        found = []
-        for key in keys:
-            there = free.intersection(holders[key])
-            found.append(min(there or free, key=lambda worker: (taken[worker], worker)))
-            taken[found[-1]] += not there
-        return found
-
-    async def _busy(
-        self, workers: Iterable[str], waited: float = 0.0
-    ) -> dict[str, tuple[str, float, bool]]:
-        """Return what keeps some workers busy, but for those that are avoided."""
-        asked = sorted({*workers} - self._avoided)
-        found: dict[str, tuple[str, float, bool]]
-        found = await self.scheduler.fpmdask_busy(workers=asked, waited=waited)
-        return found
-
-    def _leave_out(
-        self, workers: Iterable[str], there: Mapping[str, Any], reason: str = BUSY
-    ) -> None:
-        self._avoided.update(workers)
-        for worker in workers:
-            name = str(there[worker]["name"]) if worker in there else worker
-            self._emit("left out", worker=name, reason=reason)
-
-    def _emit(self, event: str, **facts: Any) -> None:
-        self._tell({"event": event, "seconds": round(time.monotonic() - self._began, 4), **facts})
-
-    def usable(self, workers: Iterable[str]) -> set[str]:
-        """Return those of some workers that have not stopped, and are not busy, as far as is known.
-
-        All of them where these are none: somebody has to do it.
-        """
-        every = {*workers}
-        return every - self._avoided or every
+        found = await self.scheduler.fpmdask_places(run=self.run, keys=keys)
+        self.threads, self.bare = found["threads"], found["bare"]
+        return [*found["places"]]
 
     async def bundles(self, futures: Sequence[Future[Any]]) -> list[tuple[str, list[int]]]:
         """Return (worker, numbers of some results that it holds), one for each of its threads."""
         held: dict[str, list[int]] = {}
         for n, worker in enumerate(await self.places(futures)):
             held.setdefault(worker, []).append(n)
-        threads = await self.scheduler.ncores()
         return [
             (worker, numbers[n::count])
             for worker, numbers in sorted(held.items())
-            for count in [min(threads.get(worker, 1), len(numbers))]
+            for count in [min(self.threads[worker], len(numbers))]
             for n in range(count)
         ]
 
@@ -272,9 +149,8 @@ class Homes:
         """
         persisted, futures = self._started(name, tasks, homes, given, shared)
         await self._watched(finished(self.client, persisted), homes)
-        await self.scheduler.set_restrictions(worker=dict.fromkeys([*tasks, *shared]))
-        # who left before that is waited for in vain
-        self._check_there(set(homes.values()), await self.scheduler.ncores())
+        # who has left before that is waited for in vain
+        await self._look(homes, 0.0, done=[*tasks, *shared])
         return futures
 
     def _started(
@@ -313,75 +189,19 @@ class Homes:
         CoordinatorError
             If one of them is paused, or not heard of, and stays so.
         """
-        done = asyncio.ensure_future(work)
-        waiting = Waiting(self.patience)
-        began = others = time.monotonic()
+        done, began = asyncio.ensure_future(work), time.monotonic()
         try:
-            while not done.done():
-                await asyncio.wait([done], timeout=LOOK_SECONDS)
-                if not done.done():
-                    others = await self._look(waiting, homes, began, others)
+            while not (await asyncio.wait([done], timeout=LOOK_SECONDS))[0]:
+                await self._look(homes, time.monotonic() - began)
             return await done
         finally:
             done.cancel()
 
     async def _look(
-        self, waiting: Waiting, homes: Mapping[Any, str], began: float, others: float
-    ) -> float:
-        """Look once at all homes; return when one that lives last executed a task.
-
-        `others` is what that was before. A home that gives no sign of life is given up once the
-        others have nothing to do, since they are done or wait for it, and `LATE` times as long has
-        passed as they took.
-        """
-        there = (await self.scheduler.identity(n_workers=-1))["workers"]
-        addresses = set(homes.values())
-        self._check_there(addresses, there)
-        looks = [*waiting.look({home: there[home] for home in addresses})]
-        silent, now = waiting.silent(), time.monotonic()
-        busy = await self._busy(addresses, now - others)
-        for home in (addresses & waiting.fresh()) - busy.keys():
-            if there[home]["metrics"]["task_counts"].get("executing"):
-                others = now
-        patience = min(self.patience, max(SILENT_SECONDS, LATE * (others - began)))
-        if silent and now - began >= patience:
-            stopped = await self.scheduler.fpmdask_stopped(workers=sorted(silent))
-            if stopped:
-                self._leave_out(stopped, there, "gave no sign of life")
-                raise HomeLeft(f"{', '.join(stopped)} gave no sign of life")
-        if now - others >= LOOK_SECONDS:
-            self._leave_busy(busy, there, now - others)
-        for address, paused in looks:
-            if not paused or await self._has_to_begin(homes, address):
-                raise CoordinatorError(
-                    f"worker {there[address]['name']} keeps the others waiting: for "
-                    f"{self.patience:g} s {STOPPED if paused else SILENT}"
-                )
-        return others
-
-    def _leave_busy(
-        self,
-        busy: Mapping[str, tuple[str, float, bool]],
-        there: Mapping[str, Any],
-        waited: float,
+        self, homes: Mapping[Any, str], seconds: float, done: Sequence[Any] = ()
     ) -> None:
-        """Tell of homes that others keep busy; leave them if the rest has waited for long."""
-        if busy and not self._told and waited >= TOLD_SECONDS:
-            self._told = True
-            tasks = {str(there[home]["name"]): task for home, (task, _, _) in busy.items()}
-            spent = {str(there[home]["name"]): seconds for home, (_, seconds, _) in busy.items()}
-            self._emit("waiting", workers=[*tasks], tasks=tasks, busy_seconds=spent)
-        late = [home for home, (_, _, late) in busy.items() if late]
-        if late and len(there) > len(self._avoided) + len(late):
-            self._leave_out(late, there)
-            raise HomeLeft(f"{', '.join(late)} are busy")
-
-    async def _has_to_begin(self, homes: Mapping[Any, str], address: str) -> bool:
-        """Tell whether a worker has tasks of ours that could run."""
-        own = [key for key, home in homes.items() if home == address]
-        states = await self.scheduler.get_task_status(keys=own)
-        return not {"no-worker", "processing"}.isdisjoint(states.values())
-
-    def _check_there(self, addresses: set[str], there: Mapping[str, Any]) -> None:
-        if gone := addresses - there.keys():
-            raise HomeLeft(f"{', '.join(sorted(gone))} left")
+        left = await self.scheduler.fpmdask_look(
+            run=self.run, homes=sorted(set(homes.values())), seconds=seconds, done=done
+        )
+        if left is not None:
+            raise HomeLeft(left)

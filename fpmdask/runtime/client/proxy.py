@@ -203,19 +203,18 @@ async def _ended(stages: Sequence[asyncio.Future[Any]]) -> None:
 
 
 async def leased(
-    client: Client,
+    follow: Follow,
     app: str,
     request: dict[str, Any],
-    progress: Progress | None,
     work: Callable[[dict[str, Any]], Awaitable[Result]],
 ) -> Result:
     """Return what ``work`` returns: what this client has done on workers that a run holds for it.
 
-    ``app`` is an application whose run is `fpmdask.runtime.coordinator.client_stages.run`; ``work``
-    gets the request for runs within that one.
+    ``follow`` runs ``request`` as ``app``, whose run is that of
+    `fpmdask.runtime.coordinator.client_stages`; ``work`` gets the request for runs within that one.
     """
     found: list[Result] = []
-    await follow(client, app, request, progress, partial(_work, request, work, found))
+    await follow(app, request, partial(_work, request, work, found))
     return found[0]
 
 

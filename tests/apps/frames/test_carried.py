@@ -244,7 +244,6 @@ async def test_rows_without_a_value_are_on_all_workers(c, s, *workers):
 @cluster()
 async def test_what_was_handed_over_and_lost_is_waited_for(c, s, *workers, monkeypatch, tuning):
     tuning(sort={"few_rows": 0}, runtime={"most_attempts": 3})
-    monkeypatch.setattr(frames, "ready", slowly(frames.ready))
     addresses = [worker.address for worker in workers]
     monkeypatch.setattr(
         fpmdask.Balancer, "_follow", dealing(fpmdask.Balancer._follow, addresses, [ROWS, 0, 0])
@@ -263,14 +262,6 @@ async def test_what_was_handed_over_and_lost_is_waited_for(c, s, *workers, monke
     await wait(x)
     found = await asyncio.wait_for(balancer.sort_values(x, "whole"), 60)
     await check_sorted(c, found, PLAIN, "whole")
-
-
-def slowly(original):
-    async def ready(*given):
-        await asyncio.sleep(0.1)
-        await original(*given)
-
-    return ready
 
 
 def dealing(original, addresses, shares):

@@ -8,7 +8,6 @@ import pytest
 from distributed import wait
 
 import fpmdask
-from fpmdask.apps.matmul.client import summed
 from fpmdask.errors import ChunksLostError, CoordinatorError
 from fpmdask.runtime.client.homes import Homes
 from tests.apps.matmul.test_inner import CONFIG, RANDOM, cluster
@@ -32,7 +31,7 @@ async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, when,
     x = c.persist(da.random.default_rng(1).random((6, 9000), chunks=(6, 500)))
     await wait(x)
     if when == "before":
-        monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+        monkeypatch.setattr(Homes, "places", leaving(workers[1], left))
     found = await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
     if when == "after":
         left.append(await workers[0].close(timeout=1))
@@ -43,13 +42,15 @@ async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, when,
     await nothing_left(s)
 
 
-def leaving(worker, left, original):
-    async def finished(client, x):
+def leaving(worker, left):
+    original = Homes.places
+
+    async def places(self, futures):
         if not left:
             left.append(await worker.close(timeout=1))
-        await original(client, x)
+        return await original(self, futures)
 
-    return finished
+    return places
 
 
 @pytest.mark.parametrize("when", ["before", "within"])
@@ -66,7 +67,7 @@ async def test_lost_chunks_are_named(c, s, *workers, when, monkeypatch):
     x = da.Array(futures, "given", chunks=((4,), (50,) * 6), dtype=float)
     left = []
     if when == "before":
-        monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+        monkeypatch.setattr(Homes, "places", leaving(workers[1], left))
     else:
         monkeypatch.setattr(Homes, "made", made)
     balancer = await fpmdask.Balancer(c)
@@ -142,6 +143,6 @@ async def test_named_workers_that_are_gone_are_named(c, s, *workers, monkeypatch
     balancer = await fpmdask.Balancer(c, workers=["1"])
     x = c.persist(da.random.default_rng(1).random((4, 900), chunks=(4, 100)))
     await wait(x)
-    monkeypatch.setattr(summed, "finished", leaving(workers[1], [], summed.finished))
+    monkeypatch.setattr(Homes, "places", leaving(workers[1], []))
     with pytest.raises(CoordinatorError, match=r"no worker of \['1'\] .*is connected"):
         await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)

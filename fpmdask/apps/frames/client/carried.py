@@ -16,7 +16,6 @@ from distributed import Client, Future, futures_of
 from fpmdask.apps.frames.tasks import rows
 from fpmdask.apps.frames.tasks.rows import Form, Look
 from fpmdask.runtime.client.homes import Homes, token
-from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef
 from fpmdask.sorting.payload import Payload
 from fpmdask.sorting.spec import SortSpec
@@ -117,7 +116,6 @@ def _remade(
 async def _framed(
     homes: Homes, made: da.Array, sizes: Sequence[int], form: Form
 ) -> list[Future[Any]]:
-    await finished(homes.client, made)
     futures = {future.key: future for future in futures_of(made)}
     parts = [futures[key] for key in made.__dask_keys__()]
     at = await homes.places(parts)

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import dask.array as da
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from distributed import Client, Future, futures_of
@@ -15,7 +14,6 @@ from distributed import Client, Future, futures_of
 from fpmdask.apps.frames.tasks import rows
 from fpmdask.apps.frames.tasks.rows import Holders, Keys, Order
 from fpmdask.runtime.client.homes import Homes, token
-from fpmdask.runtime.client.inputs import finished, ready
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef
 
 
@@ -26,7 +24,6 @@ def by_index(order: Order) -> bool:
 
 async def delivered(
     homes: Homes,
-    persisted: dd.DataFrame,
     partitions: Sequence[Future[Any]],
     found: da.Array,
     keys: Keys,
@@ -35,8 +32,8 @@ async def delivered(
 
     Parameters
     ----------
-    persisted, partitions
-        The frame and the futures of its partitions, in order.
+    partitions
+        The futures of the frame's partitions, in order.
     found
         The sorted keys, one chunk for each part of the result.
 
@@ -57,8 +54,6 @@ async def delivered(
     holds, those of a partition in the order of the part; the part's worker writes each row of the
     pieces to its place. O(parts · workers) tasks.
     """
-    await ready(homes.client, persisted, partitions)
-    await finished(homes.client, found)
     futures = {future.key: future for future in futures_of(found)}
     parts = [futures[key] for key in found.__dask_keys__()]
     places = await homes.places([*parts, *partitions])

@@ -25,8 +25,8 @@ from fpmdask.apps.frames.tasks.encode import scheme
 from fpmdask.apps.frames.tasks.rows import INDEX, Form, Keys, Look, Order
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client import proxy
-from fpmdask.runtime.client.homes import Homes, Tell, token
-from fpmdask.runtime.client.inputs import SENDINGS, finished, letting_go, ready
+from fpmdask.runtime.client.homes import Homes, token
+from fpmdask.runtime.client.inputs import SENDINGS, finished, letting_go
 from fpmdask.runtime.client.rows import partitions_of
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef, meta_of
 from fpmdask.runtime.report import Moved, Report
@@ -59,14 +59,13 @@ async def sort_values(
     request: dict[str, Any],
     follow: proxy.Follow,
     sort_keys: SortKeys,
-    tell: Tell,
     tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Return the frame with its rows in order, and what that took; None where it has no rows.
 
-    ``follow`` runs ``request`` as the app "sort", ``sort_keys`` sorts a dask array of keys so;
-    ``tell`` gets events of what is done beside; ``tuning`` holds thresholds. A pandas frame is sent
-    to the workers, and sent again where one leaves with a part of it.
+    ``follow`` runs ``request`` as the app "sort", ``sort_keys`` sorts a dask array of keys so,
+    ``tuning`` holds thresholds. A pandas frame is sent to the workers, and sent again where one
+    leaves with a part of it.
 
     Raises
     ------
@@ -79,14 +78,14 @@ async def sort_values(
     """
     await proxy.check(client, "sort", request)  # before the frame is computed
     if not isinstance(frame, pd.DataFrame):
-        return await _sort_dask(client, frame, order, request, follow, sort_keys, tell, tuning)
+        return await _sort_dask(client, frame, order, request, follow, sort_keys, tuning)
     # where workers are named, all of them must be there
     sendings = SENDINGS if request["workers"] is None else 1
     while True:
         sendings -= 1
         ddf = await sent(client, frame, request["workers"])
         try:
-            return await _sort_dask(client, ddf, order, request, follow, sort_keys, tell, tuning)
+            return await _sort_dask(client, ddf, order, request, follow, sort_keys, tuning)
         except ChunksLostError:
             if not sendings:
                 raise
@@ -100,7 +99,6 @@ async def _sort_dask(
     request: dict[str, Any],
     follow: proxy.Follow,
     sort_keys: SortKeys,
-    tell: Tell,
     tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Do what `sort_values` does, for a dask frame."""
@@ -108,10 +106,8 @@ async def _sort_dask(
     there = _is_in_memory(ddf)
     persisted = ddf if there else await loaded(client, ddf, request["workers"])
     try:
-        sort = partial(
-            _sort_persisted, client, ddf, persisted, order, follow, sort_keys, tell, tuning
-        )
-        return await proxy.leased(client, "frames", request, tell, sort)
+        sort = partial(_sort_persisted, client, ddf, persisted, order, follow, sort_keys, tuning)
+        return await proxy.leased(follow, "frames", request, sort)
     except (ChunksLostError, FutureCancelledError):
         # what was made of lost partitions is lost with them, but the caller knows only these
         if any(future.cancelled() for future in futures_of(persisted)):
@@ -127,7 +123,6 @@ async def _sort_persisted(
     order: Order,
     follow: proxy.Follow,
     sort_keys: SortKeys,
-    tell: Tell,
     tuning: Tuning,
     request: dict[str, Any],
 ) -> tuple[dd.DataFrame, Moved | None]:
@@ -135,8 +130,8 @@ async def _sort_persisted(
     began = time.perf_counter()
     partitions = partitions_of(persisted)
     nbytes, spare = await check_fits(client, partitions, request["workers"])
-    homes = Homes(client, request["measuring"]["hang"], tell, tuning.runtime)
-    stage = partial(_each, homes, persisted, partitions)
+    homes = Homes(client, request["within"], tuning.runtime)
+    stage = partial(_each, homes, partitions)
     looks: list[Look] = [Look(0, (), {}, "")] * len(partitions)
     look = partial(rows.look, (tuning.sort.most_distinct, tuning.sort.most_distinct_nbytes))
     for numbers, told in await homes.again(partial(stage, "look", look, order, homes.asked)):
@@ -146,11 +141,11 @@ async def _sort_persisted(
     if not any(sizes):
         return _collection(ddf, partitions, None), None
     extra = -(-COPIES * nbytes // sum(sizes))
-    union = await homes.again(partial(_union, homes, persisted, partitions, looks))
+    union = await homes.again(partial(_union, homes, partitions, looks))
     like, pattern = None, form_of(looks)
     spare -= BESIDE_KEYS * sum(sizes)
     if spare >= nbytes and not by_index(order) and pattern is not None:
-        like = await homes.again(partial(_without_rows, homes, persisted, partitions[pattern]))
+        like = await homes.again(partial(_without_rows, homes, partitions[pattern]))
     dealing: Report | None = None
     handed: list[tuple[str, Future[Any]]] = []
     if spare >= (1 + HANDED) * nbytes and sum(sizes) >= tuning.sort.few_rows:
@@ -158,9 +153,9 @@ async def _sort_persisted(
         asked = {**request, "sort": spec, "payload": like is not None}
         answer, dealing = await follow("sort.deal", asked)
         if answer["shares"] is not None:
-            dealt = partial(handed_over, homes, persisted, partitions, sizes, answer["shares"])
+            dealt = partial(handed_over, homes, partitions, sizes, answer["shares"])
             partitions, sizes, handed = await homes.again(dealt)
-            stage = partial(_each, homes, persisted, partitions)
+            stage = partial(_each, homes, partitions)
     short = _keys(order, looks, sizes, union, tuning.sort.most_distinct)
     keys = await _with_words(homes, stage, short, sizes, null=like is not None)
     parts: list[Future[Any]] = []
@@ -194,7 +189,7 @@ async def _sort_persisted(
         )
         del x
         sorted_at = time.perf_counter()
-        moving = partial(delivered, homes, persisted, partitions, found, keys)
+        moving = partial(delivered, homes, partitions, found, keys)
         parts, received = await homes.again(moving)
         handed += received
         known = await divisions(client, parts, keys)
@@ -212,9 +207,8 @@ async def _sort_persisted(
     )
 
 
-async def _without_rows(homes: Homes, persisted: dd.DataFrame, partition: Future[Any]) -> Any:
+async def _without_rows(homes: Homes, partition: Future[Any]) -> Any:
     """Return a partition's columns without its rows."""
-    await finished(homes.client, persisted)
     name = token("like")
     task = Task((name, 0), rows.between, 0, 0, TaskRef(partition.key))
     [place] = await homes.places([partition])
@@ -254,7 +248,6 @@ def _is_in_memory(ddf: dd.DataFrame) -> bool:
 
 async def _each(
     homes: Homes,
-    persisted: dd.DataFrame,
     partitions: Sequence[Future[Any]],
     what: str,
     function: Callable[..., Any],
@@ -265,7 +258,6 @@ async def _each(
 
     ``run`` is `Homes.asked` or `Homes.made`.
     """
-    await ready(homes.client, persisted, partitions)
     bundles = await homes.bundles(partitions)
     name, common = token(what), token(f"{what}-plan")
     tasks: dict[Any, GraphNode] = {}
@@ -279,7 +271,6 @@ async def _each(
 
 async def _union(
     homes: Homes,
-    persisted: dd.DataFrame,
     partitions: Sequence[Future[Any]],
     looks: Sequence[Look],
 ) -> dict[Any, pd.CategoricalDtype]:
@@ -299,7 +290,6 @@ async def _union(
     asked = sorted({n for at in different.values() for n in at.values()})
     if not asked:
         return {}
-    await ready(homes.client, persisted, partitions)
     given = [partitions[n] for n in asked]
     name = token("categories")
     tasks: dict[Any, GraphNode] = {

@@ -21,7 +21,6 @@ from fpmdask.apps.matmul.client.written import Written
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.client import proxy
-from fpmdask.runtime.client.homes import Tell
 from fpmdask.runtime.client.inputs import accounts, taking_part
 from fpmdask.runtime.memory import Account
 from fpmdask.tuning import DEFAULT, Tuning
@@ -124,7 +123,6 @@ async def multiply_into(
     out: Any,
     request: dict[str, Any],
     follow: proxy.Follow,
-    tell: Tell,
     tuning: Tuning,
 ) -> da.Array:
     """Write C[index] of C = A·B into `out`, tile by tile; return it as a lazy dask array.
@@ -147,8 +145,8 @@ async def multiply_into(
     with Written(out, target.run) as written:
         await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
-        tiles = partial(_multiply_tiles, client, a, b, target, written, shape, follow, tell, tuning)
-        await proxy.leased(client, "matmul.tiles", request, tell, tiles)
+        tiles = partial(_multiply_tiles, client, a, b, target, written, shape, follow, tuning)
+        await proxy.leased(follow, "matmul.tiles", request, tiles)
     stored: da.Array = da.from_zarr(out)
     return stored
 
@@ -161,7 +159,6 @@ async def _multiply_tiles(
     written: Written,
     shape: tuple[int, int],
     follow: proxy.Follow,
-    tell: Tell,
     tuning: Tuning,
     request: dict[str, Any],
 ) -> None:
@@ -177,9 +174,7 @@ async def _multiply_tiles(
                     beyond = min(column + shape[1], column1)
                     columns = b[:, column:beyond]
                     tile = {**request, "product": check(rows, columns).to_json()}
-                    rows, columns, c = await product(
-                        client, rows, columns, tile, follow, tell, tuning
-                    )
+                    rows, columns, c = await product(client, rows, columns, tile, follow, tuning)
                     columns = None
                     await _write(client, c, target, row, column)
                     c = None
@@ -198,8 +193,7 @@ async def fill(
     index: tuple[Any, ...],
     out: Any,
     request: dict[str, Any],
-    _: proxy.Follow,
-    tell: Tell,
+    follow: proxy.Follow,
     tuning: Tuning,
 ) -> da.Array:
     """Write C[index] of a C that is nothing to multiply, of a side of 0, into `out`."""
@@ -213,7 +207,7 @@ async def fill(
         written.begin([c.name])
         if c.size:
             write = partial(_write, client, c, target, 0, 0)
-            await proxy.leased(client, "matmul.tiles", request, tell, lambda _: write())
+            await proxy.leased(follow, "matmul.tiles", request, lambda _: write())
     stored: da.Array = da.from_zarr(out)
     return stored
 
