@@ -154,7 +154,8 @@ async def follow(
             )
             seen += len(answer["events"])
             for request in answer["requests"]:
-                assert asked is not None
+                if asked is None:
+                    raise CoordinatorError(f"run {run} asks for {request}: this client cannot")
                 doing = _answer(scheduler, run, requested, asked({"run": run, **request}))
                 stages.append(asyncio.ensure_future(doing))
                 requested += 1

@@ -73,15 +73,16 @@ class ClientStages:
         self._avoid(self._late(self._busy(every, time.monotonic()), 0.0), BUSY)
         workers = self._context.scheduler.workers
         usable = workers.keys() - self._avoided or {*workers}
+        threads = {worker: workers[worker].nthreads for worker in usable}
+        bare = without_fpmdask(self._context.scheduler, {"": [*usable]})
         free = every - self._avoided or usable
         taken: Counter[str] = Counter()
         places = []
-        for key in keys:
-            there = free.intersection(holders[key])
-            places.append(min(there or free, key=lambda worker: (taken[worker], worker)))
-            taken[places[-1]] += not there
-        threads = {worker: workers[worker].nthreads for worker in usable}
-        bare = without_fpmdask(self._context.scheduler, {"": [*usable]})
+        async for window in windows(keys, AT_ONCE):
+            for key in window:
+                there = free.intersection(holders[key])
+                places.append(min(there or free, key=lambda worker: (taken[worker], worker)))
+                taken[places[-1]] += not there
         return {"places": places, "threads": threads, "bare": bare}
 
     async def unpin(self, keys: Sequence[Any]) -> None:

@@ -145,8 +145,7 @@ async def multiply_into(
     with Written(out, target.run) as written:
         await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
-        tiles = partial(_multiply_tiles, client, a, b, target, written, shape, follow, tuning)
-        await proxy.leased(follow, "matmul.tiles", request, tiles)
+        await _multiply_tiles(client, a, b, target, written, shape, request, follow, tuning)
     stored: da.Array = da.from_zarr(out)
     return stored
 
@@ -158,33 +157,52 @@ async def _multiply_tiles(
     target: Target,
     written: Written,
     shape: tuple[int, int],
+    request: dict[str, Any],
     follow: proxy.Follow,
     tuning: Tuning,
-    request: dict[str, Any],
 ) -> None:
-    """Compute and write what is missing, in tiles of at most this shape."""
-    rows, columns, c = None, None, None
+    """Compute and write what is missing, in tiles of at most this shape.
+
+    Workers are held for a tile at a time: runs of others have their turn between two.
+    """
+    rows, columns, work = None, None, None
     try:
         for row0, row1, column0, column1 in written.missing(a.shape[0], b.shape[1]):
             for row in range(row0, row1, shape[0]):
-                rows = None  # makes room for the next
+                rows, work = None, None  # makes room for the next
                 below = min(row + shape[0], row1)
                 rows = a[row:below]
                 for column in range(column0, column1, shape[1]):
                     beyond = min(column + shape[1], column1)
                     columns = b[:, column:beyond]
                     tile = {**request, "product": check(rows, columns).to_json()}
-                    rows, columns, c = await product(client, rows, columns, tile, follow, tuning)
-                    columns = None
-                    await _write(client, c, target, row, column)
-                    c = None
+                    at = row, column
+                    work = partial(_tile, client, rows, columns, target, at, follow, tuning)
+                    rows = await proxy.leased(follow, "matmul.tiles", tile, work)
                     written.add((row, below, column, beyond))
     except BaseException as error:
         # an exception's frames hold what they name, and the client holds that of a failed task
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
-        del rows, columns, c  # this frame is not cleared
+        del rows, columns, work  # this frame is not cleared
+
+
+async def _tile(
+    client: Client,
+    rows: Any,
+    columns: Any,
+    target: Target,
+    at: tuple[int, int],
+    follow: proxy.Follow,
+    tuning: Tuning,
+    request: dict[str, Any],
+) -> Any:
+    """Compute and write a tile; return its rows of A, which are in the workers' memory then."""
+    rows, columns, c = await product(client, rows, columns, request, follow, tuning)
+    del columns  # makes room for what is written
+    await _write(client, c, target, *at)
+    return rows
 
 
 async def fill(
