@@ -341,13 +341,13 @@ class Balancer:
         ----------
         Lastovetsky and Reddy (2009), section 3 and Fig. 3.
         """
-        from fpmdask.apps.matmul import given
+        from fpmdask.apps.matmul import user_layout
         from fpmdask.apps.matmul.client import arrays, stored, target
         from fpmdask.runtime.client import conversions
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
-        kind = given.check_layout(layout)
+        kind = user_layout.check_layout(layout)
         measuring = arguments.measuring(epsilon, max_rounds, timing, None)
         back = conversions.like_product(a, b)
         a, b, index = arrays.as_matrices(conversions.as_array(a), conversions.as_array(b))
@@ -369,7 +369,7 @@ class Balancer:
             if distribution is not None or out is not None:
                 raise PartitionError("a mapping as layout leaves no room for distribution or out")
             zones, kind = kind, "given"
-            distribution = given.rows_of(zones, spec)
+            distribution = user_layout.rows_of(zones, spec)
         request = {
             "workers": self.workers,
             "layout": kind,

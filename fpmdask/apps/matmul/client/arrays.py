@@ -15,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client
 
 from fpmdask.apps.matmul.client.inputs import in_memory, read, to_be_loaded, to_be_read
-from fpmdask.apps.matmul.client.summed import multiply as multiply_ranges
+from fpmdask.apps.matmul.client.split_k import multiply as multiply_ranges
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.apps.matmul.tasks import recompute

@@ -16,8 +16,8 @@ from distributed import Client
 
 from fpmdask import config
 from fpmdask.apps.matmul.client.arrays import check, product
+from fpmdask.apps.matmul.client.checkpoint import Checkpoint
 from fpmdask.apps.matmul.client.target import Target, check_reached, step
-from fpmdask.apps.matmul.client.written import Written
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.client import proxy
@@ -142,7 +142,7 @@ async def multiply_into(
     free = FILL * free_nbytes(held.values())
     panel_depth = tuning.matmul.panel_depth
     shape = tile_shape(spec, target.unit, free, len(workers), panel_depth=panel_depth)
-    with Written(out, target.run) as written:
+    with Checkpoint(out, target.run) as written:
         await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
         await _multiply_tiles(client, a, b, target, written, shape, request, follow, tuning)
@@ -155,7 +155,7 @@ async def _multiply_tiles(
     a: Any,
     b: Any,
     target: Target,
-    written: Written,
+    written: Checkpoint,
     shape: tuple[int, int],
     request: dict[str, Any],
     follow: proxy.Follow,
@@ -220,7 +220,7 @@ async def fill(
     if not workers:
         raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, names)
-    with Written(out, target.run) as written:
+    with Checkpoint(out, target.run) as written:
         await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([c.name])
         if c.size:

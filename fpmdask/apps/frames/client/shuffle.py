@@ -13,7 +13,7 @@ from distributed import Client, Future, futures_of
 
 from fpmdask.apps.frames.tasks import rows
 from fpmdask.apps.frames.tasks.rows import Holders, Keys, Order
-from fpmdask.runtime.client.homes import Homes, token
+from fpmdask.runtime.client.stages import Stages, token
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef
 
 
@@ -23,7 +23,7 @@ def by_index(order: Order) -> bool:
 
 
 async def delivered(
-    homes: Homes,
+    stages: Stages,
     partitions: Sequence[Future[Any]],
     found: da.Array,
     keys: Keys,
@@ -45,7 +45,7 @@ async def delivered(
 
     Raises
     ------
-    HomeLeft
+    WorkerLeft
         If a worker leaves that has partitions or keys.
 
     Notes
@@ -56,7 +56,7 @@ async def delivered(
     """
     futures = {future.key: future for future in futures_of(found)}
     parts = [futures[key] for key in found.__dask_keys__()]
-    places = await homes.places([*parts, *partitions])
+    places = await stages.places([*parts, *partitions])
     at, held_at = places[: len(parts)], places[len(parts) :]
     common = token("rows-plan")
     plan: dict[Any, GraphNode] = {common: DataNode(common, keys)}
@@ -68,7 +68,7 @@ async def delivered(
             (name, n): Task((name, n), rows.ends, TaskRef(part.key), shared)
             for n, part in enumerate(parts)
         }
-        ends = await homes.asked(name, looks, dict(zip(looks, at, strict=True)), parts, plan)
+        ends = await stages.asked(name, looks, dict(zip(looks, at, strict=True)), parts, plan)
     gone, later = gathered(ends)
 
     name, run = token("sorted-rows"), uuid4().hex
@@ -104,7 +104,7 @@ async def delivered(
                 crossing += [some, pieces[-1]]
         add((name, n), home, rows.assemble, shared, all_rows, *pieces)
         add((name, len(parts) + n), home, rows.nbytes, *crossing)
-    made = await homes.made(name, tasks, pins, [*partitions, *parts], plan)
+    made = await stages.made(name, tasks, pins, [*partitions, *parts], plan)
     return made[: len(parts)], list(zip(at, made[len(parts) :], strict=True))
 
 

@@ -15,11 +15,11 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.frames.client.handing import handed_over
+from fpmdask.apps.frames.client.rebalance_rows import handed_over
 from fpmdask.apps.sort.coordinator import run
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError
 from fpmdask.runtime.client import proxy
-from fpmdask.runtime.client.homes import Homes
+from fpmdask.runtime.client.stages import Stages
 from fpmdask.runtime.coordinator import chunks
 from fpmdask.runtime.coordinator.client_stages import ClientStages
 from tests.apps.frames.test_sort_values import (
@@ -73,8 +73,8 @@ async def test_a_worker_that_does_nothing_is_named(c, s, *workers, what, monkeyp
             ended.append(busy if what == "silent" else None)
         return await original(self, name, tasks, at, *more)
 
-    original = Homes.asked
-    monkeypatch.setattr(Homes, "asked", asked)
+    original = Stages.asked
+    monkeypatch.setattr(Stages, "asked", asked)
     balancer = await fpmdask.Balancer(c)
     x = c.persist(frame_of(FRAME))
     says = {"paused": "is paused, .* its memory is full", "silent": "nothing was heard of it"}
@@ -111,7 +111,7 @@ async def test_a_paused_worker_that_is_done_stops_nobody(c, s, *workers, monkeyp
     at = {key: worker.address for key, worker in zip(tasks, workers, strict=True)}
 
     async def stage(request):
-        return await Homes(c, request["within"]).asked("fpmdask-some", tasks, at, [], {})
+        return await Stages(c, request["within"]).asked("fpmdask-some", tasks, at, [], {})
 
     asking = asyncio.ensure_future(held(await fpmdask.Balancer(c), stage))
     while not (workers[0].data and workers[1].state.executing):
@@ -181,7 +181,7 @@ async def test_rows_are_not_handed_over_to_a_worker_that_has_become_busy(c, s, *
     shares = {taker.address: sum(sizes), holder.address: 1, workers[2].address: 1}
 
     async def stage(request):
-        homes = Homes(c, request["within"])
+        homes = Stages(c, request["within"])
         return await homes.again(partial(handed_over, homes, partitions, sizes, shares))
 
     made, found, _ = await asyncio.wait_for(held(balancer, stage), 20)
@@ -221,8 +221,8 @@ async def test_partitions_lost_on_the_way_are_named(c, s, *workers, step, monkey
         if event["event"] == "step" and event["step"] == step and not left:
             left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
 
-    for asking in (Homes.made, Homes.asked):
-        monkeypatch.setattr(Homes, asking.__name__, leaving(asking))
+    for asking in (Stages.made, Stages.asked):
+        monkeypatch.setattr(Stages, asking.__name__, leaving(asking))
     balancer = await fpmdask.Balancer(c, progress=progress)
     pieces = {("only", n): FRAME.iloc[n::3] for n in range(3)}
     futures = await c.scatter(pieces, direct=True, hash=False)

@@ -15,13 +15,13 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
-from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.split_k import in_chunks, places, segments
 from fpmdask.apps.matmul.tasks import Range, between, part_of, summed, told, total
 from fpmdask.errors import ChunksLostError
 from fpmdask.partition.even import even
-from fpmdask.runtime.client.homes import HomeLeft, Homes, token
 from fpmdask.runtime.client.inputs import finished, taking_part
+from fpmdask.runtime.client.stages import Stages, WorkerLeft, token
 from fpmdask.runtime.dask_private import Alias, GraphNode, List, Task, TaskRef
 from fpmdask.runtime.placement import dealt
 from fpmdask.tuning import DEFAULT, Tuning
@@ -70,9 +70,9 @@ async def multiply(
     many as keep that small, add up a part of C each, cut along its longer side. What is lost is
     made again as Dask makes lost results again. O(chunks + parts · workers) tasks.
     """
-    homes = Homes(client, run, tuning.runtime)
-    stage = partial(_made, homes, a, b, spec, lines, workers, tuning.matmul.sum_part_nbytes)
-    parts, shares, chunks = await homes.again(stage)
+    stages = Stages(client, run, tuning.runtime)
+    stage = partial(_made, stages, a, b, spec, lines, workers, tuning.matmul.sum_part_nbytes)
+    parts, shares, chunks = await stages.again(stage)
     name = token("inner")
     keys = [(name, i, j) for i in range(len(chunks[0])) for j in range(len(chunks[1]))]
     graph: dict[Any, GraphNode] = {
@@ -94,7 +94,7 @@ async def multiply(
 
 
 async def _made(
-    homes: Homes,
+    stages: Stages,
     a: da.Array,
     b: da.Array,
     spec: MatmulSpec,
@@ -105,13 +105,13 @@ async def _made(
     """Return the parts of C, what the workers tell of their sums, and the chunks of C."""
     futures = {future.key: future for x in (a, b) for future in futures_of(x)}
     chunks = [futures[key] for key in spec.keys]
-    where = dict(zip(spec.keys, await homes.places(chunks), strict=True))
+    where = dict(zip(spec.keys, await stages.places(chunks), strict=True))
     # on others there is no fpmdask of this version: what they hold is fetched as it lies
-    there = able = homes.threads.keys() - homes.bare
+    there = able = stages.threads.keys() - stages.bare
     if workers is not None:
-        there = able & (await taking_part(homes.client, workers)).keys()
+        there = able & (await taking_part(stages.client, workers)).keys()
     if not there:
-        raise HomeLeft(f"no worker of {workers or 'the cluster'} with fpmdask is connected")
+        raise WorkerLeft(f"no worker of {workers or 'the cluster'} with fpmdask is connected")
     same = transposed(a, b)
     needless = {"a": spec.a_name, "b": spec.b_name}.get(same or "")
     held = places(spec, {key: [at] for key, at in where.items() if key[0] != needless})
@@ -142,11 +142,11 @@ async def _made(
         facts = worker, sum(piece.size for piece in dealt_out[worker]), tasks.received[worker]
         tasks.add((tasks.name, n), worker, told, facts, made)
     try:
-        found = await homes.made(tasks.name, tasks.made, tasks.pins, chunks, {})
-        shares = await homes.client.gather(found[len(sizes) :])
+        found = await stages.made(tasks.name, tasks.made, tasks.pins, chunks, {})
+        shares = await stages.client.gather(found[len(sizes) :])
     except (ChunksLostError, FutureCancelledError) as error:
         traceback.clear_frames(error.__traceback__)  # another one may replace it
-        await _still_there(homes.client, (a, b))
+        await _still_there(stages.client, (a, b))
         raise
     return found[: len(sizes)], shares, ((rows,), sizes) if axis else (sizes, (columns,))
 

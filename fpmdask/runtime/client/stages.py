@@ -1,4 +1,9 @@
-"""Tasks that run where their data is, and anywhere once that is needed."""
+"""Stages that a client drives: tasks pinned to where their data is, on workers that a run holds.
+
+In the client's process, on its event loop. The coordinator says where tasks can be, and whether the
+workers go on (`fpmdask.runtime.coordinator.client_stages`). Once a stage is done, whatever of it is
+lost is made again by any worker.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +27,9 @@ from fpmdask.tuning import DEFAULT, RuntimeTuning
 LOOK_SECONDS = 0.5
 
 Value = TypeVar("Value")
-Tell = Callable[[Mapping[str, Any]], None]
 
 
-class HomeLeft(Exception):
+class WorkerLeft(Exception):
     """A worker left to which tasks were pinned, or is waited for no longer."""
 
 
@@ -34,8 +38,8 @@ def token(what: str) -> str:
     return f"fpmdask-{what}-{uuid4().hex}"
 
 
-class Homes:
-    """Where the tasks of one sort or product run: on workers that stay.
+class Stages:
+    """The stages of one sort or product: each starts over where a worker leaves that it needs.
 
     Parameters
     ----------
@@ -70,7 +74,7 @@ class Homes:
         for _ in range(attempts):
             try:
                 return await stage()
-            except HomeLeft as left:
+            except WorkerLeft as left:
                 reason = str(left)
             await asyncio.sleep(self.tuning.retry_seconds)
         raise CoordinatorError(f"given up after {attempts} attempts; the last one: {reason}")
@@ -138,7 +142,7 @@ class Homes:
 
         Raises
         ------
-        HomeLeft
+        WorkerLeft
             If one of the workers leaves before all is done. What a task raises is raised
             here.
 
@@ -184,7 +188,7 @@ class Homes:
 
         Raises
         ------
-        HomeLeft
+        WorkerLeft
             If one of the workers leaves before, or stops.
         CoordinatorError
             If one of them is paused, or not heard of, and stays so.
@@ -204,4 +208,4 @@ class Homes:
             run=self.run, homes=sorted(set(homes.values())), seconds=seconds, done=done
         )
         if left is not None:
-            raise HomeLeft(left)
+            raise WorkerLeft(left)
