@@ -2,4 +2,8 @@
 
 from fpmdask.runtime.app import App
 
-APP = App("frames", "fpmdask.runtime.coordinator.client_stages:run")
+APP = App(
+    "frames",
+    "fpmdask.runtime.coordinator.client_stages:run",
+    "fpmdask.runtime.coordinator.client_stages:check",
+)

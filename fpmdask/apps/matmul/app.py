@@ -12,4 +12,8 @@ APP = App(
     ahead=True,
 )
 # A product in tiles, which the client has written one after the other.
-TILES = App("matmul.tiles", "fpmdask.runtime.coordinator.client_stages:run")
+TILES = App(
+    "matmul.tiles",
+    "fpmdask.runtime.coordinator.client_stages:run",
+    "fpmdask.runtime.coordinator.client_stages:check",
+)

@@ -31,6 +31,11 @@ SILENT = (
 BUSY = "busy with tasks of others"
 
 
+def check(context: RunContext) -> None:
+    """Refuse where no worker, or not every named one, is connected."""
+    context.candidates()
+
+
 async def run(context: RunContext) -> dict[str, Any]:
     """Hold the wanted workers until the client is done; the value is its answer."""
     context.report["only_holds"] = True  # the report of a run within this one counts
