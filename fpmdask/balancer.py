@@ -341,13 +341,13 @@ class Balancer:
         ----------
         Lastovetsky and Reddy (2009), section 3 and Fig. 3.
         """
-        from fpmdask.apps.matmul import given
+        from fpmdask.apps.matmul import user_layout
         from fpmdask.apps.matmul.client import arrays, stored, target
         from fpmdask.runtime.client import conversions
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
-        kind = given.check_layout(layout)
+        kind = user_layout.check_layout(layout)
         measuring = arguments.measuring(epsilon, max_rounds, timing, None)
         back = conversions.like_product(a, b)
         a, b, index = arrays.as_matrices(conversions.as_array(a), conversions.as_array(b))
@@ -369,7 +369,7 @@ class Balancer:
             if distribution is not None or out is not None:
                 raise PartitionError("a mapping as layout leaves no room for distribution or out")
             zones, kind = kind, "given"
-            distribution = given.rows_of(zones, spec)
+            distribution = user_layout.rows_of(zones, spec)
         request = {
             "workers": self.workers,
             "layout": kind,
@@ -396,7 +396,7 @@ class Balancer:
         return self._sync(multiply, arrays.multiply, a, b, index, request)
 
     async def _matmul(self, multiply: Callable[..., Awaitable[da.Array]], *given: Any) -> da.Array:
-        return await multiply(self.client, *given, self._follow, self._tell, config.tuning())
+        return await multiply(self.client, *given, self._follow, config.tuning())
 
     async def _persisted(self, x: da.Array) -> da.Array:
         persisted: da.Array = self.client.persist(x)
@@ -573,7 +573,6 @@ class Balancer:
             request,
             self._follow,
             sort_keys,
-            self._tell,
             config.tuning(),
         )
         if moved is not None:
@@ -1118,15 +1117,12 @@ class Balancer:
         self, app: str, spec: dict[str, Any], asked: proxy.Asked | None = None
     ) -> tuple[Any, Report]:
         """Run an app; `asked` does what it wants of this client."""
-        value, raw = await proxy.follow(self.client, app, spec, self._tell, asked)
-        self.report = build(raw, app)
-        self._warn_of_workers(self.report.left_out)
-        return value, self.report
-
-    def _tell(self, event: Mapping[str, Any]) -> None:
-        """Tell the user's `progress` of an event."""
-        if self.progress is not None:
-            self.progress(event)
+        value, raw = await proxy.follow(self.client, app, spec, self.progress, asked)
+        report = build(raw, app)
+        self._warn_of_workers(report.left_out)
+        if not raw.get("only_holds"):
+            self.report = report
+        return value, report
 
     def _warn_of_workers(self, left_out: Mapping[str, str]) -> None:
         """Warn of workers that never take part, once per client: a report is easily overlooked."""

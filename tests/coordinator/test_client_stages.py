@@ -157,10 +157,9 @@ async def test_a_client_whose_stage_ends_early_holds_no_worker(c, s, *workers, e
             raise ValueError("a stage")
         await asyncio.Event().wait()
 
-    await fpmdask.Balancer(c)
     async with Client(s.address, asynchronous=True, set_as_default=False) as other:
-        await fpmdask.Balancer(other)
-        work = proxy.leased(other, "frames", await request_of(c), None, stage)
+        balancer = await fpmdask.Balancer(other)
+        work = proxy.leased(balancer._follow, "frames", balancer._request(), stage)
         working = asyncio.ensure_future(work)
         await asyncio.wait_for(begun.wait(), 20)
         if end == "is cancelled":
@@ -176,20 +175,16 @@ async def test_a_client_whose_stage_ends_early_holds_no_worker(c, s, *workers, e
     assert not s.plugins["fpmdask"].runs
 
 
-async def request_of(c):
-    return (await fpmdask.Balancer(c))._request()
-
-
 @cluster()
 async def test_a_run_within_another_one_uses_its_workers_only(c, s, *workers):
-    await fpmdask.Balancer(c)
+    balancer = await fpmdask.Balancer(c)
+    follow, request = balancer._follow, balancer._request()
     leases = s.plugins["fpmdask"].leases
-    request = await request_of(c)
     both = {worker.address for worker in workers}
 
     async def inner(request):
         assert leases.held_by(request["within"]) == both
-        return await proxy.leased(c, "matmul.tiles", request, None, innermost)
+        return await proxy.leased(follow, "matmul.tiles", request, innermost)
 
     async def innermost(request):
         run, (outer,) = request["within"], {*leases.busy(both).values()}
@@ -198,12 +193,14 @@ async def test_a_run_within_another_one_uses_its_workers_only(c, s, *workers):
         with pytest.raises(CoordinatorError, match="waits for no answer to a request 7"):
             await c.scheduler.fpmdask_answer(run=run, number=7, answer={})
         async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+            others = (await fpmdask.Balancer(other))._follow
             with pytest.raises(CoordinatorError, match=f"run {run} has ended"):
-                await proxy.leased(other, "frames", request, None, innermost)
+                await proxy.leased(others, "frames", request, innermost)
         return outer
 
-    outer = await proxy.leased(c, "frames", request, None, inner)
+    outer = await proxy.leased(follow, "frames", request, inner)
     assert outer.startswith("frames-")
     with pytest.raises(CoordinatorError, match=f"run {outer} has ended"):
-        await proxy.leased(c, "frames", {**request, "within": outer}, None, inner)
+        await proxy.leased(follow, "frames", {**request, "within": outer}, inner)
     assert not leases.busy(both)
+    assert balancer.report is None

@@ -5,5 +5,6 @@ from fpmdask.runtime.app import App
 APP = App(
     "frames",
     "fpmdask.runtime.coordinator.client_stages:run",
+    "fpmdask.runtime.coordinator.client_stages:check",
     request="fpmdask.runtime.wire:Request",
 )

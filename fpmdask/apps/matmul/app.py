@@ -16,5 +16,6 @@ APP = App(
 TILES = App(
     "matmul.tiles",
     "fpmdask.runtime.coordinator.client_stages:run",
+    "fpmdask.runtime.coordinator.client_stages:check",
     request="fpmdask.runtime.wire:Request",
 )

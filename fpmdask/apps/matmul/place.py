@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fpmdask.apps.matmul.given import spread
-from fpmdask.apps.matmul.moving import (
+from fpmdask.apps.matmul.communication_cost import (
     Held,
     Holders,
     all_bytes,
@@ -20,6 +19,7 @@ from fpmdask.apps.matmul.moving import (
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.apps.matmul.tile import Tile
 from fpmdask.apps.matmul.tiling import LAYOUTS, tiled
+from fpmdask.apps.matmul.user_layout import spread
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.partition import proportional
 from fpmdask.partition.validate import FloatArray

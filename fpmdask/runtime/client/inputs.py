@@ -63,18 +63,6 @@ async def finished(client: Client, persisted: Any) -> None:
             await future  # raises what the chunk's task raised
 
 
-async def ready(client: Client, persisted: Any, made: Sequence[Future[Any]]) -> None:
-    """Wait for a collection, and for what has been made of it, which may have to be made again.
-
-    Raises
-    ------
-    ChunksLostError
-        As `finished`.
-    """
-    await finished(client, persisted)
-    await finished(client, [*made])
-
-
 async def taking_part(client: Client, names: Sequence[str] | None) -> dict[str, Any]:
     """Return what the scheduler knows of each worker with these names or addresses, by address."""
     scheduler: Any = client.scheduler

@@ -155,7 +155,8 @@ async def follow(
             )
             seen += len(answer["events"])
             for request in answer["requests"]:
-                assert asked is not None
+                if asked is None:
+                    raise CoordinatorError(f"run {run} asks for {request}: this client cannot")
                 doing = _answer(scheduler, run, requested, asked({"run": run, **request}))
                 stages.append(asyncio.ensure_future(doing))
                 requested += 1
@@ -204,20 +205,19 @@ async def _ended(stages: Sequence[asyncio.Future[Any]]) -> None:
 
 
 async def leased(
-    client: Client,
+    follow: Follow,
     app: str,
     request: dict[str, Any],
-    progress: Progress | None,
     work: Callable[[dict[str, Any]], Awaitable[Result]],
 ) -> Result:
     """Return what ``work`` returns: what this client has done on workers that a run holds for it.
 
-    ``app`` is an application whose run is `fpmdask.runtime.coordinator.client_stages.run`; ``work``
-    gets the request for runs within that one.
+    ``follow`` runs ``request`` as ``app``, whose run is that of
+    `fpmdask.runtime.coordinator.client_stages`; ``work`` gets the request for runs within that one.
     """
     found: list[Result] = []
     holding = {part: request[part] for part in Request.__annotations__ if part in request}
-    await follow(client, app, holding, progress, partial(_work, request, work, found))
+    await follow(app, holding, partial(_work, request, work, found))
     return found[0]
 
 

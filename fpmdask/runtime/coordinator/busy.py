@@ -30,7 +30,7 @@ def occupied(state: WorkerState) -> Occupied | None:
 
     Tasks that have seceded occupy no thread. Seconds are those of the worker's last heartbeat.
     """
-    running = {task for task in state.processing - state.long_running if not _is_ours(task.key)}
+    running = {task for task in state.processing - state.long_running if not is_ours(task.key)}
     if len(running) < state.nthreads:
         return None
     seconds = {task: state.executing.get(task, 0.0) for task in running}
@@ -38,7 +38,8 @@ def occupied(state: WorkerState) -> Occupied | None:
     return Occupied(longest.prefix.name, round(seconds[longest], 1), longest.key)
 
 
-def _is_ours(key: Any) -> bool:
+def is_ours(key: Any) -> bool:
+    """Tell whether a task is one that we, or a client of ours, have pinned to a worker."""
     name = key[0] if isinstance(key, tuple) else key
     return isinstance(name, str) and name.startswith(OURS)
 

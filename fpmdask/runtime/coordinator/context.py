@@ -15,7 +15,7 @@ from fpmdask import config
 from fpmdask.errors import CoordinatorError, NoWorkersError
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.app import App
-from fpmdask.runtime.coordinator.busy import LOOK_SECONDS, occupied
+from fpmdask.runtime.coordinator.busy import LOOK_SECONDS, Occupied, occupied
 from fpmdask.runtime.coordinator.tickets import Answer, Order
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.runtime.patience import TOLD_SECONDS, StepTimes
@@ -116,6 +116,12 @@ class RunContext:
         )
         # from a planning thread, too
         self._loop.call_soon_threadsafe(self.news.set)
+
+    def emit_busy(self, busy: Mapping[str, tuple[Occupied, float]]) -> None:
+        """Tell the client of workers that are waited for, as tasks of others keep them busy."""
+        tasks = {self.name(address): found.task for address, (found, _) in busy.items()}
+        since = {self.name(address): found.seconds for address, (found, _) in busy.items()}
+        self.emit("waiting", workers=[*tasks], tasks=tasks, busy_seconds=since)
 
     def ask_client(self, request: str, **facts: Any) -> asyncio.Future[dict[str, Any]]:
         """Ask the calling client for what only it can do; it reads this at its next poll.
@@ -224,9 +230,7 @@ class RunContext:
                 break
             if waited >= TOLD_SECONDS and not told:
                 told = True
-                tasks = {self.name(address): found.task for address, (found, _) in busy.items()}
-                since = {self.name(address): found.seconds for address, (found, _) in busy.items()}
-                self.emit("waiting", workers=[*tasks], tasks=tasks, busy_seconds=since)
+                self.emit_busy(busy)
             await asyncio.sleep(LOOK_SECONDS)
         for address, (found, _) in busy.items():
             reason = f"busy with {found.task}, for {found.seconds:g} s when last heard of"

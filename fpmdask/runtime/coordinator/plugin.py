@@ -20,6 +20,7 @@ from fpmdask import config
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.app import App, code, find
 from fpmdask.runtime.coordinator.busy import Busy
+from fpmdask.runtime.coordinator.client_stages import ClientStages
 from fpmdask.runtime.coordinator.context import CHECK, KernelFailed, RunContext
 from fpmdask.runtime.coordinator.installation import worker_shim
 from fpmdask.runtime.coordinator.leases import Leases
@@ -54,8 +55,6 @@ INSTALL_SECONDS = 1.0
 ACCOUNTS_AT_ONCE = 64
 # How often it is looked whether a call of an earlier run under the same lease has returned.
 CALL_SECONDS = 0.02
-# What was recomputed for a client that drives its own tasks is kept for so long.
-RECOMPUTED_SECONDS = 60.0
 
 
 def restore(version: str, settings: dict[str, Any]) -> CoordinatorPlugin:
@@ -110,6 +109,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.links: dict[WorkerIdentity, Link] = {}
         self.runs: dict[str, RunContext] = {}
         self._results: dict[str, dict[str, Any]] = {}
+        self._stages: dict[str, ClientStages] = {}
         # the last run of each client, and what it has published
         self._answered: dict[str, tuple[str, list[Any]]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -125,10 +125,9 @@ class CoordinatorPlugin(SchedulerPlugin):
             fpmdask_poll=self.poll,
             fpmdask_answer=self.client_answers,
             fpmdask_cancel=self.cancel,
-            fpmdask_stopped=self.stopped,
-            fpmdask_holders=self.holders,
+            fpmdask_places=self.places,
+            fpmdask_look=self.look,
             fpmdask_memory=self.memory,
-            fpmdask_busy=self.seen_busy,
         )
         scheduler.stream_handlers["fpmdask-answer"] = self._answer
         scheduler.stream_handlers["fpmdask-news"] = self._news
@@ -237,9 +236,7 @@ class CoordinatorPlugin(SchedulerPlugin):
 
         And what the client is asked for after the first ``asked`` requests.
         """
-        context = self.runs.get(run)
-        if context is None:
-            raise CoordinatorError(f"found no run {run!r}; it ended or its client disconnected")
+        context = self._running(run)
         told = len(context.events) > seen or len(context.requests) > asked
         if not told and run not in self._results:
             context.news.clear()
@@ -279,41 +276,30 @@ class CoordinatorPlugin(SchedulerPlugin):
         if client in self.scheduler.clients:
             release_for(self.scheduler, client, keys, run)
 
-    async def stopped(self, workers: Sequence[str]) -> list[str]:
-        """Return those of some workers, which a client has found silent, that have stopped."""
-        return await self.liveness.stopped(workers)
+    async def places(self, run: str, keys: Sequence[Any]) -> dict[str, Any]:
+        """Return where a client's tasks can be, of some results: `ClientStages.places`."""
+        return await self._stages_of(run).places(keys)
 
-    async def seen_busy(
-        self, workers: Sequence[str], waited: float
-    ) -> dict[str, tuple[str, float, bool]]:
-        """Return those of some workers that tasks of others keep busy, for a client that waits.
+    async def look(
+        self, run: str, homes: Sequence[str], seconds: float, done: Sequence[Any]
+    ) -> str | None:
+        """Return why a client's stage must start over: `ClientStages.look`.
 
-        Address → (prefix of the task, its seconds, whether it is to be waited for no longer).
+        Tasks that are ``done`` are no longer pinned.
         """
-        states = [state for a in workers if (state := self.scheduler.workers.get(a)) is not None]
-        patience = config.seconds("busy-patience")
-        return {
-            address: (found.task, found.seconds, max(waited, seen) >= patience)
-            for address, (found, seen) in self.busy.seen(states, time.monotonic()).items()
-        }
+        stages = self._stages_of(run)
+        await stages.unpin(done)
+        return await stages.look(homes, seconds)
 
-    async def holders(
-        self, client: str, keys: Sequence[Any]
-    ) -> tuple[dict[Any, list[str]], list[Any]]:
-        """Return who holds each of some keys and has not stopped, and what is beyond recovery.
+    def _stages_of(self, run: str) -> ClientStages:
+        if run not in self._stages:
+            self._stages[run] = ClientStages(self._running(run))
+        return self._stages[run]
 
-        What only stopped workers hold is recomputed before. Beyond recovery is what has no task.
-        """
-        impossible: list[Any] = []
-        recompute = self.recompute(f"client {client}", self.liveness.has_stopped)
-        if needed := recompute.needed(keys):
-            try:
-                impossible = await recompute.again(needed)
-            finally:
-                asyncio.get_running_loop().call_later(RECOMPUTED_SECONDS, recompute.release)
-        held = self.scheduler.get_who_has(keys)
-        living = self.liveness.without_stopped
-        return {key: living(workers) for key, workers in held.items()}, impossible
+    def _running(self, run: str) -> RunContext:
+        if run not in self.runs:
+            raise CoordinatorError(f"found no run {run!r}; it ended or its client disconnected")
+        return self.runs[run]
 
     async def memory(self, workers: Sequence[str] | None) -> dict[str, dict[str, float]]:
         """Return the fields of the `account` of each worker that has one of some names."""
@@ -335,6 +321,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     def _forget(self, run: str) -> None:
         self.runs.pop(run, None)
         self._results.pop(run, None)
+        self._stages.pop(run, None)
         self._tasks.pop(run, None)
 
     async def _drive(self, context: RunContext, app: App) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from distributed.core import Status
 
@@ -14,14 +14,22 @@ from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.runtime.coordinator.tickets import Order
 
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
+
 # A worker that does not say so soon that it is there hangs.
 PING_SECONDS = 5.0
 PAUSED = (
-    "it is paused, and does nothing: its memory is full; give it more (memory_limit), add workers, "
+    "is paused, and does nothing: its memory is full; give it more (memory_limit), add workers, "
     "or let go of what it holds"
 )
 
 Value = TypeVar("Value")
+
+
+def does_nothing(state: WorkerState) -> bool:
+    """Tell whether a worker is paused and executes nothing: it begins no task until it has room."""
+    return state.status == Status.paused and not state.metrics["task_counts"].get("executing")
 
 
 class LostWorker(Exception):
@@ -150,7 +158,9 @@ class Attempt:
         gone = [worker for worker, ok in zip(workers, answered, strict=True) if not ok]
         reason = "nothing heard of it"
         if not gone:
-            gone, reason = list(filter(self._stopped, workers)), PAUSED
+            states = self.context.scheduler.workers
+            gone = [w for w in workers if w in states and does_nothing(states[w])]
+            reason = f"it {PAUSED}"
         if not gone:
             reason = f"{self.overdue:g} times as late as the others"
         for worker in gone or (workers if overdue else ()):
@@ -160,13 +170,6 @@ class Attempt:
         if gone or overdue:
             names = ", ".join(map(self.context.name, gone or workers))
             raise LostWorker(f"{names}: {reason}")
-
-    def _stopped(self, worker: str) -> bool:
-        """Tell whether a worker is paused and does nothing: it begins no task until it has room."""
-        state = self.context.scheduler.workers.get(worker)
-        if state is None or state.status != Status.paused:
-            return False
-        return not state.metrics.get("task_counts", {}).get("executing")
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         context = self.context

@@ -23,7 +23,7 @@ import fpmdask
 from fpmdask.apps.frames.client import sort_values as frames
 from fpmdask.apps.frames.tasks import rows
 from fpmdask.errors import ChunksLostError, PartitionError
-from fpmdask.runtime.client.homes import Homes
+from fpmdask.runtime.client.stages import Stages
 from tests.eventually import in_memory, nothing_left, until
 
 CONFIG = {
@@ -342,8 +342,8 @@ async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, step,
         if event["event"] == "step" and event["step"] == step and not left:
             left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
 
-    for run in (Homes.made, Homes.asked):
-        monkeypatch.setattr(Homes, run.__name__, leaving(run))
+    for run in (Stages.made, Stages.asked):
+        monkeypatch.setattr(Stages, run.__name__, leaving(run))
     balancer = await fpmdask.Balancer(c, progress=progress)
     x = c.persist(frame_of(FRAME, 12))
     await wait(x)
@@ -381,7 +381,8 @@ async def test_only_the_result_keeps_memory(c, s, *workers):
     found = await balancer.sort_values(x, "float")
     own = {future.key for future in futures_of(found)}
     await until(lambda: in_memory(s) - before == own)
-    assert not any(task.worker_restrictions for task in s.tasks.values())
+    pinned = (t for t in s.tasks.values() if t.worker_restrictions and not t.loose_restrictions)
+    assert not any(pinned)
     del found
     await until(lambda: s.tasks.keys() <= before, collecting=True)
 

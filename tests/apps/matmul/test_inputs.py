@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import fpmdask
 from fpmdask.apps.matmul.client import inputs
 from fpmdask.apps.matmul.client.inputs import is_lazy
+from fpmdask.apps.matmul.communication_cost import held_bytes, homes, moved_bytes
 from fpmdask.apps.matmul.coordinator import distribute, run
-from fpmdask.apps.matmul.moving import held_bytes, homes, moved_bytes
 from fpmdask.apps.matmul.place import placed
 from fpmdask.apps.matmul.plan import needed
 from fpmdask.apps.matmul.spec import MatmulSpec

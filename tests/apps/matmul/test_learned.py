@@ -11,6 +11,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.matmul.app import APP
+from fpmdask.apps.matmul.communication_cost import held_bytes, moved_bytes
 from fpmdask.apps.matmul.coordinator.learned import (
     MOVING,
     NAME,
@@ -20,7 +21,6 @@ from fpmdask.apps.matmul.coordinator.learned import (
     rows_by,
     spent,
 )
-from fpmdask.apps.matmul.moving import held_bytes, moved_bytes
 from fpmdask.apps.matmul.place import Placement, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.models import PiecewiseLinearModel

@@ -12,7 +12,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.matmul.client import stored
-from fpmdask.apps.matmul.client.written import MARK, Written, joined, missing
+from fpmdask.apps.matmul.client.checkpoint import MARK, Checkpoint, joined, missing
 from fpmdask.apps.matmul.coordinator import distribute
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.errors import CoordinatorError, PartitionError
@@ -220,7 +220,7 @@ async def test_a_write_that_fails_on_a_worker_leaves_nothing(c, s, *workers, tmp
 async def test_tiles_of_another_product_do_not_count(c, s, *workers, tmp_path, small_memory):
     a, b, expected = matrices(tmp_path)
     out = zarr.create_array(str(tmp_path / "c"), shape=(50, 40), chunks=(10, 10), dtype="f8")
-    earlier = Written(out, "earlier")
+    earlier = Checkpoint(out, "earlier")
     earlier.begin(["another"])
     earlier.add((0, 50, 0, 20))
     balancer = await fpmdask.Balancer(c)

@@ -13,7 +13,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.matmul.client import stored, target
-from fpmdask.apps.matmul.client.written import MARK, Written
+from fpmdask.apps.matmul.client.checkpoint import MARK, Checkpoint
 from fpmdask.errors import PartitionError
 from tests.tuned import SHORT_ROUNDS
 
@@ -116,12 +116,12 @@ def test_a_worker_that_hangs_is_not_waited_for(elsewhere):
     out = zarr.open_array(os.path.abspath("c"), mode="r+")
     (pid,) = client.run(os.getpid, workers=[second]).values()
     known, unknown = (target.Target(out, run, (), None) for run in ("this call", "another"))
-    with Written(out, "this call"):  # both have imported what they need to answer
+    with Checkpoint(out, "this call"):  # both have imported what they need to answer
         client.sync(target.check_reached, client, known, workers, 30.0)
     os.kill(pid, signal.SIGSTOP)
     (first,) = {*workers} - {second}
     try:
-        with Written(out, "this call"):
+        with Checkpoint(out, "this call"):
             client.sync(target.check_reached, client, known, workers, 1.0)
             with pytest.raises(PartitionError, match=f"worker {first} does not find"):
                 client.sync(target.check_reached, client, unknown, workers, 1.0)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.matmul.moving import held_bytes, homes
+from fpmdask.apps.matmul.communication_cost import held_bytes, homes
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, by_columns, needed
 from fpmdask.apps.matmul.relays import slice_of
 from fpmdask.apps.matmul.worker import share

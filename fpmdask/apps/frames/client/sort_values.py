@@ -16,18 +16,18 @@ import pandas as pd
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
-from fpmdask.apps.frames.client.carried import carried, carrying, form_of
-from fpmdask.apps.frames.client.delivery import by_index, delivered, divisions
-from fpmdask.apps.frames.client.handing import handed_over
 from fpmdask.apps.frames.client.loading import COPIES, check_fits, loaded, sent
+from fpmdask.apps.frames.client.payload_shuffle import carried, carrying, form_of
+from fpmdask.apps.frames.client.rebalance_rows import handed_over
+from fpmdask.apps.frames.client.shuffle import by_index, delivered, divisions
 from fpmdask.apps.frames.tasks import rows
 from fpmdask.apps.frames.tasks.encode import scheme
 from fpmdask.apps.frames.tasks.rows import INDEX, Form, Keys, Look, Order
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client import proxy
-from fpmdask.runtime.client.homes import Homes, Tell, token
-from fpmdask.runtime.client.inputs import SENDINGS, finished, letting_go, ready
+from fpmdask.runtime.client.inputs import SENDINGS, finished, letting_go
 from fpmdask.runtime.client.rows import partitions_of
+from fpmdask.runtime.client.stages import Stages, token
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef, meta_of
 from fpmdask.runtime.report import Moved, Report
 from fpmdask.sorting.spec import SortSpec
@@ -59,14 +59,13 @@ async def sort_values(
     request: dict[str, Any],
     follow: proxy.Follow,
     sort_keys: SortKeys,
-    tell: Tell,
     tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Return the frame with its rows in order, and what that took; None where it has no rows.
 
-    ``follow`` runs ``request`` as the app "sort", ``sort_keys`` sorts a dask array of keys so;
-    ``tell`` gets events of what is done beside; ``tuning`` holds thresholds. A pandas frame is sent
-    to the workers, and sent again where one leaves with a part of it.
+    ``follow`` runs ``request`` as the app "sort", ``sort_keys`` sorts a dask array of keys so,
+    ``tuning`` holds thresholds. A pandas frame is sent to the workers, and sent again where one
+    leaves with a part of it.
 
     Raises
     ------
@@ -79,14 +78,14 @@ async def sort_values(
     """
     await proxy.check(client, "sort", request)  # before the frame is computed
     if not isinstance(frame, pd.DataFrame):
-        return await _sort_dask(client, frame, order, request, follow, sort_keys, tell, tuning)
+        return await _sort_dask(client, frame, order, request, follow, sort_keys, tuning)
     # where workers are named, all of them must be there
     sendings = SENDINGS if request["workers"] is None else 1
     while True:
         sendings -= 1
         ddf = await sent(client, frame, request["workers"])
         try:
-            return await _sort_dask(client, ddf, order, request, follow, sort_keys, tell, tuning)
+            return await _sort_dask(client, ddf, order, request, follow, sort_keys, tuning)
         except ChunksLostError:
             if not sendings:
                 raise
@@ -100,7 +99,6 @@ async def _sort_dask(
     request: dict[str, Any],
     follow: proxy.Follow,
     sort_keys: SortKeys,
-    tell: Tell,
     tuning: Tuning,
 ) -> tuple[dd.DataFrame, Moved | None]:
     """Do what `sort_values` does, for a dask frame."""
@@ -108,10 +106,8 @@ async def _sort_dask(
     there = _is_in_memory(ddf)
     persisted = ddf if there else await loaded(client, ddf, request["workers"])
     try:
-        sort = partial(
-            _sort_persisted, client, ddf, persisted, order, follow, sort_keys, tell, tuning
-        )
-        return await proxy.leased(client, "frames", request, tell, sort)
+        sort = partial(_sort_persisted, client, ddf, persisted, order, follow, sort_keys, tuning)
+        return await proxy.leased(follow, "frames", request, sort)
     except (ChunksLostError, FutureCancelledError):
         # what was made of lost partitions is lost with them, but the caller knows only these
         if any(future.cancelled() for future in futures_of(persisted)):
@@ -127,7 +123,6 @@ async def _sort_persisted(
     order: Order,
     follow: proxy.Follow,
     sort_keys: SortKeys,
-    tell: Tell,
     tuning: Tuning,
     request: dict[str, Any],
 ) -> tuple[dd.DataFrame, Moved | None]:
@@ -135,22 +130,22 @@ async def _sort_persisted(
     began = time.perf_counter()
     partitions = partitions_of(persisted)
     nbytes, spare = await check_fits(client, partitions, request["workers"])
-    homes = Homes(client, request["measuring"]["hang"], tell, tuning.runtime)
-    stage = partial(_each, homes, persisted, partitions)
+    stages = Stages(client, request["within"], tuning.runtime)
+    stage = partial(_each, stages, partitions)
     looks: list[Look] = [Look(0, (), {}, "")] * len(partitions)
     look = partial(rows.look, (tuning.sort.most_distinct, tuning.sort.most_distinct_nbytes))
-    for numbers, told in await homes.again(partial(stage, "look", look, order, homes.asked)):
+    for numbers, told in await stages.again(partial(stage, "look", look, order, stages.asked)):
         for n, found in zip(numbers, told, strict=True):
             looks[n] = found
     sizes = [found.rows for found in looks]
     if not any(sizes):
         return _collection(ddf, partitions, None), None
     extra = -(-COPIES * nbytes // sum(sizes))
-    union = await homes.again(partial(_union, homes, persisted, partitions, looks))
+    union = await stages.again(partial(_union, stages, partitions, looks))
     like, pattern = None, form_of(looks)
     spare -= BESIDE_KEYS * sum(sizes)
     if spare >= nbytes and not by_index(order) and pattern is not None:
-        like = await homes.again(partial(_without_rows, homes, persisted, partitions[pattern]))
+        like = await stages.again(partial(_without_rows, stages, partitions[pattern]))
     dealing: Report | None = None
     handed: list[tuple[str, Future[Any]]] = []
     if spare >= (1 + HANDED) * nbytes and sum(sizes) >= tuning.sort.few_rows:
@@ -158,18 +153,18 @@ async def _sort_persisted(
         asked = {**request, "sort": spec, "payload": like is not None}
         answer, dealing = await follow("sort.deal", asked)
         if answer["shares"] is not None:
-            dealt = partial(handed_over, homes, persisted, partitions, sizes, answer["shares"])
-            partitions, sizes, handed = await homes.again(dealt)
-            stage = partial(_each, homes, persisted, partitions)
+            dealt = partial(handed_over, stages, partitions, sizes, answer["shares"])
+            partitions, sizes, handed = await stages.again(dealt)
+            stage = partial(_each, stages, partitions)
     short = _keys(order, looks, sizes, union, tuning.sort.most_distinct)
-    keys = await _with_words(homes, stage, short, sizes, null=like is not None)
+    keys = await _with_words(stages, stage, short, sizes, null=like is not None)
     parts: list[Future[Any]] = []
     known: tuple[Any, ...] | None = None
     why = "there are columns of other dtypes than NumPy's, an index to sort by, or little memory"
     if like is not None and (keys.words == 1 or keys.whole):
         # the sort makes the keys itself, of what is where this says how
         form = Form(keys, like)
-        here = await homes.again(partial(stage, "how", rows.how, form, homes.made))
+        here = await stages.again(partial(stage, "how", rows.how, form, stages.made))
         bundles = [numbers for numbers, _ in here]
         made = time.perf_counter()
         spec = carrying(_array(here, keys, sizes), bundles, partitions, sizes, form)
@@ -178,14 +173,14 @@ async def _sort_persisted(
         why = value.get("left", "a worker left with what was published")
         if "left" not in value:
             with suppress(ChunksLostError):  # what was published, perhaps
-                parts = await carried(homes, value, bundles, partitions, form)
+                parts = await carried(stages, value, bundles, partitions, form)
     elif like is not None:
         why = f"keys of {keys.words} words do not hold all that rows are sorted by"
     if not parts:
         # rows without a value are not told apart by keys with which they were to travel
         if like is not None and keys.null is not None and not keys.whole:
-            keys = await _with_words(homes, stage, short, sizes, null=False)
-        encoded = await homes.again(partial(stage, "keys", rows.encode, keys, homes.made))
+            keys = await _with_words(stages, stage, short, sizes, null=False)
+        encoded = await stages.again(partial(stage, "keys", rows.encode, keys, stages.made))
         x = _array(encoded, keys, sizes)
         del encoded
         made = time.perf_counter()
@@ -194,8 +189,8 @@ async def _sort_persisted(
         )
         del x
         sorted_at = time.perf_counter()
-        moving = partial(delivered, homes, persisted, partitions, found, keys)
-        parts, received = await homes.again(moving)
+        moving = partial(delivered, stages, partitions, found, keys)
+        parts, received = await stages.again(moving)
         handed += received
         known = await divisions(client, parts, keys)
         why = f"fetched after the sort: {why}"
@@ -212,18 +207,17 @@ async def _sort_persisted(
     )
 
 
-async def _without_rows(homes: Homes, persisted: dd.DataFrame, partition: Future[Any]) -> Any:
+async def _without_rows(stages: Stages, partition: Future[Any]) -> Any:
     """Return a partition's columns without its rows."""
-    await finished(homes.client, persisted)
     name = token("like")
     task = Task((name, 0), rows.between, 0, 0, TaskRef(partition.key))
-    [place] = await homes.places([partition])
-    [like] = await homes.asked(name, {(name, 0): task}, {(name, 0): place}, [partition], {})
+    [place] = await stages.places([partition])
+    [like] = await stages.asked(name, {(name, 0): task}, {(name, 0): place}, [partition], {})
     return like
 
 
 async def _with_words(
-    homes: Homes,
+    stages: Stages,
     stage: Callable[..., Awaitable[Any]],
     keys: Keys,
     sizes: Sequence[int],
@@ -235,7 +229,7 @@ async def _with_words(
     if bits + keys.row_bits <= 64:
         return keys
     function = partial(rows.sample, max(LEAST_SAMPLE, SAMPLE // len(sizes)))
-    samples = await homes.again(partial(stage, "sample", function, keys, homes.asked))
+    samples = await stages.again(partial(stage, "sample", function, keys, stages.asked))
     sample = np.concatenate([some for _, some in samples])
     if null and keys.null is not None:  # ties that need no other word
         bit, value = keys.null
@@ -253,8 +247,7 @@ def _is_in_memory(ddf: dd.DataFrame) -> bool:
 
 
 async def _each(
-    homes: Homes,
-    persisted: dd.DataFrame,
+    stages: Stages,
     partitions: Sequence[Future[Any]],
     what: str,
     function: Callable[..., Any],
@@ -263,10 +256,9 @@ async def _each(
 ) -> list[tuple[list[int], Any]]:
     """Run a task for the partitions of each worker's thread; return (their numbers, what it made).
 
-    ``run`` is `Homes.asked` or `Homes.made`.
+    ``run`` is `Stages.asked` or `Stages.made`.
     """
-    await ready(homes.client, persisted, partitions)
-    bundles = await homes.bundles(partitions)
+    bundles = await stages.bundles(partitions)
     name, common = token(what), token(f"{what}-plan")
     tasks: dict[Any, GraphNode] = {}
     for n, (_, numbers) in enumerate(bundles):
@@ -278,8 +270,7 @@ async def _each(
 
 
 async def _union(
-    homes: Homes,
-    persisted: dd.DataFrame,
+    stages: Stages,
     partitions: Sequence[Future[Any]],
     looks: Sequence[Look],
 ) -> dict[Any, pd.CategoricalDtype]:
@@ -299,14 +290,13 @@ async def _union(
     asked = sorted({n for at in different.values() for n in at.values()})
     if not asked:
         return {}
-    await ready(homes.client, persisted, partitions)
     given = [partitions[n] for n in asked]
     name = token("categories")
     tasks: dict[Any, GraphNode] = {
         (name, n): Task((name, n), rows.categories, TaskRef(one.key)) for n, one in enumerate(given)
     }
-    pins = dict(zip(tasks, await homes.places(given), strict=True))
-    answers = dict(zip(asked, await homes.asked(name, tasks, pins, given, {}), strict=True))
+    pins = dict(zip(tasks, await stages.places(given), strict=True))
+    answers = dict(zip(asked, await stages.asked(name, tasks, pins, given, {}), strict=True))
     union = {}
     for name, at in different.items():
         own = [pd.Categorical([], dtype=answers[n][name]) for n in at.values()]

@@ -15,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client
 
 from fpmdask.apps.matmul.client.inputs import in_memory, read, to_be_loaded, to_be_read
-from fpmdask.apps.matmul.client.summed import multiply as multiply_ranges
+from fpmdask.apps.matmul.client.split_k import multiply as multiply_ranges
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
 from fpmdask.apps.matmul.tasks import recompute
@@ -23,7 +23,6 @@ from fpmdask.apps.matmul.tiling import INNER
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.conversions import advice
-from fpmdask.runtime.client.homes import Tell
 from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.client.proxy import Follow
 from fpmdask.runtime.dask_private import List, Task, TaskRef, meta_of
@@ -174,15 +173,13 @@ async def multiply(
     index: tuple[Any, ...],
     request: dict[str, Any],
     follow: Follow,
-    tell: Tell,
     tuning: Tuning,
 ) -> da.Array:
     """Return C[index] of C = A·B.
 
-    ``follow`` runs ``request`` as the app "matmul", ``tell`` gets events of sums over K, ``tuning``
-    is the client's.
+    ``follow`` runs ``request`` as the app "matmul", ``tuning`` is the client's.
     """
-    _, _, c = await product(client, a, b, request, follow, tell, tuning)
+    _, _, c = await product(client, a, b, request, follow, tuning)
     if 0 not in index:
         return c
     vector: da.Array = client.persist(c[index])
@@ -196,7 +193,6 @@ async def product(
     b: Any,
     request: dict[str, Any],
     follow: Follow,
-    tell: Tell,
     tuning: Tuning,
 ) -> tuple[da.Array, da.Array, da.Array]:
     """Return A and B, which are in the workers' memory then, and C = A·B.
@@ -214,7 +210,7 @@ async def product(
     ]
     arrays, spec = [a, b], check(a, b)
     del a, b
-    asked = partial(_asked, client, arrays, request, tell, tuning)
+    asked = partial(_asked, client, arrays, workers, tuning)
     value, _ = await follow("matmul", {**request, "product": spec.to_json(), "lazy": lazy}, asked)
     if len(arrays) < 3:
         arrays.append(collect(client, arrays[0], arrays[1], value))
@@ -224,8 +220,7 @@ async def product(
 async def _asked(
     client: Client,
     arrays: list[da.Array],
-    request: Mapping[str, Any],
-    tell: Tell,
+    workers: Sequence[str] | None,
     tuning: Tuning,
     asking: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -249,10 +244,8 @@ async def _asked(
         b,
         check(a, b),
         asking["lines"],
-        request["workers"],
-        request["measuring"]["hang"],
-        request["recovery"],
-        tell,
+        workers,
+        asking["run"],
         tuning,
     )
     arrays.append(c)

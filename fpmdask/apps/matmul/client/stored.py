@@ -16,12 +16,11 @@ from distributed import Client
 
 from fpmdask import config
 from fpmdask.apps.matmul.client.arrays import check, product
+from fpmdask.apps.matmul.client.checkpoint import Checkpoint
 from fpmdask.apps.matmul.client.target import Target, check_reached, step
-from fpmdask.apps.matmul.client.written import Written
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.client import proxy
-from fpmdask.runtime.client.homes import Tell
 from fpmdask.runtime.client.inputs import accounts, taking_part
 from fpmdask.runtime.memory import Account
 from fpmdask.tuning import DEFAULT, Tuning
@@ -124,7 +123,6 @@ async def multiply_into(
     out: Any,
     request: dict[str, Any],
     follow: proxy.Follow,
-    tell: Tell,
     tuning: Tuning,
 ) -> da.Array:
     """Write C[index] of C = A·B into `out`, tile by tile; return it as a lazy dask array.
@@ -144,11 +142,10 @@ async def multiply_into(
     free = FILL * free_nbytes(held.values())
     panel_depth = tuning.matmul.panel_depth
     shape = tile_shape(spec, target.unit, free, len(workers), panel_depth=panel_depth)
-    with Written(out, target.run) as written:
+    with Checkpoint(out, target.run) as written:
         await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
-        tiles = partial(_multiply_tiles, client, a, b, target, written, shape, follow, tell, tuning)
-        await proxy.leased(client, "matmul.tiles", request, tell, tiles)
+        await _multiply_tiles(client, a, b, target, written, shape, request, follow, tuning)
     stored: da.Array = da.from_zarr(out)
     return stored
 
@@ -158,38 +155,54 @@ async def _multiply_tiles(
     a: Any,
     b: Any,
     target: Target,
-    written: Written,
+    written: Checkpoint,
     shape: tuple[int, int],
-    follow: proxy.Follow,
-    tell: Tell,
-    tuning: Tuning,
     request: dict[str, Any],
+    follow: proxy.Follow,
+    tuning: Tuning,
 ) -> None:
-    """Compute and write what is missing, in tiles of at most this shape."""
-    rows, columns, c = None, None, None
+    """Compute and write what is missing, in tiles of at most this shape.
+
+    Workers are held for a tile at a time: runs of others have their turn between two.
+    """
+    rows, columns, work = None, None, None
     try:
         for row0, row1, column0, column1 in written.missing(a.shape[0], b.shape[1]):
             for row in range(row0, row1, shape[0]):
-                rows = None  # makes room for the next
+                rows, work = None, None  # makes room for the next
                 below = min(row + shape[0], row1)
                 rows = a[row:below]
                 for column in range(column0, column1, shape[1]):
                     beyond = min(column + shape[1], column1)
                     columns = b[:, column:beyond]
                     tile = {**request, "product": check(rows, columns).to_json()}
-                    rows, columns, c = await product(
-                        client, rows, columns, tile, follow, tell, tuning
-                    )
-                    columns = None
-                    await _write(client, c, target, row, column)
-                    c = None
+                    at = row, column
+                    work = partial(_tile, client, rows, columns, target, at, follow, tuning)
+                    rows = await proxy.leased(follow, "matmul.tiles", tile, work)
                     written.add((row, below, column, beyond))
     except BaseException as error:
         # an exception's frames hold what they name, and the client holds that of a failed task
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
-        del rows, columns, c  # this frame is not cleared
+        del rows, columns, work  # this frame is not cleared
+
+
+async def _tile(
+    client: Client,
+    rows: Any,
+    columns: Any,
+    target: Target,
+    at: tuple[int, int],
+    follow: proxy.Follow,
+    tuning: Tuning,
+    request: dict[str, Any],
+) -> Any:
+    """Compute and write a tile; return its rows of A, which are in the workers' memory then."""
+    rows, columns, c = await product(client, rows, columns, request, follow, tuning)
+    del columns  # makes room for what is written
+    await _write(client, c, target, *at)
+    return rows
 
 
 async def fill(
@@ -198,8 +211,7 @@ async def fill(
     index: tuple[Any, ...],
     out: Any,
     request: dict[str, Any],
-    _: proxy.Follow,
-    tell: Tell,
+    follow: proxy.Follow,
     tuning: Tuning,
 ) -> da.Array:
     """Write C[index] of a C that is nothing to multiply, of a side of 0, into `out`."""
@@ -208,12 +220,12 @@ async def fill(
     if not workers:
         raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, names)
-    with Written(out, target.run) as written:
+    with Checkpoint(out, target.run) as written:
         await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
         written.begin([c.name])
         if c.size:
             write = partial(_write, client, c, target, 0, 0)
-            await proxy.leased(client, "matmul.tiles", request, tell, lambda _: write())
+            await proxy.leased(follow, "matmul.tiles", request, lambda _: write())
     stored: da.Array = da.from_zarr(out)
     return stored
 

@@ -13,7 +13,7 @@ import numpy as np
 from distributed import Client, get_worker
 from distributed.utils import offload
 
-from fpmdask.apps.matmul.client.written import MARK, run_of
+from fpmdask.apps.matmul.client.checkpoint import MARK, run_of
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.dask_private import DataNode, Task
 
@@ -159,7 +159,7 @@ class Target:
     out
         The array as `check_out` returned it.
     run
-        What `Written` put into its attributes.
+        What `Checkpoint` put into its attributes.
     index
         An axis of C with 0 is not in `out`.
     names

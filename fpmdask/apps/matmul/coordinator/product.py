@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
+from fpmdask.apps.matmul.chunk_locations import ChunkLocations
 from fpmdask.apps.matmul.coordinator.missing import MissingChunks
 from fpmdask.apps.matmul.coordinator.silence import Silence
 from fpmdask.apps.matmul.coordinator.stealing import WorkStealing
@@ -31,7 +32,6 @@ from fpmdask.apps.matmul.plan import (
 )
 from fpmdask.apps.matmul.relays import chunk_nbytes, in_order_of_arrival, relays
 from fpmdask.apps.matmul.tiling import chunks_of, cuts
-from fpmdask.apps.matmul.whereabouts import Whereabouts
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator.chunks import (
     free_nbytes,
@@ -158,7 +158,7 @@ class Product:
         reached = {key: relay for key, relay in (relays or {}).items() if relay in channels}
         product = self.spec.to_json()
         bare = without_fpmdask(self.context.scheduler, holders)
-        where = Whereabouts(holders, channels, reached).packed(self.spec)
+        where = ChunkLocations(holders, channels, reached).packed(self.spec)
         relaying: dict[str, list[Any]] = {}
         for key, relay in reached.items():
             for owner in holders[key][:1]:

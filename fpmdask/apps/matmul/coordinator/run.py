@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fpmdask.apps.matmul.coordinator import ranges
+from fpmdask.apps.matmul.communication_cost import homes
+from fpmdask.apps.matmul.coordinator import split_k
 from fpmdask.apps.matmul.coordinator.distribute import check as check
 from fpmdask.apps.matmul.coordinator.distribute import (
     find_distribution,
@@ -19,7 +20,6 @@ from fpmdask.apps.matmul.coordinator.distribute import (
 )
 from fpmdask.apps.matmul.coordinator.learned import known_moving, learn
 from fpmdask.apps.matmul.coordinator.product import Product
-from fpmdask.apps.matmul.moving import homes
 from fpmdask.apps.matmul.place import Placement, operations, placed
 from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.runtime.coordinator.chunks import until_loaded, wait_for_chunks
@@ -31,8 +31,8 @@ from fpmdask.runtime.links import Link
 async def run(context: RunContext) -> dict[str, Any]:
     """Multiply; the value names the result's keys and chunks, none where the client has it."""
     asked = MatmulSpec.from_json(context.spec["product"])
-    if await ranges.wanted(context, asked):
-        return await ranges.multiply(context, asked)
+    if await split_k.wanted(context, asked):
+        return await split_k.multiply(context, asked)
     spec = shared_out(context)
     began = time.perf_counter()
     depth = timed_depth(context, spec)

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from fpmdask.apps.matmul.chunk_locations import ChunkLocations
 from fpmdask.apps.matmul.parts import Assignment
 from fpmdask.apps.matmul.plan import MatmulSpec, bounds_in_c, needed
 from fpmdask.apps.matmul.stealing import Steal, Stealing
-from fpmdask.apps.matmul.whereabouts import Whereabouts
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.coordinator.chunks import holders, without_fpmdask
 from fpmdask.runtime.coordinator.context import RunContext
@@ -163,7 +163,7 @@ class WorkStealing:
             "tile": steal.tile.bounds,
             "product": self.spec.to_json(),
             "panels": panels,
-            "where": Whereabouts(places, channels, relays).packed(self.spec),
+            "where": ChunkLocations(places, channels, relays).packed(self.spec),
             "bare": without_fpmdask(context.scheduler, places),
         }
         give = {"give": steal.number, "tile": steal.tile.bounds, "first": steal.first}

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from fpmdask.apps.matmul.chunk_locations import ChunkLocations
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile, pieces
 from fpmdask.apps.matmul.relays import RELAYED, relayed_key
-from fpmdask.apps.matmul.whereabouts import Whereabouts
 from fpmdask.apps.matmul.worker.relay import check_of
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.regions import Box
@@ -76,7 +76,7 @@ class Fetcher:
 
     def __init__(self, space: RunSpace, spec: MatmulSpec, order: Mapping[str, Any]) -> None:
         self.space, self.spec, self.order = space, spec, order
-        self.where = Whereabouts.unpacked(spec, order["where"])
+        self.where = ChunkLocations.unpacked(spec, order["where"])
         space.exchange.know(self.where.channels, order["bare"])
         self._deepest = max((k1 - k0 for k0, k1 in order["panels"]), default=0)
         self._thread = ThreadPoolExecutor(1, "fpmdask-panel")

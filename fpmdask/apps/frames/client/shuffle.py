@@ -7,15 +7,13 @@ from typing import Any
 from uuid import uuid4
 
 import dask.array as da
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from distributed import Client, Future, futures_of
 
 from fpmdask.apps.frames.tasks import rows
 from fpmdask.apps.frames.tasks.rows import Holders, Keys, Order
-from fpmdask.runtime.client.homes import Homes, token
-from fpmdask.runtime.client.inputs import finished, ready
+from fpmdask.runtime.client.stages import Stages, token
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef
 
 
@@ -25,8 +23,7 @@ def by_index(order: Order) -> bool:
 
 
 async def delivered(
-    homes: Homes,
-    persisted: dd.DataFrame,
+    stages: Stages,
     partitions: Sequence[Future[Any]],
     found: da.Array,
     keys: Keys,
@@ -35,8 +32,8 @@ async def delivered(
 
     Parameters
     ----------
-    persisted, partitions
-        The frame and the futures of its partitions, in order.
+    partitions
+        The futures of the frame's partitions, in order.
     found
         The sorted keys, one chunk for each part of the result.
 
@@ -48,7 +45,7 @@ async def delivered(
 
     Raises
     ------
-    HomeLeft
+    WorkerLeft
         If a worker leaves that has partitions or keys.
 
     Notes
@@ -57,11 +54,9 @@ async def delivered(
     holds, those of a partition in the order of the part; the part's worker writes each row of the
     pieces to its place. O(parts · workers) tasks.
     """
-    await ready(homes.client, persisted, partitions)
-    await finished(homes.client, found)
     futures = {future.key: future for future in futures_of(found)}
     parts = [futures[key] for key in found.__dask_keys__()]
-    places = await homes.places([*parts, *partitions])
+    places = await stages.places([*parts, *partitions])
     at, held_at = places[: len(parts)], places[len(parts) :]
     common = token("rows-plan")
     plan: dict[Any, GraphNode] = {common: DataNode(common, keys)}
@@ -73,7 +68,7 @@ async def delivered(
             (name, n): Task((name, n), rows.ends, TaskRef(part.key), shared)
             for n, part in enumerate(parts)
         }
-        ends = await homes.asked(name, looks, dict(zip(looks, at, strict=True)), parts, plan)
+        ends = await stages.asked(name, looks, dict(zip(looks, at, strict=True)), parts, plan)
     gone, later = gathered(ends)
 
     name, run = token("sorted-rows"), uuid4().hex
@@ -109,7 +104,7 @@ async def delivered(
                 crossing += [some, pieces[-1]]
         add((name, n), home, rows.assemble, shared, all_rows, *pieces)
         add((name, len(parts) + n), home, rows.nbytes, *crossing)
-    made = await homes.made(name, tasks, pins, [*partitions, *parts], plan)
+    made = await stages.made(name, tasks, pins, [*partitions, *parts], plan)
     return made[: len(parts)], list(zip(at, made[len(parts) :], strict=True))
 
 

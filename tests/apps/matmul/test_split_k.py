@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import fpmdask
 from fpmdask.apps.matmul import tasks as sum_tasks
-from fpmdask.apps.matmul.coordinator import ranges
-from fpmdask.apps.matmul.inner import in_chunks, moves_less, places, segments, worth_handing_over
+from fpmdask.apps.matmul.coordinator import split_k
 from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.split_k import in_chunks, moves_less, places, segments, worth_handing_over
 from fpmdask.apps.matmul.tiling import INNER, LAYOUTS
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.placement import dealt
@@ -195,7 +195,7 @@ async def test_vectors_numpy_and_lazy_inputs(c, s, *workers):
 
 @cluster(nthreads=2)
 async def test_a_matrix_by_its_transpose_is_received_once(c, s, *workers, monkeypatch):
-    monkeypatch.setattr(ranges, "worth_handing_over", lambda *given: True)
+    monkeypatch.setattr(split_k, "worth_handing_over", lambda *given: True)
     balancer = await fpmdask.Balancer(c)
     for dtype in ("f8", "c8", "i2", "f2"):
         values = (RANDOM.random((900, 8)) * 9).astype(dtype)
@@ -263,7 +263,7 @@ async def test_chunks_that_are_longer_than_said_are_refused(c, s, *workers):
 async def test_a_product_that_does_not_fit_several_times_is_refused(c, s, *workers, monkeypatch):
     balancer = await fpmdask.Balancer(c)
     x = chunked(RANDOM.random((30, 3000)), 30, 300)
-    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: 3 * 30 * 30 * 8 - 1)
+    monkeypatch.setattr(split_k, "free_nbytes", lambda context, worker: 3 * 30 * 30 * 8 - 1)
     with pytest.raises(PartitionError, match="needs 21600 bytes on each worker"):
         await balancer.matmul(x, x.T, layout="inner")
     await balancer.matmul(x, x.T)
@@ -282,10 +282,10 @@ async def test_what_a_worker_lacks_of_its_range_has_to_fit(c, s, *workers, monke
     )
     await wait([x, turned])
     sums, away = 3 * 6 * 5 * 8, 3000 * 5 * 8
-    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + away - 1)
+    monkeypatch.setattr(split_k, "free_nbytes", lambda context, worker: sums + away - 1)
     with pytest.raises(PartitionError, match=f"has room for {sums - 1};"):
         await balancer.matmul(x, turned, layout="inner")
-    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + away)
+    monkeypatch.setattr(split_k, "free_nbytes", lambda context, worker: sums + away)
     found = await balancer.matmul(x, turned, layout="inner")
     np.testing.assert_allclose(await c.compute(found), values @ values.T[:, :5])
 
@@ -297,9 +297,9 @@ async def test_lines_are_handed_over_by_measured_speed(c, s, *workers, monkeypat
         assert sum(found.values()) == units
         return dict(zip(sorted(context.workers), (6, 3, 1), strict=True))
 
-    original = ranges._measured
-    monkeypatch.setattr(ranges, "_measured", measured)
-    monkeypatch.setattr(ranges, "worth_handing_over", lambda *given: True)
+    original = split_k._measured
+    monkeypatch.setattr(split_k, "_measured", measured)
+    monkeypatch.setattr(split_k, "worth_handing_over", lambda *given: True)
     tuning(matmul={"ranges_least_nbytes": 0})
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).random((40, 9000), chunks=(40, 500)))
@@ -322,11 +322,11 @@ async def test_no_worker_is_handed_more_than_it_has_memory_for(c, s, *workers, m
         await original(context, units, *given)
         return dict(zip(sorted(context.workers), (8, 1, 1), strict=True))
 
-    original = ranges._measured
-    monkeypatch.setattr(ranges, "_measured", measured)
-    monkeypatch.setattr(ranges, "worth_handing_over", lambda *given: True)
+    original = split_k._measured
+    monkeypatch.setattr(split_k, "_measured", measured)
+    monkeypatch.setattr(split_k, "worth_handing_over", lambda *given: True)
     free = 3 * 40 * 40 * 8 + 1000 * 80 * 8  # the sums, and 1000 lines more
-    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: free)
+    monkeypatch.setattr(split_k, "free_nbytes", lambda context, worker: free)
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).random((40, 9000), chunks=(40, 500)))
     await wait(x)
@@ -347,13 +347,13 @@ def test_spilled_and_lazy_inputs_need_memory(monkeypatch):
     memory = SimpleNamespace(spilled=300)
     state = SimpleNamespace(memory=memory, has_what=[*held, *others])
     scheduler = SimpleNamespace(workers={"u": state})
-    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: 1e9)
+    monkeypatch.setattr(split_k, "free_nbytes", lambda context, worker: 1e9)
     for lazy, left in (([], 1e9 - 300), ([thin.name], 1e9 - 300 - 32 * 100_000 * 8 / 4)):
         context = SimpleNamespace(spec={"lazy": lazy}, scheduler=scheduler)
-        assert ranges._room(context, spec, "u", 4) == left
+        assert split_k._room(context, spec, "u", 4) == left
     memory.spilled = 5000  # mostly of what is not multiplied
     context = SimpleNamespace(spec={"lazy": []}, scheduler=scheduler)
-    assert ranges._room(context, spec, "u", 4) == 1e9 - 400
+    assert split_k._room(context, spec, "u", 4) == 1e9 - 400
 
 
 @cluster()
@@ -364,9 +364,9 @@ async def test_a_matrix_by_itself(c, s, *workers, monkeypatch):
         await original(context, units, *given)
         return dict(zip(sorted(context.workers), (6, 3, 1), strict=True))
 
-    original = ranges._measured
-    monkeypatch.setattr(ranges, "_measured", measured)
-    monkeypatch.setattr(ranges, "worth_handing_over", lambda *given: True)
+    original = split_k._measured
+    monkeypatch.setattr(split_k, "_measured", measured)
+    monkeypatch.setattr(split_k, "worth_handing_over", lambda *given: True)
     balancer = await fpmdask.Balancer(c)
     values = RANDOM.random((90, 90))
     x = c.persist(chunked(values, 30, 30))
@@ -408,10 +408,10 @@ async def test_what_others_hold_has_to_fit(c, s, *workers, monkeypatch):
     x, turned = c.persist([x, x.T], workers=[workers[1].address])
     await wait([x, turned])
     sums, lines = 3 * 4 * 4 * 8, 4500 * (4 + 4) * 8
-    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + lines - 1)
+    monkeypatch.setattr(split_k, "free_nbytes", lambda context, worker: sums + lines - 1)
     with pytest.raises(PartitionError, match=f"needs {sums} bytes .* has room for {sums - 1};"):
         await balancer.matmul(x, turned, layout="inner")
-    monkeypatch.setattr(ranges, "free_nbytes", lambda context, worker: sums + lines)
+    monkeypatch.setattr(split_k, "free_nbytes", lambda context, worker: sums + lines)
     found = await balancer.matmul(x, turned, layout="inner")
     np.testing.assert_allclose(await c.compute(found), values @ values.T)
 

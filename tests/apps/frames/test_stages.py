@@ -15,12 +15,13 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.apps.frames.client.handing import handed_over
+from fpmdask.apps.frames.client.rebalance_rows import handed_over
 from fpmdask.apps.sort.coordinator import run
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError
-from fpmdask.runtime.client.homes import LOOK_SECONDS, Homes, Waiting
+from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.stages import Stages
 from fpmdask.runtime.coordinator import chunks
-from fpmdask.tuning import RuntimeTuning
+from fpmdask.runtime.coordinator.client_stages import ClientStages
 from tests.apps.frames.test_sort_values import (
     CONFIG,
     FRAME,
@@ -72,11 +73,11 @@ async def test_a_worker_that_does_nothing_is_named(c, s, *workers, what, monkeyp
             ended.append(busy if what == "silent" else None)
         return await original(self, name, tasks, at, *more)
 
-    original = Homes.asked
-    monkeypatch.setattr(Homes, "asked", asked)
+    original = Stages.asked
+    monkeypatch.setattr(Stages, "asked", asked)
     balancer = await fpmdask.Balancer(c)
     x = c.persist(frame_of(FRAME))
-    says = {"paused": "been paused, .* its memory is full", "silent": "nothing was heard of it"}
+    says = {"paused": "is paused, .* its memory is full", "silent": "nothing was heard of it"}
     with pytest.raises(CoordinatorError, match=f"worker {workers[1].name} keeps .* {says[what]}"):
         await asyncio.wait_for(balancer.sort_values(x, "id"), 20)
     HELD.set()
@@ -95,27 +96,34 @@ async def test_a_worker_that_does_nothing_is_named(c, s, *workers, what, monkeyp
 async def test_a_paused_worker_that_is_done_stops_nobody(c, s, *workers, monkeypatch):
     seen = []
 
-    def look(self, there):
-        for found in original(self, there):
-            seen.append(found)
-            yield found
+    async def look(self, homes, seconds):
+        assert await original(self, homes, seconds) is None
+        if self._paused and seconds > 2.0:
+            seen.append(homes)
             HELD.set()  # the worker was not complained about
 
-    original = Waiting.look
-    monkeypatch.setattr(Waiting, "look", look)
-    await fpmdask.Balancer(c)
+    original = ClientStages.look
+    monkeypatch.setattr(ClientStages, "look", look)
     tasks = {
         ("fpmdask-some", 0): Task(("fpmdask-some", 0), int, 3),
         ("fpmdask-some", 1): Task(("fpmdask-some", 1), hold),
     }
     at = {key: worker.address for key, worker in zip(tasks, workers, strict=True)}
-    homes = Homes(c, 1.0, print, RuntimeTuning(stage_patience_seconds=0.0))
-    asking = asyncio.ensure_future(homes.asked("fpmdask-some", tasks, at, [], {}))
+
+    async def stage(request):
+        return await Stages(c, request["within"]).asked("fpmdask-some", tasks, at, [], {})
+
+    asking = asyncio.ensure_future(held(await fpmdask.Balancer(c), stage))
     while not (workers[0].data and workers[1].state.executing):
         await asyncio.sleep(0.01)
     workers[0].status = Status.paused
     assert await asyncio.wait_for(asking, 20) == [3, None]
-    assert (workers[0].address, True) in seen
+    assert workers[0].address in seen[0]
+
+
+async def held(balancer, stage):
+    """Run a stage while a run holds the workers for it."""
+    return await proxy.leased(balancer._follow, "frames", balancer._request(), stage)
 
 
 @pytest.mark.slow
@@ -167,12 +175,16 @@ async def test_rows_are_not_handed_over_to_a_worker_that_has_become_busy(c, s, *
     partitions = futures_of(x)
     sizes = [len(part) for part in await c.gather(partitions)]
     told = []
-    homes = Homes(c, 60.0, told.append)
+    balancer.progress = told.append
     task = c.submit(hold, workers=[taker.address], key="others-2")
     await until(lambda: bool(taker.state.executing))
     shares = {taker.address: sum(sizes), holder.address: 1, workers[2].address: 1}
-    dealt = partial(handed_over, homes, x, partitions, sizes, shares)
-    made, found, _ = await asyncio.wait_for(homes.again(dealt), 20)
+
+    async def stage(request):
+        homes = Stages(c, request["within"])
+        return await homes.again(partial(handed_over, homes, partitions, sizes, shares))
+
+    made, found, _ = await asyncio.wait_for(held(balancer, stage), 20)
     assert not task.done()
     assert sum(found) == sum(sizes)
     assert not any(taker.address in {w.address for w in s.tasks[f.key].who_has} for f in made)
@@ -189,29 +201,6 @@ def where(scheduler, collection):
         for future in futures_of(collection)
         for holder in scheduler.tasks[future.key].who_has
     ]
-
-
-def test_signs_of_life():
-    def worker(status, seen, executing, held=0, spilled=0):
-        metrics = {
-            "task_counts": {"executing": executing} if executing else {},
-            "managed_bytes": held,
-            "spilled_bytes": {"memory": spilled, "disk": spilled},
-        }
-        return {"status": status, "last_seen": seen, "metrics": metrics}
-
-    def found(*told):
-        waiting = Waiting(3 * LOOK_SECONDS)
-        return [late for one in told for late in waiting.look({"w": one})]
-
-    assert not found(*(worker("running", n, 0) for n in range(9)))
-    assert found(*[worker("running", 1, 0)] * 5) == [("w", False)]
-    assert not found(*[worker("running", 1, 0)] * 4, worker("running", 2, 0))
-    assert found(*(worker("paused", n, 0) for n in range(5))) == [("w", True)]
-    assert not found(*(worker("paused", n, 1) for n in range(9)))
-    assert not found(*(worker("paused", n, 0, held=n) for n in range(9)))
-    assert not found(*(worker("paused", n, 0, spilled=n) for n in range(9)))
-    assert found(*[worker("paused", 1, 1)] * 5) == [("w", False)]
 
 
 @pytest.mark.parametrize("step", ["look", "sort", "sorted-rows"])
@@ -232,8 +221,8 @@ async def test_partitions_lost_on_the_way_are_named(c, s, *workers, step, monkey
         if event["event"] == "step" and event["step"] == step and not left:
             left.append(asyncio.ensure_future(workers[1].close(timeout=1)))
 
-    for asking in (Homes.made, Homes.asked):
-        monkeypatch.setattr(Homes, asking.__name__, leaving(asking))
+    for asking in (Stages.made, Stages.asked):
+        monkeypatch.setattr(Stages, asking.__name__, leaving(asking))
     balancer = await fpmdask.Balancer(c, progress=progress)
     pieces = {("only", n): FRAME.iloc[n::3] for n in range(3)}
     futures = await c.scatter(pieces, direct=True, hash=False)

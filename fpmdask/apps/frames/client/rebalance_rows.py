@@ -8,15 +8,13 @@ from typing import Any
 from distributed import Future
 
 from fpmdask.apps.frames.tasks import rows
-from fpmdask.runtime.client.homes import Homes, token
-from fpmdask.runtime.client.inputs import finished
+from fpmdask.runtime.client.stages import Stages, token
 from fpmdask.runtime.dask_private import GraphNode, Task, TaskRef
 from fpmdask.runtime.placement import Piece, dealt
 
 
 async def handed_over(
-    homes: Homes,
-    persisted: Any,
+    stages: Stages,
     partitions: Sequence[Future[Any]],
     sizes: Sequence[int],
     shares: Mapping[str, int],
@@ -25,8 +23,8 @@ async def handed_over(
 
     Parameters
     ----------
-    persisted, partitions, sizes
-        The frame, the futures of its partitions and how many rows they have.
+    partitions, sizes
+        The futures of the frame's partitions and how many rows they have.
     shares
         Address → rows.
 
@@ -41,7 +39,7 @@ async def handed_over(
 
     Raises
     ------
-    HomeLeft
+    WorkerLeft
         If a worker leaves that has rows or is to have some.
 
     Notes
@@ -49,10 +47,8 @@ async def handed_over(
     Who holds no more than `fpmdask.runtime.placement.SURPLUS` times its share keeps all of it. Only
     rows that are wanted elsewhere are sent. O(partitions + workers) tasks.
     """
-    await finished(homes.client, persisted)
-    places = await homes.places(partitions)
-    there = homes.usable(await homes.scheduler.ncores())
-    busy = {worker: share for worker, share in shares.items() if worker in there}
+    places = await stages.places(partitions)
+    busy = {worker: share for worker, share in shares.items() if worker in stages.threads}
     held = [[place] for place in places]
     cuts = cut_up(dealt(sizes, held, busy)) if any(busy.values()) else {}
 
@@ -85,7 +81,7 @@ async def handed_over(
             number += 1
     for n, (taker, pieces) in enumerate(came.items(), number):
         add((name, n), taker, rows.nbytes, *pieces)
-    new = await homes.made(name, tasks, pins, partitions, {}) if tasks else []
+    new = await stages.made(name, tasks, pins, partitions, {}) if tasks else []
     found = [new[one] if isinstance(one, int) else one for one in made]
     return found, made_sizes, list(zip(came, new[number:], strict=True))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,13 +15,13 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, futures_of
 from distributed.client import FutureCancelledError
 
-from fpmdask.apps.matmul.inner import in_chunks, places, segments
 from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.split_k import in_chunks, places, segments
 from fpmdask.apps.matmul.tasks import Range, between, part_of, summed, told, total
-from fpmdask.errors import ChunksLostError, named
+from fpmdask.errors import ChunksLostError
 from fpmdask.partition.even import even
-from fpmdask.runtime.client.homes import HomeLeft, Homes, Tell, token
 from fpmdask.runtime.client.inputs import finished, taking_part
+from fpmdask.runtime.client.stages import Stages, WorkerLeft, token
 from fpmdask.runtime.dask_private import Alias, GraphNode, List, Task, TaskRef
 from fpmdask.runtime.placement import dealt
 from fpmdask.tuning import DEFAULT, Tuning
@@ -38,9 +37,7 @@ async def multiply(
     spec: MatmulSpec,
     lines: Mapping[str, int] | None,
     workers: Sequence[str] | None,
-    hang: float,
-    recovery: float,
-    tell: Tell,
+    run: str,
     tuning: Tuning = DEFAULT,
 ) -> tuple[da.Array, list[dict[str, Any]]]:
     """Return C = A·B, and what each worker tells of its sum.
@@ -55,10 +52,8 @@ async def multiply(
         Worker -> columns of A, and rows of B, that it multiplies; None for what it holds.
     workers
         Names or addresses of those that take part; None for all.
-    hang, tell
-        As for `Homes`.
-    recovery
-        Seconds for which lost chunks of A and B are waited for.
+    run
+        The run that holds the workers.
     tuning
         The client's.
 
@@ -75,11 +70,9 @@ async def multiply(
     many as keep that small, add up a part of C each, cut along its longer side. What is lost is
     made again as Dask makes lost results again. O(chunks + parts · workers) tasks.
     """
-    homes = Homes(client, hang, tell, tuning.runtime)
-    stage = partial(
-        _made, homes, a, b, spec, lines, workers, recovery, tuning.matmul.sum_part_nbytes
-    )
-    parts, shares, chunks = await homes.again(stage)
+    stages = Stages(client, run, tuning.runtime)
+    stage = partial(_made, stages, a, b, spec, lines, workers, tuning.matmul.sum_part_nbytes)
+    parts, shares, chunks = await stages.again(stage)
     name = token("inner")
     keys = [(name, i, j) for i in range(len(chunks[0])) for j in range(len(chunks[1]))]
     graph: dict[Any, GraphNode] = {
@@ -95,33 +88,30 @@ async def multiply(
     try:
         await finished(client, c)
     except ChunksLostError:
-        await _still_there(homes, (a, b), recovery)
+        await _still_there(client, (a, b))
         raise
     return c, shares
 
 
 async def _made(
-    homes: Homes,
+    stages: Stages,
     a: da.Array,
     b: da.Array,
     spec: MatmulSpec,
     lines: Mapping[str, int] | None,
     workers: Sequence[str] | None,
-    recovery: float,
     sum_part_nbytes: int,
 ) -> tuple[list[Future[Any]], list[dict[str, Any]], tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return the parts of C, what the workers tell of their sums, and the chunks of C."""
-    futures: dict[Any, Future[Any]] = {}
-    for x in (a, b):
-        await _again(homes, x, recovery)
-        futures |= {future.key: future for future in futures_of(x)}
+    futures = {future.key: future for x in (a, b) for future in futures_of(x)}
     chunks = [futures[key] for key in spec.keys]
-    where = dict(zip(spec.keys, await homes.places(chunks), strict=True))
+    where = dict(zip(spec.keys, await stages.places(chunks), strict=True))
     # on others there is no fpmdask of this version: what they hold is fetched as it lies
-    able = _with_fpmdask(await taking_part(homes.client, None))
-    there = able & (await taking_part(homes.client, workers)).keys()
+    there = able = stages.threads.keys() - stages.bare
+    if workers is not None:
+        there = able & (await taking_part(stages.client, workers)).keys()
     if not there:
-        raise HomeLeft(f"no worker of {workers or 'the cluster'} with fpmdask is connected")
+        raise WorkerLeft(f"no worker of {workers or 'the cluster'} with fpmdask is connected")
     same = transposed(a, b)
     needless = {"a": spec.a_name, "b": spec.b_name}.get(same or "")
     held = places(spec, {key: [at] for key, at in where.items() if key[0] != needless})
@@ -152,11 +142,11 @@ async def _made(
         facts = worker, sum(piece.size for piece in dealt_out[worker]), tasks.received[worker]
         tasks.add((tasks.name, n), worker, told, facts, made)
     try:
-        found = await homes.made(tasks.name, tasks.made, tasks.pins, chunks, {})
-        shares = await homes.client.gather(found[len(sizes) :])
+        found = await stages.made(tasks.name, tasks.made, tasks.pins, chunks, {})
+        shares = await stages.client.gather(found[len(sizes) :])
     except (ChunksLostError, FutureCancelledError) as error:
         traceback.clear_frames(error.__traceback__)  # another one may replace it
-        await _still_there(homes, (a, b), recovery)
+        await _still_there(stages.client, (a, b))
         raise
     return found[: len(sizes)], shares, ((rows,), sizes) if axis else (sizes, (columns,))
 
@@ -190,7 +180,7 @@ def _busy(
     return busy
 
 
-async def _still_there(homes: Homes, arrays: Sequence[da.Array], recovery: float) -> None:
+async def _still_there(client: Client, arrays: Sequence[da.Array]) -> None:
     """Refuse to go on without chunks that nobody can make again.
 
     What is made of lost chunks is lost with them, but the caller knows only these.
@@ -198,41 +188,11 @@ async def _still_there(homes: Homes, arrays: Sequence[da.Array], recovery: float
     Raises
     ------
     ChunksLostError
-        As `_again`.
+        If a chunk cannot be made again.
     """
     for x in arrays:
         if any(future.cancelled() for future in futures_of(x)):
-            await _again(homes, x, recovery)
-
-
-async def _again(homes: Homes, x: da.Array, recovery: float) -> None:
-    """Wait for chunks that were in memory, which may have to be made again.
-
-    Raises
-    ------
-    ChunksLostError
-        If a chunk cannot be made again, or is not within these seconds.
-    """
-    if all(future.done() for future in futures_of(x)):
-        # to find that out takes some time, too
-        recovery = max(recovery, homes.tuning.stage_patience_seconds)
-    waiting = asyncio.ensure_future(finished(homes.client, x))
-    try:
-        await asyncio.wait([waiting], timeout=recovery)
-        if waiting.done():
-            await waiting
-            return
-    finally:
-        waiting.cancel()
-    missing = [future.key for future in futures_of(x) if not future.done()]
-    raise ChunksLostError(
-        f"{len(missing)} input chunks were not made again within {recovery:g} s: {named(missing)}"
-    )
-
-
-def _with_fpmdask(workers: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the workers that fpmdask has given its resource."""
-    return {address for address, worker in workers.items() if "fpm" in worker["resources"]}
+            await finished(client, x)
 
 
 class _Tasks:

@@ -8,10 +8,9 @@ import pytest
 from distributed import wait
 
 import fpmdask
-from fpmdask.apps.matmul.client import summed
 from fpmdask.errors import ChunksLostError, CoordinatorError
-from fpmdask.runtime.client.homes import Homes
-from tests.apps.matmul.test_inner import CONFIG, RANDOM, cluster
+from fpmdask.runtime.client.stages import Stages
+from tests.apps.matmul.test_split_k import CONFIG, RANDOM, cluster
 from tests.eventually import nothing_left
 
 
@@ -26,13 +25,13 @@ async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, when,
             await asyncio.sleep(0)
         return await original(self, name, *more)
 
-    original = Homes.made
-    monkeypatch.setattr(Homes, "made", made)
+    original = Stages.made
+    monkeypatch.setattr(Stages, "made", made)
     balancer = await fpmdask.Balancer(c)
     x = c.persist(da.random.default_rng(1).random((6, 9000), chunks=(6, 500)))
     await wait(x)
     if when == "before":
-        monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+        monkeypatch.setattr(Stages, "places", leaving(workers[1], left))
     found = await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
     if when == "after":
         left.append(await workers[0].close(timeout=1))
@@ -43,13 +42,15 @@ async def test_a_worker_that_leaves_costs_nothing_but_time(c, s, *workers, when,
     await nothing_left(s)
 
 
-def leaving(worker, left, original):
-    async def finished(client, x):
+def leaving(worker, left):
+    original = Stages.places
+
+    async def places(self, futures):
         if not left:
             left.append(await worker.close(timeout=1))
-        await original(client, x)
+        return await original(self, futures)
 
-    return finished
+    return places
 
 
 @pytest.mark.parametrize("when", ["before", "within"])
@@ -60,15 +61,15 @@ async def test_lost_chunks_are_named(c, s, *workers, when, monkeypatch):
             left.append(await workers[1].close(timeout=1))
         return await original(self, *given)
 
-    original = Homes.made
+    original = Stages.made
     pieces = {("given", 0, n): RANDOM.random((4, 50)) for n in range(6)}
     futures = await c.scatter(pieces, direct=True, hash=False)
     x = da.Array(futures, "given", chunks=((4,), (50,) * 6), dtype=float)
     left = []
     if when == "before":
-        monkeypatch.setattr(summed, "finished", leaving(workers[1], left, summed.finished))
+        monkeypatch.setattr(Stages, "places", leaving(workers[1], left))
     else:
-        monkeypatch.setattr(Homes, "made", made)
+        monkeypatch.setattr(Stages, "made", made)
     balancer = await fpmdask.Balancer(c)
     with pytest.raises(ChunksLostError, match=r"\('given', 0, "):
         await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)
@@ -83,8 +84,8 @@ def closed_before_sums(worker, monkeypatch):
         return await original(self, *given)
 
     left = []
-    original = Homes.made
-    monkeypatch.setattr(Homes, "made", made)
+    original = Stages.made
+    monkeypatch.setattr(Stages, "made", made)
     return left
 
 
@@ -114,13 +115,13 @@ async def test_an_error_holds_none_of_the_chunks_that_are_left(c, s, *workers, m
 
 @cluster()
 async def test_what_is_lost_once_all_is_added_up_is_named(c, s, *workers, monkeypatch):
-    async def made(homes, *given):
-        found = await original(homes, *given)
+    async def made(stages, *given):
+        found = await original(stages, *given)
         await workers[1].close()
         return found
 
-    original = Homes.made
-    monkeypatch.setattr(Homes, "made", made)
+    original = Stages.made
+    monkeypatch.setattr(Stages, "made", made)
     balancer = await fpmdask.Balancer(c)
     x = RANDOM.random((900, 4))
     with pytest.raises(ChunksLostError, match="input chunks are gone"):
@@ -142,6 +143,6 @@ async def test_named_workers_that_are_gone_are_named(c, s, *workers, monkeypatch
     balancer = await fpmdask.Balancer(c, workers=["1"])
     x = c.persist(da.random.default_rng(1).random((4, 900), chunks=(4, 100)))
     await wait(x)
-    monkeypatch.setattr(summed, "finished", leaving(workers[1], [], summed.finished))
+    monkeypatch.setattr(Stages, "places", leaving(workers[1], []))
     with pytest.raises(CoordinatorError, match=r"no worker of \['1'\] .*is connected"):
         await asyncio.wait_for(balancer.matmul(x, x.T, layout="inner"), 30)

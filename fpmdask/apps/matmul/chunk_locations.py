@@ -14,7 +14,7 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class ChunkLocations:
     """What every share of a product is told, and does not depend on which share it is.
 
     Parameters
@@ -31,8 +31,8 @@ class Whereabouts:
     >>> import numpy as np
     >>> axis = (4,)
     >>> spec = MatmulSpec((4, 4, 4), np.dtype("f8"), (axis, axis), (axis, axis), "a", "b")
-    >>> where = Whereabouts({("a", 0, 0): ["x"], ("b", 0, 0): ["x", "y"]}, {"y": ("::1", 80)})
-    >>> Whereabouts.unpacked(spec, where.packed(spec)) == where
+    >>> where = ChunkLocations({("a", 0, 0): ["x"], ("b", 0, 0): ["x", "y"]}, {"y": ("::1", 80)})
+    >>> ChunkLocations.unpacked(spec, where.packed(spec)) == where
     True
     """
 

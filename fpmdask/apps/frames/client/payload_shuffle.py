@@ -15,8 +15,7 @@ from distributed import Client, Future, futures_of
 
 from fpmdask.apps.frames.tasks import rows
 from fpmdask.apps.frames.tasks.rows import Form, Look
-from fpmdask.runtime.client.homes import Homes, token
-from fpmdask.runtime.client.inputs import finished
+from fpmdask.runtime.client.stages import Stages, token
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef
 from fpmdask.sorting.payload import Payload
 from fpmdask.sorting.spec import SortSpec
@@ -65,7 +64,7 @@ def carrying(
 
 
 async def carried(
-    homes: Homes,
+    stages: Stages,
     value: Mapping[str, Any],
     bundles: Sequence[Sequence[int]],
     partitions: Sequence[Future[Any]],
@@ -78,8 +77,8 @@ async def carried(
     A task per part makes a frame of that memory, without a copy. What is lost later is made again
     by O(parts) tasks, which run only then.
     """
-    made = _remade(homes.client, value, bundles, partitions, form)
-    return await homes.again(partial(_framed, homes, made, value["sizes"], form))
+    made = _remade(stages.client, value, bundles, partitions, form)
+    return await stages.again(partial(_framed, stages, made, value["sizes"], form))
 
 
 def _remade(
@@ -115,16 +114,15 @@ def _remade(
 
 
 async def _framed(
-    homes: Homes, made: da.Array, sizes: Sequence[int], form: Form
+    stages: Stages, made: da.Array, sizes: Sequence[int], form: Form
 ) -> list[Future[Any]]:
-    await finished(homes.client, made)
     futures = {future.key: future for future in futures_of(made)}
     parts = [futures[key] for key in made.__dask_keys__()]
-    at = await homes.places(parts)
+    at = await stages.places(parts)
     name, common = token("sorted-rows"), token("form")
     tasks: dict[Any, GraphNode] = {
         (name, n): Task((name, n), rows.framed, TaskRef(common), size, TaskRef(part.key))
         for n, (size, part) in enumerate(zip(sizes, parts, strict=True))
     }
     pins = dict(zip(tasks, at, strict=True))
-    return await homes.made(name, tasks, pins, parts, {common: DataNode(common, form)})
+    return await stages.made(name, tasks, pins, parts, {common: DataNode(common, form)})

@@ -11,7 +11,10 @@ from typing import Any
 from distributed.utils import offload
 
 from fpmdask.apps.matmul.coordinator.distribute import measured_shares, shared_out
-from fpmdask.apps.matmul.inner import (
+from fpmdask.apps.matmul.kernel import panel_depth
+from fpmdask.apps.matmul.place import placed
+from fpmdask.apps.matmul.plan import MatmulSpec
+from fpmdask.apps.matmul.split_k import (
     COPIES,
     FEWER,
     held_by_worker,
@@ -20,9 +23,6 @@ from fpmdask.apps.matmul.inner import (
     needed,
     worth_handing_over,
 )
-from fpmdask.apps.matmul.kernel import panel_depth
-from fpmdask.apps.matmul.place import placed
-from fpmdask.apps.matmul.plan import MatmulSpec
 from fpmdask.apps.matmul.tiling import INNER
 from fpmdask.errors import PartitionError
 from fpmdask.partition import proportional

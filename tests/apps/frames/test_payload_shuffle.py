@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpmdask
-from fpmdask.apps.frames.client import carried, handing
+from fpmdask.apps.frames.client import payload_shuffle, rebalance_rows
 from fpmdask.apps.frames.client import sort_values as frames
-from fpmdask.apps.frames.client.handing import cut_up
+from fpmdask.apps.frames.client.rebalance_rows import cut_up
 from fpmdask.apps.frames.tasks import rows
 from fpmdask.apps.sort.coordinator import run
 from fpmdask.runtime.coordinator import chunks
@@ -139,8 +139,8 @@ async def test_what_is_lost_is_made_again(c, s, *workers, lost, words, no_other_
             left.append(await workers[1].close(timeout=1))
         return await original(homes, made, *given)
 
-    original = carried._framed
-    monkeypatch.setattr(carried, "_framed", framed)
+    original = payload_shuffle._framed
+    monkeypatch.setattr(payload_shuffle, "_framed", framed)
     balancer = await fpmdask.Balancer(c)
     x = c.persist(frame_of(PLAIN, 12))
     found = await balancer.sort_values(x, ["flag", "whole"], [True, False])
@@ -244,7 +244,6 @@ async def test_rows_without_a_value_are_on_all_workers(c, s, *workers):
 @cluster()
 async def test_what_was_handed_over_and_lost_is_waited_for(c, s, *workers, monkeypatch, tuning):
     tuning(sort={"few_rows": 0}, runtime={"most_attempts": 3})
-    monkeypatch.setattr(frames, "ready", slowly(frames.ready))
     addresses = [worker.address for worker in workers]
     monkeypatch.setattr(
         fpmdask.Balancer, "_follow", dealing(fpmdask.Balancer._follow, addresses, [ROWS, 0, 0])
@@ -252,7 +251,7 @@ async def test_what_was_handed_over_and_lost_is_waited_for(c, s, *workers, monke
     left = []
 
     async def over(*given):
-        found = await handing.handed_over(*given)
+        found = await rebalance_rows.handed_over(*given)
         if not left:
             left.append(await workers[0].close(timeout=1))
         return found
@@ -263,14 +262,6 @@ async def test_what_was_handed_over_and_lost_is_waited_for(c, s, *workers, monke
     await wait(x)
     found = await asyncio.wait_for(balancer.sort_values(x, "whole"), 60)
     await check_sorted(c, found, PLAIN, "whole")
-
-
-def slowly(original):
-    async def ready(*given):
-        await asyncio.sleep(0.1)
-        await original(*given)
-
-    return ready
 
 
 def dealing(original, addresses, shares):
@@ -335,7 +326,7 @@ async def test_slow_workers_hand_rows_over(c, s, *workers, no_other_way, monkeyp
     handed = []
 
     async def over(*given):
-        partitions, sizes, received = await handing.handed_over(*given)
+        partitions, sizes, received = await rebalance_rows.handed_over(*given)
         places = await c.who_has(partitions)
         held = dict.fromkeys(addresses, 0)
         for future, size in zip(partitions, sizes, strict=True):
@@ -436,14 +427,14 @@ def test_pieces_of_a_chunk_are_in_order():
 
 def test_partitions_with_other_columns_do_not_travel():
     looks = [rows.look_at(frame, frames_order()) for frame in (PLAIN, PLAIN[["float", "few"]])]
-    assert carried.form_of(looks[:1]) == 0
-    assert carried.form_of(looks) is None
+    assert payload_shuffle.form_of(looks[:1]) == 0
+    assert payload_shuffle.form_of(looks) is None
     other = rows.look_at(FRAME, frames_order())
-    assert carried.form_of([other]) is None
-    assert carried.form_of([looks[0], other]) is None
+    assert payload_shuffle.form_of([other]) is None
+    assert payload_shuffle.form_of([looks[0], other]) is None
     empty = rows.look_at(FRAME.iloc[:0], frames_order())
-    assert carried.form_of([empty, looks[0]]) == 1
-    assert carried.form_of([empty]) is None
+    assert payload_shuffle.form_of([empty, looks[0]]) == 1
+    assert payload_shuffle.form_of([empty]) is None
 
 
 def frames_order():

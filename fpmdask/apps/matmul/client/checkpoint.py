@@ -73,7 +73,7 @@ def run_of(out: Any) -> str | None:
     return run
 
 
-class Written:
+class Checkpoint:
     """What is in `out`; as a context manager, the time in which a call writes to it.
 
     Parameters
