@@ -49,8 +49,7 @@ def _know(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
         some = [block(space, {**given, "pieces": [piece]}) for piece in given["pieces"]]
         received += sum(nbytes for _, nbytes in some)
         pieces.append([one for one, _ in some])
-    axes = [given["axis"] for given in order["inputs"]]
-    kernel.know(pieces, axes, order["rows"], order["units"], order["most"])
+    kernel.know(pieces, order["rows"], order["units"], order["most"])
     return {"nbytes_received": received}
 
 
@@ -61,9 +60,9 @@ def _place(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
         if key[0][0] == SERIALIZED:
             exchange.retire(key)
     space.parts.clear()
-    for key, chunk, axis, start, stop in order["serialized"]:
+    for key, chunk, start, stop in order["serialized"]:
         whole = exchange.whole_chunk(chunk, [exchange.address])
-        serialized_rows.offer(exchange, key, cut(whole, axis, start, stop))
+        serialized_rows.offer(exchange, key, cut(whole, 0, start, stop))
     received = 0
     for number, given in order["chunks"]:
         value, nbytes = block(space, given)
