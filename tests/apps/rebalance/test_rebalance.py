@@ -649,13 +649,14 @@ async def test_what_is_in_this_process_is_sent_again(c, s, *workers):
 
 @cluster()
 async def test_a_worker_that_joins_gets_rows_at_the_next_call(c, s, *workers):
-    balancer = await fpmdask.Balancer(c)
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
     x = await array_on(c, workers, VALUES, EVEN, [0, 1, 2])
     JOINED.clear()
     running = asyncio.ensure_future(balancer.rebalance(x, kernel=waits_for_another))
     await until(lambda: any("timed" in str(key) for key in s.tasks))
-    async with Worker(s.address, name="3", nthreads=1) as another:
-        await until(lambda: "fpm" in s.workers[another.address].resources)
+    async with Worker(s.address, name="3", nthreads=1):
+        await until(lambda: any(event["event"] == "joined" for event in events))
         JOINED.set()
         x2 = await running
         assert sum((await rows_of(c, x2)).values()) == 90
