@@ -26,8 +26,8 @@ from fpmdask.runtime.client.kernels import check_takes, packed
 from fpmdask.runtime.client.rows import (
     array_in_memory,
     array_of_rows,
-    divisions_of,
     frame_in_memory,
+    frame_of,
     is_there,
     nbytes_of,
     one_chunk_beside,
@@ -340,8 +340,5 @@ async def _collected(
     if not _is_frame(x):
         lengths = tuple(stop - start for start, stop in value["chunks"])
         return da.Array(futures, name, chunks=(lengths, *x.chunks[1:]), meta=meta_of(x))
-    from dask.dataframe import from_graph
-
-    divisions = await divisions_of(client, found) if x.known_divisions else None
-    unknown = (None,) * (len(found) + 1)
-    return from_graph(futures, meta_of(x), divisions or unknown, [*futures], "fpmdask-rebalance")
+    name = "fpmdask-rebalance"
+    return await frame_of(client, found, meta_of(x), name, known=x.known_divisions)

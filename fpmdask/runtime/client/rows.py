@@ -238,7 +238,19 @@ async def rows_of_frame(client: Client, persisted: Any) -> Rows:
     return Rows(tuple(part.key for part in parts), tuple(lengths))
 
 
-async def divisions_of(client: Client, parts: Sequence[Future[Any]]) -> tuple[Any, ...] | None:
+async def frame_of(
+    client: Client, parts: Sequence[Future[Any]], meta: Any, name: str, *, known: bool
+) -> Any:
+    """Return a frame of partitions in memory, with divisions where they are to be known."""
+    from dask.dataframe import from_graph
+
+    divisions = await _divisions_of(client, parts) if known else None
+    keys = [part.key for part in parts]
+    graph = dict(zip(keys, parts, strict=True))
+    return from_graph(graph, meta, divisions or (None,) * (len(parts) + 1), keys, name)
+
+
+async def _divisions_of(client: Client, parts: Sequence[Future[Any]]) -> tuple[Any, ...] | None:
     """Return the divisions of partitions in memory, None where their indices overlap."""
     ends = await client.gather(client.map(_ends, parts, pure=False))
     if not all(ends):
