@@ -855,14 +855,15 @@ class Balancer:
         *collections
             Dask arrays, dataframes and series with the same rows; lazy ones are persisted by this
             client. NumPy, Zarr, xarray and pandas ones, too; what is in this process is sent to the
-            workers, and cannot be made again there.
+            workers, and cannot be made again there once the call has returned.
         kernel
             A small piece of the program, called on workers with some rows of each collection
             (``lambda x, y: xgboost.train(params, xgboost.DMatrix(x, y), 2)``), which it must not
             change. It is timed there by DFPA, on a worker's own rows, over again where it is timed
             with more than there are.
         distribution
-            Worker name → rows, as `partition` has it, or an earlier report.
+            Worker name → rows, as `partition` has it, or an earlier report, whose sums of weights
+            are taken where there are `weights`.
         seconds
             Worker name → what its last iteration took with the rows that it holds now.
         weights
@@ -876,7 +877,8 @@ class Balancer:
         One collection, or a tuple of as many as were given
             The same rows in the same order, persisted: one partition or a few per worker, each
             on its worker, those of all collections alike. Dtypes are kept, the index, too, and
-            divisions that are known unless a cut falls between equal index values.
+            divisions that are known, unless rows move and a cut falls between equal index values
+            or a partition's index is in no order.
 
         Raises
         ------
@@ -891,10 +893,12 @@ class Balancer:
         Notes
         -----
         Rows stay where they are as far as the shares allow: chunks that stay whole are not copied,
-        and none moves where the workers finish together within ``fpmdask.epsilon`` already. The
-        report's `distribution` counts rows, also where units are sums of weights. `weights` and
-        `groups` come to this client; with them, rows are cut at 65,536 places and at edges of
-        chunks at most. A chunk that is lost later is made again from the input.
+        and none moves where the workers finish together within ``fpmdask.epsilon`` already: the
+        collections are returned as they are, persisted. A worker that joins during a call gets rows
+        at the next one. The report's `distribution` counts rows, also where units are sums of
+        weights. `weights` and `groups` come to this client; with them, rows are cut at 65,536
+        places and at edges of chunks at most. A chunk that is lost later is made again from the
+        input.
 
         References
         ----------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
+
+import numpy as np
 
 Span = tuple[int, int]  # rows start … stop
 
@@ -109,6 +112,14 @@ class Rows:
     def count(self) -> int:
         """How many there are."""
         return self.edges[-1]
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a row of an array of numbers, 0 for others."""
+        if self.shape is None:
+            return 0
+        others = (n for axis, n in enumerate(self.shape) if axis != self.axis)
+        return math.prod(others) * np.dtype(self.dtype).itemsize
 
     def pieces(self, span: Span) -> list[tuple[int, int, int]]:
         """Return (chunk, start, stop) of what has some rows, all where it is not cut."""

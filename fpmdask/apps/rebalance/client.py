@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dask.array as da
@@ -19,17 +20,21 @@ from fpmdask.apps.rebalance.spec import Cuts, RebalanceSpec
 from fpmdask.apps.rebalance.tasks import RowsKernel, again
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
-from fpmdask.runtime.client.arguments import by_worker
-from fpmdask.runtime.client.conversions import advice, as_array
-from fpmdask.runtime.client.kernels import packed
+from fpmdask.runtime.client.arguments import by_worker, check_sum, rows_by_worker
+from fpmdask.runtime.client.conversions import as_array
+from fpmdask.runtime.client.kernels import check_takes, packed
 from fpmdask.runtime.client.rows import (
     array_in_memory,
-    divisions_of,
+    array_of_rows,
     frame_in_memory,
+    frame_of,
     is_there,
+    nbytes_of,
+    one_chunk_beside,
     partitions_of,
     rows_of_array,
     rows_of_frame,
+    sent_again,
 )
 from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
 from fpmdask.runtime.report import TOO_SHORT
@@ -70,9 +75,12 @@ def checked(
     if not collections:
         raise PartitionError("found no collection; give at least one")
     every = tuple(map(_collection, collections))
-    lengths = [x.shape[0] for x in every if not _is_frame(x) and not math.isnan(x.shape[0])]
-    if len(set(lengths)) > 1:
-        raise PartitionError(f"found arrays of {lengths} rows; give collections of the same rows")
+    counts = [n for n in map(_count, every) if not math.isnan(n)]
+    if len(set(counts)) > 1:
+        raise PartitionError(
+            f"found collections of {counts} rows; give collections of the same rows"
+        )
+    rows = counts[0] if counts else math.nan
     ways = {"kernel": kernel, "distribution": distribution, "seconds": seconds}
     given = [name for name, value in ways.items() if value is not None]
     if len(given) != 1:
@@ -80,14 +88,23 @@ def checked(
             f"found {' and '.join(given) or 'none of them'}; give one of kernel, distribution and "
             "seconds"
         )
-    if kernel is not None and not callable(kernel):
-        raise PartitionError(
-            f"kernel is a {type(kernel).__name__}; give a function of the collections' local rows"
-        )
+    if kernel is not None:
+        if not callable(kernel):
+            raise PartitionError(
+                f"kernel is a {type(kernel).__name__}; give a function of the collections' local "
+                "rows"
+            )
+        check_takes(kernel, every, "rows of each collection")
+    shares = rows_by_worker(distribution, rows) if weights is None else _weighted(distribution)
+    # what is in this process is looked at before any work begins
+    if weights is not None and not is_dask_collection(weights):
+        _check_units(shares, _weights(weights, rows).sum())
+    if groups is not None and not is_dask_collection(groups):
+        _starts(groups, rows)
     return Asked(
         every,
         kernel,
-        _numbers(by_worker(distribution), "distribution", least=0.0),
+        shares,
         _numbers(seconds, "seconds", least=math.nextafter(0.0, 1.0)),
         weights,
         groups,
@@ -96,24 +113,27 @@ def checked(
 
 def _collection(x: Any) -> Any:
     x = as_array(x)
-    if isinstance(x, np.ndarray | da.Array):
-        if not x.ndim:
-            raise PartitionError("found an array of no dimensions; there are no rows to place")
-        if isinstance(x, da.Array) and any(n > 1 for n in x.numblocks[1:]):
-            return x.rechunk(dict.fromkeys(range(1, x.ndim), -1))
-        return x
-    if not _is_frame(x):
-        raise PartitionError(
-            f"found a {type(x).__name__}; give arrays, dataframes or series: {advice(x)}"
-        )
-    return x
+    return x if _is_frame(x) else one_chunk_beside(array_of_rows(x), 0)
 
 
 def _is_frame(x: Any) -> bool:
     """Tell whether it is a DataFrame or Series of dask or pandas, without importing these."""
     kind = type(x)
     framed = hasattr(kind, "divisions" if is_dask_collection(x) else "iloc")
-    return framed and not kind.__name__.endswith("Index")
+    return framed and not kind.__name__.endswith(("Index", "Scalar"))
+
+
+def _count(x: Any) -> float:
+    """Return the rows of a collection, NaN where they are not known."""
+    return math.nan if _is_frame(x) and is_dask_collection(x) else x.shape[0]
+
+
+def _weighted(given: Any) -> Mapping[str, float] | None:
+    """Return a distribution of sums of weights."""
+    parts = getattr(given, "shares", ())
+    if parts and all("weight" in part for part in parts):  # the report of a rebalance
+        given = {part["worker"]: part["weight"] for part in parts}
+    return _numbers(by_worker(given), "distribution", least=0.0)
 
 
 def _numbers(given: Any, what: str, least: float) -> dict[str, float] | None:
@@ -133,20 +153,22 @@ async def rebalance(
     client: Client, asked: Asked, request: dict[str, Any], follow: proxy.Follow
 ) -> tuple[Any, ...]:
     """Place the rows anew; `follow` runs ``request`` as the app "rebalance"."""
-    coming = sum(
-        float(x.nbytes)
-        for x in asked.collections
-        if not _is_frame(x) and not is_there(x) and not math.isnan(x.size)
-    )
     request = {
         **request,
-        "coming": coming,
+        "coming": sum(nbytes_of(x) for x in asked.collections if not is_there(x)),
         "distribution": asked.distribution,
         "seconds": asked.seconds,
     }
     if asked.kernel is not None:
         _packed(asked.kernel, {})  # refused before all else
     await proxy.check(client, "rebalance", request)
+    attempt = partial(_attempt, client, asked, request, follow)
+    return await sent_again(asked.collections, request["workers"], attempt)
+
+
+async def _attempt(
+    client: Client, asked: Asked, request: Mapping[str, Any], follow: proxy.Follow
+) -> tuple[Any, ...]:
     loading = (_there(client, x, request["workers"]) for x in asked.collections)
     there, inputs = zip(*await asyncio.gather(*loading), strict=True)
     for n, one in enumerate(inputs):
@@ -155,12 +177,15 @@ async def rebalance(
                 f"collection {n} has {one.count} rows, the first one {inputs[0].count}; give "
                 "collections of the same rows"
             )
-    rows = inputs[0].count
-    weights = await _per_row(client, asked.weights, rows, "weights")
-    groups = await _per_row(client, asked.groups, rows, "groups")
+    weights, groups = [
+        await client.compute(x) if is_dask_collection(x) else x
+        for x in (asked.weights, asked.groups)
+    ]
     cuts = cuts_of(weights, groups, inputs[0].edges)
-    if asked.distribution is not None and cuts.count:
-        _check_sum(asked.distribution, cuts)
+    if weights is not None:
+        _check_units(asked.distribution, cuts.total)
+    elif asked.distribution is not None:
+        check_sum(asked.distribution.values(), cuts.count)
     kernel = None
     if asked.kernel is not None:
         like = [[one.dtype, one.shape] for one in inputs]
@@ -194,7 +219,7 @@ async def _there(client: Client, x: Any, workers: Sequence[str] | None) -> tuple
     return array, rows_of_array(array, 0)
 
 
-def cuts_of(weights: np.ndarray | None, groups: np.ndarray | None, edges: Sequence[int]) -> Cuts:
+def cuts_of(weights: Any, groups: Any, edges: Sequence[int]) -> Cuts:
     """Return where rows may be cut, and the units before.
 
     Parameters
@@ -214,18 +239,8 @@ def cuts_of(weights: np.ndarray | None, groups: np.ndarray | None, edges: Sequen
         return Cuts(rows)
     units = np.arange(rows + 1, dtype=np.float64)
     if weights is not None:
-        try:
-            each = np.asarray(weights, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise PartitionError(f"weights are no numbers ({error}); give one per row") from error
-        good = np.isfinite(each) & (each >= 0)
-        if not good.all():
-            at = int(np.argmin(good))
-            raise PartitionError(f"weights[{at}] is {each[at]}; give finite numbers >= 0")
-        if rows and not each.any():
-            raise PartitionError("all weights are 0; give at least one that is not")
-        np.cumsum(each, out=units[1:])
-    places = np.arange(rows + 1) if groups is None else _starts(groups)
+        np.cumsum(_weights(weights, rows), out=units[1:])
+    places = np.arange(rows + 1) if groups is None else _starts(groups, rows)
     if len(places) > MOST_PLACES:
         wanted = np.linspace(0, units[-1], MOST_PLACES)
         near = places[np.searchsorted(units[places], wanted).clip(max=len(places) - 1)]
@@ -233,51 +248,72 @@ def cuts_of(weights: np.ndarray | None, groups: np.ndarray | None, edges: Sequen
     return Cuts(rows, places, units[places])
 
 
-async def _per_row(client: Client, given: Any, rows: int, what: str) -> np.ndarray | None:
-    """Return one value per row, in this process; None where there are none."""
-    if given is None:
-        return None
-    if is_dask_collection(given):
-        given = await client.compute(given)
+def _per_row(given: Any, rows: float, what: str) -> np.ndarray:
+    """Return values as an array, one for each row; any number where that is not known (NaN)."""
+    if np.ma.is_masked(given):
+        raise PartitionError(f"{what} are masked in places; give one for each row")
     found = np.asarray(given)
-    if found.ndim != 1 or len(found) != rows:
+    if found.ndim != 1 or (len(found) != rows and not math.isnan(rows)):
         raise PartitionError(
             f"{what} have the shape {found.shape}; give one for each of the {rows} rows"
         )
     return found
 
 
-def _starts(ids: np.ndarray) -> np.ndarray:
+def _weights(given: Any, rows: float) -> np.ndarray:
+    """Return the weight of each row."""
+    found = _per_row(given, rows, "weights")
+    try:
+        found = found.astype(np.float64, copy=False)
+    except (TypeError, ValueError) as error:
+        raise PartitionError(f"weights are no numbers ({error}); give one per row") from error
+    good = np.isfinite(found) & (found >= 0)
+    if not good.all():
+        at = int(np.argmin(good))
+        raise PartitionError(f"weights[{at}] is {found[at]}; give finite numbers >= 0")
+    with np.errstate(over="ignore"):
+        every = found.sum()
+    if len(found) and not 0 < every < math.inf:
+        raise PartitionError(f"the weights are {every:g} in all; give a finite sum > 0")
+    return found
+
+
+def _starts(given: Any, rows: float) -> np.ndarray:
     """Return where groups begin, and how many rows there are.
 
     Examples
     --------
-    >>> _starts(np.array([7, 7, 3, 3, 3]))
+    >>> _starts(np.array([7, 7, 3, 3, 3]), 5)
     array([0, 2, 5])
     """
-    changes = np.flatnonzero(ids[1:] != ids[:-1]) + 1
-    first = ids[np.concatenate([[0], changes])] if len(ids) else ids
-    missing = first != first
-    if np.any(missing):
-        raise PartitionError("a group id is missing (NaN); give one for each row")
+    ids = _per_row(given, rows, "groups")
+    try:
+        starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))[: len(ids)]
+        first = ids[starts]
+        missing = bool(np.any(first != first)) or None in (names := first.tolist())
+    except TypeError:  # pandas.NA is neither equal to anything nor not
+        missing = True
+    if missing:
+        raise PartitionError("a group id is missing (NaN or None); give one for each row")
     seen: set[Any] = set()
-    for at, one in zip([0, *changes], first.tolist(), strict=False):
+    for at, one in zip(starts, names, strict=True):
         if one in seen:
             raise PartitionError(
                 f"group {one!r} begins again at row {at}; sort the rows by group, so that those of "
                 "one follow each other"
             )
         seen.add(one)
-    return np.unique(np.concatenate([[0], changes, [len(ids)]]))
+    return np.append(starts, len(ids))
 
 
-def _check_sum(distribution: Mapping[str, float], cuts: Cuts) -> None:
-    every, allowed = sum(distribution.values()), cuts.total
+def _check_units(distribution: Mapping[str, float] | None, every: float) -> None:
+    if distribution is None:
+        return
     # whole numbers of units may be off by one for each worker
-    if every != allowed and (cuts.anywhere or abs(every - allowed) > len(distribution)):
-        what = "rows" if cuts.anywhere else "units (sums of weights)"
+    if abs((found := sum(distribution.values())) - every) > min(len(distribution), every / 2):
         raise PartitionError(
-            f"distribution has {every:g} {what} in all, the collections {allowed:g}; give as many"
+            f"distribution has {found:g} units (sums of weights) in all, the collections "
+            f"{every:g}; give as many"
         )
 
 
@@ -286,13 +322,13 @@ async def _collected(
 ) -> Any:
     """Return a result over the published keys, each with the task that makes it again."""
     name, one = f"{value['name']}-{n}", spec.inputs[n]
-    axis, ndim = one.axis or 0, 1 if _is_frame(x) else x.ndim
+    ndim = 1 if _is_frame(x) else x.ndim
     graph: dict[Any, Any] = {}
     for at, span in enumerate(value["chunks"]):
         pieces = one.pieces(tuple(span))
         refs = [TaskRef(one.keys[chunk]) for chunk, _, _ in pieces]
         key = (name, at, *[0] * (ndim - 1))
-        graph[key] = Task(key, again, axis, [(low, high) for _, low, high in pieces], *refs)
+        graph[key] = Task(key, again, [(low, high) for _, low, high in pieces], *refs)
     held = {part.key: part for part in partitions_of(x)}
     layers: dict[str, Any] = {
         name: MaterializedLayer(graph),
@@ -304,8 +340,5 @@ async def _collected(
     if not _is_frame(x):
         lengths = tuple(stop - start for start, stop in value["chunks"])
         return da.Array(futures, name, chunks=(lengths, *x.chunks[1:]), meta=meta_of(x))
-    from dask.dataframe import from_graph
-
-    divisions = await divisions_of(client, found) if x.known_divisions else None
-    unknown = (None,) * (len(found) + 1)
-    return from_graph(futures, meta_of(x), divisions or unknown, [*futures], "fpmdask-rebalance")
+    name = "fpmdask-rebalance"
+    return await frame_of(client, found, meta_of(x), name, known=x.known_divisions)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from fpmdask.apps.rebalance.spec import Cuts
 from fpmdask.runtime.rows import Span, pieces
 
@@ -41,7 +43,7 @@ def planned(
     for owner, spans in held.items():
         at_places = [(cuts.place(start), cuts.place(stop)) for start, stop in spans]
         some = [span for span in at_places if span[0] < span[1]]
-        if owner in own:
+        if owner is not None and shares.get(owner):
             own[owner] = some
         else:
             spare += some
@@ -120,7 +122,7 @@ def units_of(cuts: Cuts, spans: Iterable[Span]) -> float:
     >>> units_of(Cuts(9), [(0, 3), (7, 9)])
     5.0
     """
-    return _size(cuts, [(cuts.place(start), cuts.place(stop)) for start, stop in spans])
+    return float(sum(np.diff(cuts.before(span))[0] for span in spans))
 
 
 def blocks_of(

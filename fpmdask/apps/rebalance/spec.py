@@ -55,6 +55,12 @@ class Cuts:
         """Return the units before a place."""
         return float(place if self._units is None else self._units[place])
 
+    def before(self, rows: Any) -> Any:
+        """Return the units before some rows, in proportion where these are no places."""
+        if self._rows is None or self._units is None:
+            return np.asarray(rows, np.float64)
+        return np.interp(rows, self._rows, self._units)
+
     def row(self, place: int) -> int:
         """Return the row at which a place is."""
         return place if self._rows is None else int(self._rows[place])

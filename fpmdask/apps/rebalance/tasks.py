@@ -36,7 +36,7 @@ class RowsKernel:
     Examples
     --------
     >>> kernel = RowsKernel(lambda x: print(len(x)), {})
-    >>> kernel.know([[np.arange(3), np.arange(2)]], [0], [0, 5], [0, 5], most=8)
+    >>> kernel.know([[np.arange(3), np.arange(2)]], [0, 5], [0, 5], most=8)
     >>> kernel.setup(7)  # once with some of them before the clock starts
     1
     >>> kernel.run()
@@ -56,7 +56,6 @@ class RowsKernel:
     def know(
         self,
         pieces: Sequence[Sequence[Any]],
-        axes: Sequence[int],
         rows: Sequence[int],
         units: Sequence[float],
         most: float,
@@ -67,14 +66,12 @@ class RowsKernel:
         ----------
         pieces
             Of each collection, in order.
-        axes
-            Along which its rows are.
         rows, units
             So many of these rows are so many units.
         most
             Rows for which there is memory beside those that are held.
         """
-        self._pieces, self._axes, self._most = pieces, axes, most
+        self._pieces, self._most = pieces, most
         self._rows, self._units = np.asarray(rows), np.asarray(units, float)
 
     def setup(self, units: int) -> None:
@@ -83,27 +80,31 @@ class RowsKernel:
             raise KernelError("this worker has joined later and holds no rows to be timed with")
         wanted = self._rows_of(units)
         # the first rows of the first piece are a view
-        within = max(float(length(p[0], a)) for p, a in zip(self._pieces, self._axes, strict=True))
+        within = max(length(own[0], 0) for own in self._pieces)
         rows = max(1, wanted if wanted <= within else min(wanted, int(min(self._most, wanted))))
         self._scale = wanted / rows
         if not self._warm:  # what it imports or compiles is not timed
-            self.function(*self._first(-(-rows // WARM)))
+            self._call(self._first(-(-rows // WARM)))
             self._warm = True
         self._given = self._first(rows)
 
     def _first(self, rows: int) -> list[Any]:
-        return [_first(own, axis, rows) for own, axis in zip(self._pieces, self._axes, strict=True)]
+        return [_first(own, rows) for own in self._pieces]
+
+    def _call(self, given: Sequence[Any]) -> None:
+        # a frame may be the caller's: columns that the function adds or takes away are its own
+        frames = (x.copy(deep=False) if hasattr(x, "iloc") else x for x in given)
+        self.function(*frames)
 
     def _rows_of(self, units: float) -> int:
-        local = float(self._units[-1])
-        over, rest = divmod(units, local) if local > 0 else (1.0, 0.0)
+        over, rest = divmod(units, float(self._units[-1]))
         rows = over * int(self._rows[-1]) + float(np.interp(rest, self._units, self._rows))
         return max(1, math.ceil(rows))
 
     def run(self) -> float | None:
         """Call the function."""
         began = time.perf_counter()
-        self.function(*self._given)
+        self._call(self._given)
         return None if self._scale == 1.0 else (time.perf_counter() - began) * self._scale
 
     def teardown(self) -> None:
@@ -115,31 +116,25 @@ class RowsKernel:
         return float(units)
 
 
-def _first(pieces: Sequence[Any], axis: int, rows: int) -> Any:
+def _first(pieces: Sequence[Any], rows: int) -> Any:
     """Return the first rows, over again where there are not enough; arrays are read-only."""
     found: list[Any] = []
-    every = sum(length(piece, axis) for piece in pieces)
+    every = sum(length(piece, 0) for piece in pieces)
     while rows and every:
         for piece in pieces:
-            taken = min(rows, length(piece, axis))
+            taken = min(rows, length(piece, 0))
             if taken:
-                found.append(cut(piece, axis, 0, taken))
+                found.append(cut(piece, 0, 0, taken))
             rows -= taken
-    block = joined(found or list(pieces[:1]), axis)
+    block = joined(found or list(pieces[:1]), 0)
     if isinstance(block, np.ndarray):
         block = block.view()
         block.flags.writeable = False  # it may be the caller's data
     return block
 
 
-def own(chunk: Any, axis: int, start: int, stop: int) -> Any:
-    """Return rows of a chunk with memory of their own; all of it as it is."""
-    part = cut(chunk, axis, start, stop)
-    return part if part is chunk else part.copy()
-
-
-def again(axis: int, spans: Sequence[tuple[int, int]], *chunks: Any) -> Any:
+def again(spans: Sequence[tuple[int, int]], *chunks: Any) -> Any:
     """Task: a chunk of the result, from the rows of all chunks that have some of it."""
-    if len(chunks) == 1:
-        return own(chunks[0], axis, *spans[0])
-    return joined([cut(c, axis, *span) for c, span in zip(chunks, spans, strict=True)], axis)
+    parts = [cut(chunk, 0, *span) for chunk, span in zip(chunks, spans, strict=True)]
+    # with memory of its own where it is a view of one
+    return parts[0].copy() if len(parts) == 1 and parts[0] is not chunks[0] else joined(parts, 0)

@@ -7,36 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from fpmdask.apps.rebalance.tasks import RowsKernel
-from fpmdask.errors import KernelError, PartitionError
+from fpmdask.errors import KernelError
 from fpmdask.runtime.worker import serialized_rows
-from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.rows import block, cut
 from fpmdask.runtime.worker.side import RunSpace
 from fpmdask.runtime.worker.space import Whole
-from fpmdask.runtime.worker.steps import step
+from fpmdask.runtime.worker.steps import exchanging
 
 SERIALIZED = "rows"
 
 
 def know(order: Mapping[str, Any]) -> None:
     """Task: have the kernel know this worker's rows."""
-    step(order, lambda side, space: _answer(space, order, _know))
+    exchanging(order, lambda side, space: _know(space, order))
 
 
 def place(order: Mapping[str, Any]) -> None:
     """Task: offer what peers need, get what this worker has not, and make the chunks."""
-    step(order, lambda side, space: _answer(space, order, _place))
-
-
-def _answer(space: RunSpace, order: Mapping[str, Any], work: Any) -> Mapping[str, Any]:
-    space.exchange.know(order["channels"], order["bare"])
-    try:
-        found: Mapping[str, Any] = work(space, order)
-    except FetchFailed as failed:
-        return {"missing": failed.peers[0]}
-    except PartitionError as unusable:
-        return {"unusable": str(unusable)}
-    return found
+    exchanging(order, lambda side, space: _place(space, order))
 
 
 def _know(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,8 +37,7 @@ def _know(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
         some = [block(space, {**given, "pieces": [piece]}) for piece in given["pieces"]]
         received += sum(nbytes for _, nbytes in some)
         pieces.append([one for one, _ in some])
-    axes = [given["axis"] for given in order["inputs"]]
-    kernel.know(pieces, axes, order["rows"], order["units"], order["most"])
+    kernel.know(pieces, order["rows"], order["units"], order["most"])
     return {"nbytes_received": received}
 
 
@@ -61,9 +48,9 @@ def _place(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
         if key[0][0] == SERIALIZED:
             exchange.retire(key)
     space.parts.clear()
-    for key, chunk, axis, start, stop in order["serialized"]:
+    for key, chunk, start, stop in order["serialized"]:
         whole = exchange.whole_chunk(chunk, [exchange.address])
-        serialized_rows.offer(exchange, key, cut(whole, axis, start, stop))
+        serialized_rows.offer(exchange, key, cut(whole, 0, start, stop))
     received = 0
     for number, given in order["chunks"]:
         value, nbytes = block(space, given)

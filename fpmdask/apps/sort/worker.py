@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fpmdask.apps.sort.kernel import slices
-from fpmdask.errors import PartitionError, RunCancelledError
+from fpmdask.errors import RunCancelledError
 from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.placement import Piece
 from fpmdask.runtime.regions import Box
@@ -23,7 +23,7 @@ from fpmdask.runtime.worker.channel import Scattered
 from fpmdask.runtime.worker.fetch import FetchFailed, Want, check_safe
 from fpmdask.runtime.worker.serving import checked_chunk
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
-from fpmdask.runtime.worker.steps import step
+from fpmdask.runtime.worker.steps import exchanging
 from fpmdask.sorting import payload
 from fpmdask.sorting.blocks import BlockedRun, Run, block_size, cut_up, fillings
 from fpmdask.sorting.filling import Filling
@@ -69,7 +69,7 @@ class Blocks:
 
 def sort_share(order: Mapping[str, Any]) -> None:
     """Task: sort ``order["pieces"]``, tell samples and counts, take a share and sort that."""
-    step(order, lambda side, space: _answer(side, space, order))
+    exchanging(order, lambda side, space: _Share(side, space, order).sort())
 
 
 T = TypeVar("T")
@@ -91,16 +91,6 @@ def run_key(attempt: int, number: int, what: str = "keys") -> tuple[str, int, in
 def named(columns: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     """Return columns by what they are called where they are offered."""
     return {f"column {n}": column for n, column in enumerate(columns)}
-
-
-def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        space.exchange.know(order["channels"])
-        return _Share(side, space, order).sort()
-    except FetchFailed as failed:
-        return {"missing": failed.peers[0]}
-    except PartitionError as unusable:
-        return {"unusable": str(unusable)}
 
 
 class _Share:

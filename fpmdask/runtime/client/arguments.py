@@ -102,7 +102,7 @@ def by_worker(given: Any) -> Any:
     return given
 
 
-def check_sum(parts: Iterable[int], count: float) -> None:
+def check_sum(parts: Iterable[float], count: float) -> None:
     """Refuse a distribution of another number of rows; any where theirs is not known (NaN).
 
     Raises

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -42,7 +42,7 @@ def kernel_spec(kernel: KernelLike) -> dict[str, Any]:
         opened = as_kernel(kernel, WorkerContext(name="client"))
         name, parameters = opened.name, dict(opened.parameters)
         if isinstance(opened, FunctionKernel):
-            _check_takes_units(kernel)
+            check_takes(kernel, [1], "number of units")
     found = packed(name, kernel, f"kernel {name}", "make what it needs inside setup()")
     return {**found, "parameters": parameters}
 
@@ -78,14 +78,21 @@ def packed(
     return {"name": name, "parameters": {}, "code": found, "digest": digest}
 
 
-def _check_takes_units(function: Any) -> None:
-    """Raise at once if the function cannot be called with one argument."""
+def check_takes(function: Any, arguments: Sequence[Any], what: str) -> None:
+    """Raise at once if the function cannot be called with these arguments.
+
+    Raises
+    ------
+    KernelError
+        That says what it has to take.
+    """
     try:
-        inspect.signature(function).bind(1)
+        inspect.signature(function).bind(*arguments)
     except TypeError as error:
+        count = len(arguments)
         raise KernelError(
-            f"{function!r} cannot be called with the number of units ({error}); "
-            "a kernel function takes one argument"
+            f"{function!r} cannot be called with the {what} ({error}); a kernel function takes "
+            f"{'one argument' if count == 1 else f'{count} arguments'}"
         ) from error
     except ValueError:
         return  # built in, without a signature

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import dask.array as da
 import numpy as np
+from dask.base import is_dask_collection
 from dask.sizeof import sizeof
 from distributed import Client, Future, futures_of
 
-from fpmdask.runtime.client.inputs import finished, rooms, scattered
+from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.client.conversions import advice
+from fpmdask.runtime.client.inputs import SENDINGS, finished, rooms, scattered
 from fpmdask.runtime.dask_private import Alias, meta_of
 from fpmdask.runtime.rows import Rows
+
+Result = TypeVar("Result")
 
 # NumPy inputs are cut into blocks of about this size.
 BLOCK_NBYTES = 64 << 20
@@ -27,6 +33,30 @@ def is_there(x: Any) -> bool:
         return hasattr(x, "__dask_keys__") and bool(partitions_of(x))
     except KeyError:
         return False
+
+
+def nbytes_of(x: Any) -> float:
+    """Return the bytes of a collection, 0 where they are not known before it is there."""
+    if not isinstance(x, da.Array):
+        return 0.0 if is_dask_collection(x) else float(sizeof(x))
+    return 0.0 if math.isnan(x.nbytes) else float(x.nbytes)
+
+
+async def sent_again(
+    collections: Iterable[Any],
+    workers: Sequence[str] | None,
+    attempt: Callable[[], Awaitable[Result]],
+) -> Result:
+    """Return what an attempt returns that begins with sending collections to workers.
+
+    Where chunks are lost it is made again: what is in this process can be sent again, to any worker
+    but those with names.
+    """
+    here = not all(is_dask_collection(x) for x in collections)
+    for _ in range(SENDINGS - 1 if here and workers is None else 0):
+        with suppress(ChunksLostError):
+            return await attempt()
+    return await attempt()
 
 
 def partitions_of(persisted: Any) -> list[Future[Any]]:
@@ -53,6 +83,42 @@ def partitions_of(persisted: Any) -> list[Future[Any]]:
 def _flat(keys: Any) -> Any:
     for key in keys:
         yield from _flat(key) if isinstance(key, list) else [key]
+
+
+def array_of_rows(x: Any) -> Any:
+    """Return an array that can be cut, as a dask one where it is no plain NumPy array.
+
+    Raises
+    ------
+    PartitionError
+        For what is none, or has no rows.
+    """
+    if not isinstance(x, da.Array | np.ndarray):
+        raise PartitionError(f"found a {type(x).__name__}, which is no array; {advice(x)}")
+    if not x.ndim:
+        raise PartitionError("found an array of no dimensions; there are no rows to share out")
+    if isinstance(x, np.ndarray) and type(x) is not np.ndarray:  # masked ones, for one
+        return da.from_array(x, asarray=False)
+    return x
+
+
+def one_chunk_beside(x: Any, axis: int | None) -> Any:
+    """Return an array with one chunk along all axes but one.
+
+    Raises
+    ------
+    PartitionError
+        Where Dask cannot put chunks together.
+    """
+    if isinstance(x, np.ndarray) or not x.ndim:
+        return x
+    try:
+        return x.rechunk({n: -1 for n in range(x.ndim) if n != axis})
+    except ValueError as error:
+        raise PartitionError(
+            "blocks have all of an array on the other axes, whose chunks cannot be put together: "
+            f"{error}; x.compute_chunk_sizes() finds unknown ones"
+        ) from error
 
 
 async def array_in_memory(
@@ -172,7 +238,19 @@ async def rows_of_frame(client: Client, persisted: Any) -> Rows:
     return Rows(tuple(part.key for part in parts), tuple(lengths))
 
 
-async def divisions_of(client: Client, parts: Sequence[Future[Any]]) -> tuple[Any, ...] | None:
+async def frame_of(
+    client: Client, parts: Sequence[Future[Any]], meta: Any, name: str, *, known: bool
+) -> Any:
+    """Return a frame of partitions in memory, with divisions where they are to be known."""
+    from dask.dataframe import from_graph
+
+    divisions = await _divisions_of(client, parts) if known else None
+    keys = [part.key for part in parts]
+    graph = dict(zip(keys, parts, strict=True))
+    return from_graph(graph, meta, divisions or (None,) * (len(parts) + 1), keys, name)
+
+
+async def _divisions_of(client: Client, parts: Sequence[Future[Any]]) -> tuple[Any, ...] | None:
     """Return the divisions of partitions in memory, None where their indices overlap."""
     ends = await client.gather(client.map(_ends, parts, pure=False))
     if not all(ends):

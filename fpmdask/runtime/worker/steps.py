@@ -8,10 +8,11 @@ from typing import Any
 
 from distributed import get_worker
 
-from fpmdask.errors import KernelError, RunCancelledError
+from fpmdask.errors import KernelError, PartitionError, RunCancelledError
 from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.version import PLUGIN
+from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.timing import TimingPolicy, measure
 
@@ -52,6 +53,27 @@ def step(
     answer["elapsed"] = time.perf_counter() - began
     message = {"op": "fpmdask-answer", **answer}
     send_to_scheduler(side.worker, message)
+
+
+def exchanging(
+    order: Mapping[str, Any], work: Callable[[WorkerSide, RunSpace], Mapping[str, Any]]
+) -> None:
+    """Do as `step`, for work that gets what peers hold, whose addresses are in ``order``.
+
+    The answer is ``missing`` where a peer does not give what is needed, ``unusable`` where no other
+    worker could use what there is.
+    """
+
+    def fetching(side: WorkerSide, space: RunSpace) -> Mapping[str, Any]:
+        space.exchange.know(order["channels"], order.get("bare", ()))
+        try:
+            return work(side, space)
+        except FetchFailed as failed:
+            return {"missing": failed.peers[0]}
+        except PartitionError as unusable:
+            return {"unusable": str(unusable)}
+
+    step(order, fetching)
 
 
 def timed(order: Mapping[str, Any]) -> None:

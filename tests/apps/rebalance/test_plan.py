@@ -108,10 +108,10 @@ def test_many_places_become_few_with_all_edges_among_them():
 
 
 def test_groups_must_be_contiguous():
-    assert _starts(np.array(["a", "a", "b"])).tolist() == [0, 2, 3]
-    assert _starts(np.array([], int)).tolist() == [0]
+    assert _starts(np.array(["a", "a", "b"]), 3).tolist() == [0, 2, 3]
+    assert _starts(np.array([], int), 0).tolist() == [0]
     with pytest.raises(PartitionError, match="group 1 begins again at row 2"):
-        _starts(np.array([1, 2, 1]))
+        _starts([1, 2, 1], 3)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def kernel_of(most=1000.0):
     kernel = RowsKernel(seen, {})
     x = np.stack([np.arange(8.0), np.arange(8.0)], axis=1)
     pieces = [[x[:3], x[3:]], [np.arange(8.0)]]
-    kernel.know(pieces, [0, 0], [0, 4, 8], [0.0, 8.0, 10.0], most)
+    kernel.know(pieces, [0, 4, 8], [0.0, 8.0, 10.0], most)
     return kernel, seen
 
 

@@ -1,6 +1,7 @@
 """`Balancer.rebalance`: the same rows in the same order, where the shares want them."""
 
 import asyncio
+import threading
 import time
 
 import dask
@@ -9,13 +10,14 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster, futures_of, get_worker, wait
+from distributed import Client, LocalCluster, Worker, futures_of, get_worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.errors import ChunksLostError, CoordinatorError, KernelError, PartitionError
+from fpmdask.runtime.client.rows import partitions_of
 from tests.apps.rebalance.placed import array_on, frame_on, keys_in_order, rows_on
-from tests.eventually import no_data, nothing_left, side_of
+from tests.eventually import no_data, nothing_left, side_of, until
 
 CONFIG = {
     "distributed.scheduler.active-memory-manager.start": False,
@@ -37,6 +39,14 @@ def cluster(workers=3, config=None, **options):
 def emulated(x, *more):
     """Take as long as a worker of its speed would."""
     time.sleep(len(x) / SPEEDS[str(get_worker().name)] * 2e-4)
+
+
+JOINED = threading.Event()
+
+
+def waits_for_another(x):
+    assert JOINED.wait(30)
+    emulated(x)
 
 
 # ---- order, values, places
@@ -210,6 +220,16 @@ async def test_lazy_numpy_and_unknown_collections(c, s, *workers):
     pd.testing.assert_frame_equal(await c.compute(made[-1]), plain)
 
 
+@cluster()
+async def test_masks_are_kept(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    values = np.ma.masked_array(VALUES, VALUES % 3 == 0)
+    for x in (values, da.from_array(values, chunks=20)):
+        found = await c.compute(await balancer.rebalance(x, distribution=SHARES))
+        np.testing.assert_array_equal(np.ma.getmaskarray(found), values.mask)
+        np.testing.assert_array_equal(found.compressed(), values.compressed())
+
+
 @pytest.mark.slow
 @cluster()
 async def test_empty_collections(c, s, *workers):
@@ -227,6 +247,32 @@ async def test_empty_collections(c, s, *workers):
     found = await balancer.rebalance(some, distribution=SHARES)
     assert 0 not in found.chunks[0]
     np.testing.assert_array_equal(await c.compute(found), VALUES)
+
+
+@cluster()
+async def test_what_is_right_already_is_returned_as_it_is(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = await array_on(c, workers, VALUES, EVEN, [0, 1, 2])
+    # divisions hold, though labels are in no order within a partition
+    frame = FRAME.set_index(np.arange(90).reshape(3, 30)[:, ::-1].ravel())
+    ddf = await frame_on(c, workers, frame, EVEN, [0, 1, 2], known=False)
+    parts = partitions_of(ddf)
+    keys = [part.key for part in parts]
+    ddf = dd.from_graph(
+        dict(zip(keys, parts, strict=True)), frame[:0], (0, 30, 60, 89), keys, "own"
+    )
+    before = {*s.tasks}
+    for seconds in (1.0, 1.01):
+        x2, ddf2 = await balancer.rebalance(x, ddf, seconds={"0": 1.0, "1": 1.0, "2": seconds})
+        assert x2.name == x.name
+        assert ddf2.divisions == ddf.divisions
+        assert balancer.report.bytes_moved == 0
+        assert balancer.report.distribution.tolist() == EVEN
+    assert not any("rebalance" in str(key) for key in s.tasks.keys() - before)
+    # fewer rows than workers: the third one could do nothing before the others are done
+    few = await array_on(c, workers, VALUES[:2], [1, 1], [2, 1])
+    assert (await balancer.rebalance(few, seconds={"1": 1.0, "2": 1.0})).name == few.name
+    assert balancer.report.reason == "as held"
 
 
 # ---- shares
@@ -304,6 +350,40 @@ async def test_a_kernel_of_no_time_leaves_rows_where_they_are(c, s, *workers):
         x2 = await balancer.rebalance(x, kernel=len)
     assert balancer.report.bytes_moved == 0
     assert x2.chunks == x.chunks
+    # those of a worker that takes no part have to go: none of the others gets all of them
+    two = await fpmdask.Balancer(c, workers=["0", "1"])
+    y = await array_on(c, workers, VALUES, [90], [2])
+    with pytest.warns(UserWarning, match="too little time"):
+        y2 = await two.rebalance(y, kernel=len)
+    assert await rows_of(c, y2) == {"0": 45, "1": 45, "2": 0}
+
+
+@cluster()
+async def test_a_kernel_may_take_columns_away(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    ddf = await frame_on(c, workers, FRAME, EVEN, [0, 1, 2])
+
+    def kernel(frame):
+        frame["more"] = frame.pop("number")
+        emulated(frame)
+
+    found = await balancer.rebalance(ddf, kernel=kernel)
+    pd.testing.assert_frame_equal(await c.compute(found), FRAME)
+    pd.testing.assert_frame_equal(await c.compute(ddf), FRAME)
+
+
+@cluster()
+async def test_a_worker_that_holds_no_whole_group_is_timed_with_more_than_a_row(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    values = np.arange(3000.0)
+    x = await array_on(c, workers, values, [3000], [2])
+
+    def kernel(x):
+        assert len(x) > 1
+        emulated(x)
+
+    found = await balancer.rebalance(x, kernel=kernel, groups=values < 2100)
+    np.testing.assert_array_equal(await c.compute(found), values)
 
 
 @cluster()
@@ -366,6 +446,34 @@ async def test_weights_and_groups(c, s, *workers):
     np.testing.assert_array_equal(await c.compute(timed), VALUES)
 
 
+@cluster()
+async def test_weights_with_an_earlier_report(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = await array_on(c, workers, VALUES, EVEN, [0, 1, 2])
+    weights = np.where(VALUES < 30, 4.0, 0.5)
+    first = await balancer.rebalance(x, seconds={"0": 1.0, "1": 2.0, "2": 4.0}, weights=weights)
+    again = await balancer.rebalance(x, distribution=balancer.report, weights=weights)
+    assert again.chunks == first.chunks
+
+
+@cluster()
+async def test_a_share_of_nothing_has_no_rows_without_weight(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = await array_on(c, workers, VALUES, EVEN, [0, 1, 2])
+    shares = {"0": 0, "1": 30, "2": 30}
+    found = await balancer.rebalance(x, distribution=shares, weights=1.0 * (VALUES >= 30))
+    assert (await rows_of(c, found))["0"] == 0
+
+
+@cluster()
+async def test_seconds_are_of_the_rows_held_though_their_edges_are_within_a_group(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = await array_on(c, workers, VALUES, EVEN, [0, 1, 2])
+    groups = VALUES >= 80
+    found = await balancer.rebalance(x, seconds={"0": 1.0, "1": 2.0, "2": 4.0}, groups=groups)
+    assert await rows_of(c, found) == {"0": 80, "1": 0, "2": 10}
+
+
 # ---- what goes wrong
 
 BAD = {
@@ -386,22 +494,51 @@ BAD = {
     "0 s": ((VALUES,), {"seconds": {"0": 0.0}}, "gives 0 0.0; give a finite number > 0"),
     "nan s": ((VALUES,), {"seconds": {"0": np.nan}}, "finite number > 0"),
     "lacking": ((VALUES,), {"seconds": {"9": 1.0}}, "seconds names 9"),
-    "negative": ((VALUES,), {"distribution": {"0": 91, "1": -1}}, "give a finite number >= 0"),
-    "frames": ((VALUES, FRAME[1:]), {"distribution": {"0": 90}}, "has 89 rows, the first"),
-    "a bool": ((VALUES,), {"distribution": {"0": True}}, "finite number"),
-    "sum": ((VALUES,), {"distribution": {"0": 91}}, "91 rows in all, the collections 90"),
+    "negative": ((VALUES,), {"distribution": {"0": 91, "1": -1}}, "gives 1 -1 rows; give an int"),
+    "parts": ((VALUES,), {"distribution": {"0": 45.5, "1": 44.5}}, "gives 0 45.5 rows"),
+    "frames": ((VALUES, FRAME[1:]), {"distribution": {"0": 90}}, "of .90, 89. rows"),
+    "a bool": ((VALUES,), {"distribution": {"0": True}}, "give an int >= 0"),
+    "sum": ((VALUES,), {"distribution": {"0": 91}}, "91 rows in all, there are 90"),
     "name": ((VALUES,), {"distribution": {"x": 90}}, "distribution names x"),
-    "lengths": ((VALUES, VALUES[1:]), {"distribution": {"0": 90}}, "arrays of .90, 89. rows"),
+    "lengths": ((VALUES, VALUES[1:]), {"distribution": {"0": 90}}, "of .90, 89. rows"),
     "weights": ((VALUES,), {"distribution": {"0": 90}, "weights": [1.0]}, "weights have the shape"),
     "weight": ((VALUES,), {"distribution": {"0": 90}, "weights": -VALUES}, r"weights\[1\] is -1"),
     "nan": ((VALUES,), {"distribution": {"0": 90}, "weights": VALUES * np.nan}, r"weights\[0\]"),
-    "zeros": ((VALUES,), {"distribution": {"0": 90}, "weights": 0 * VALUES}, "all weights are 0"),
+    "zeros": ((VALUES,), {"seconds": {"0": 1}, "weights": 0 * VALUES}, "the weights are 0 in all"),
+    "inf": ((VALUES,), {"seconds": {"0": 1}, "weights": [1e308] * 90}, "the weights are inf in"),
+    "mask": ((VALUES,), {"kernel": len, "weights": np.ma.masked_less(VALUES, 2)}, "are masked in"),
+    "nothing": ((VALUES,), {"distribution": {"0": 0}, "weights": VALUES / 4005}, "0 units .* 1;"),
     "text": ((VALUES,), {"distribution": {"0": 90}, "weights": ["a"] * 90}, "weights are no num"),
     "units": ((VALUES,), {"distribution": {"0": 9}, "weights": VALUES}, "9 units .* 4005"),
     "groups": ((VALUES,), {"distribution": {"0": 90}, "groups": [0]}, "groups have the shape"),
     "parted": ((VALUES,), {"distribution": {"0": 90}, "groups": VALUES % 2}, "begins again at row"),
     "no id": ((VALUES,), {"distribution": {"0": 90}, "groups": VALUES * np.nan}, "NaN"),
+    "None": ((VALUES,), {"kernel": len, "groups": [None] * 90}, "group id is missing"),
+    "NA": ((VALUES,), {"kernel": len, "groups": [pd.NA] + ["a"] * 89}, "group id is missing"),
+    "a scalar": ((dd.from_pandas(FRAME, 2)["number"].sum(),), {"kernel": len}, "found a Scalar"),
+    "columns": ((da.from_array(np.ones((9, 9)))[:, da.ones(9) > 0],), {"kernel": len}, "unknown"),
 }
+
+
+@cluster()
+async def test_lazy_inputs_are_not_computed_for_what_is_refused(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = da.ones(90, chunks=30)
+    for options in (
+        {"distribution": {"0": 91}},
+        {"distribution": {"0": 9}, "weights": VALUES},
+        {"kernel": len, "weights": -VALUES},
+        {"kernel": len, "weights": VALUES[1:]},
+        {"kernel": len, "groups": VALUES % 2},
+    ):
+        with pytest.raises(PartitionError):
+            await balancer.rebalance(x, **options)
+    for collections in ((x,), (x, x, x)):
+        with pytest.raises(KernelError, match=r"one argument|3 arguments"):
+            await balancer.rebalance(*collections, kernel=lambda a, b: None)
+    with pytest.raises(PartitionError, match=r"of .90, 89. rows"):
+        await balancer.rebalance(x, FRAME[1:], distribution=SHARES)
+    assert not s.tasks
 
 
 @pytest.mark.slow
@@ -443,6 +580,11 @@ def test_no_plan_exceeds_a_workers_memory():
         with pytest.raises(PartitionError, match=r"worker 0 needs \d+ bytes for its share"):
             balancer.rebalance(x, distribution={"0": 30 * million, "1": 0, "2": 0})
         assert client.has_what() == held
+        # chunks that repeat one number in memory take all of it elsewhere
+        ones = client.persist(da.ones(30 * million, chunks=10 * million))
+        with pytest.raises(PartitionError, match=r"worker 0 needs \d+ bytes for its share"):
+            balancer.rebalance(ones, distribution={"0": 30 * million, "1": 0, "2": 0})
+        del ones
         # shares that are found stay within it
         found = balancer.rebalance(x, seconds={"0": 0.01, "1": 1.0, "2": 1.0})
         assert found.shape == x.shape
@@ -484,6 +626,43 @@ async def test_a_worker_that_is_lost_while_rows_move(c, s, *workers, way):
     await asyncio.gather(*closing)
     del x, frame, running
     await nothing_left(s)
+
+
+@cluster(config={"fpmdask.tuning.runtime.retry-seconds": 0.05, "fpmdask.recovery": "1s"})
+async def test_what_is_in_this_process_is_sent_again(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    publish = (await side_of(workers[2])) and workers[2].handlers["fpmdask_publish"]
+    closing = []
+
+    async def leaves(**arguments):
+        answer = await publish(**arguments)
+        closing.append(asyncio.ensure_future(workers[2].close()))
+        await asyncio.sleep(3600)
+        return answer
+
+    workers[2].handlers["fpmdask_publish"] = leaves
+    x, frame = await balancer.rebalance(VALUES, FRAME, kernel=emulated)
+    np.testing.assert_array_equal(await c.compute(x), VALUES)
+    pd.testing.assert_frame_equal(await c.compute(frame), FRAME)
+    await asyncio.gather(*closing)
+
+
+@cluster()
+async def test_a_worker_that_joins_gets_rows_at_the_next_call(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    x = await array_on(c, workers, VALUES, EVEN, [0, 1, 2])
+    JOINED.clear()
+    running = asyncio.ensure_future(balancer.rebalance(x, kernel=waits_for_another))
+    await until(lambda: any("timed" in str(key) for key in s.tasks))
+    async with Worker(s.address, name="3", nthreads=1):
+        await until(lambda: any(event["event"] == "joined" for event in events))
+        JOINED.set()
+        x2 = await running
+        assert sum((await rows_of(c, x2)).values()) == 90
+        x3 = await balancer.rebalance(x2, distribution={"0": 30, "1": 30, "3": 30})
+        assert (await rows_of(c, x3))["3"] == 30
+        np.testing.assert_array_equal(await c.compute(x3), VALUES)
 
 
 @pytest.mark.slow

@@ -32,7 +32,12 @@ from fpmdask.apps.blocks.tasks import Place
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.conversions import advice
-from fpmdask.runtime.client.rows import array_in_memory, rows_of_array
+from fpmdask.runtime.client.rows import (
+    array_in_memory,
+    array_of_rows,
+    one_chunk_beside,
+    rows_of_array,
+)
 from fpmdask.runtime.dask_private import meta_of
 from fpmdask.runtime.rows import Rows
 
@@ -67,13 +72,13 @@ def checked(
         For what cannot be.
     """
     functions = check_function(function, keywords, others, OF_DASK)
-    x = _array(x)
+    x = array_of_rows(x)
     axis = _axis(axis, x.ndim)
     check_arguments(more, da.Array, advice)
     arguments = placed((x, *more), lambda n, a: n == 0 or isinstance(a, da.Array))
     arrays: list[Any] = [x, *(a for a in more if isinstance(a, da.Array))]
     axes = [axis, *(_where(a, x, axis) for a in arrays[1:])]
-    lazy = [*map(_rechunked, arrays, axes)]
+    lazy = [*map(one_chunk_beside, arrays, axes)]
     drop = _axes(options.get("drop_axis"), "drop_axis", x.ndim)
     if axis in drop:
         raise PartitionError(
@@ -104,17 +109,6 @@ def checked(
     if (chunks := options.get("chunks")) is not None:
         sizes = _sizes(chunks, at)
     return Mapped(replace(given, sizes=tuple(sizes)), made, (made.ndim, at))
-
-
-def _array(x: Any) -> Any:
-    """Return an array that can be cut, as a dask one where it is no plain NumPy array."""
-    if not isinstance(x, da.Array | np.ndarray):
-        raise PartitionError(f"found a {type(x).__name__}, which is no array; {advice(x)}")
-    if not x.ndim:
-        raise PartitionError("found an array of no dimensions; there are no rows to share out")
-    if isinstance(x, np.ndarray) and type(x) is not np.ndarray:  # masked ones, for one
-        return da.from_array(x, asarray=False)
-    return x
 
 
 def _axis(axis: Any, ndim: int) -> int:
@@ -153,19 +147,6 @@ def _axes(given: Any, what: str, ndim: int | None) -> list[int]:
         if ndim is None and one < 0:
             raise PartitionError(f"{what} = {given!r}; give ints >= 0")
     return sorted({int(one) % ndim if ndim is not None else int(one) for one in found})
-
-
-def _rechunked(x: Any, axis: int | None) -> Any:
-    """Return an array with one chunk along all axes but one."""
-    if isinstance(x, np.ndarray) or not x.ndim:
-        return x
-    try:
-        return x.rechunk({n: -1 for n in range(x.ndim) if n != axis})
-    except ValueError as error:
-        raise PartitionError(
-            "blocks have all of an array on the other axes, whose chunks cannot be put together: "
-            f"{error}; x.compute_chunk_sizes() finds unknown ones"
-        ) from error
 
 
 async def map_blocks(

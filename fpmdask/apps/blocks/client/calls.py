@@ -7,19 +7,16 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
-from dask.sizeof import sizeof
 from distributed import Client, Future
 
 from fpmdask.apps.blocks.spec import BlocksSpec
 from fpmdask.apps.blocks.tasks import Call, Place, again
-from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import arguments, proxy
-from fpmdask.runtime.client.inputs import SENDINGS
 from fpmdask.runtime.client.kernels import packed
-from fpmdask.runtime.client.rows import is_there
+from fpmdask.runtime.client.rows import is_there, nbytes_of, sent_again
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef
 from fpmdask.runtime.rows import Rows
 
@@ -213,14 +210,12 @@ async def computed(
     PartitionError
         Where collections have other numbers of rows than the first one, or a distribution has.
     """
-    coming = sum(_nbytes(x) for x in given.collections if not is_there(x))
+    coming = sum(nbytes_of(x) for x in given.collections if not is_there(x))
     shares = given.distribution if isinstance(given.distribution, dict) else None
     early = {**request, "coming": coming, "distribution": shares}
     await proxy.check(client, "blocks", early)
-    # what is in this process can be sent again; where workers are named, all of them must be there
-    here = not all(is_dask_collection(x) for x in given.collections)
-    sendings = SENDINGS if here and request["workers"] is None else 1
-    while True:
+
+    async def attempt() -> Done:
         loaded = [
             await load(client, x, axis, request["workers"])
             for x, axis in zip(given.collections, given.axes, strict=True)
@@ -233,23 +228,11 @@ async def computed(
             infos(inputs) if given.whole else (),
         )
         asked, spec, code = _asked(given, request, inputs, rows, call, place)
-        sendings -= 1
-        try:
-            value, _ = await follow("blocks", asked)
-        except ChunksLostError:
-            if not sendings:
-                raise
-            del loaded, inputs
-        else:
-            blocks = [(a, b, tuple(shape), chunk) for a, b, shape, chunk in value["blocks"]]
-            return Done(value["name"], blocks, inputs, spec, code)
+        value, _ = await follow("blocks", asked)
+        blocks = [(a, b, tuple(shape), chunk) for a, b, shape, chunk in value["blocks"]]
+        return Done(value["name"], blocks, inputs, spec, code)
 
-
-def _nbytes(x: Any) -> float:
-    """Return the bytes of a collection, 0 where they are not known before it is there."""
-    if not isinstance(x, da.Array):
-        return 0.0 if is_dask_collection(x) else float(sizeof(x))
-    return 0.0 if math.isnan(x.nbytes) else float(x.nbytes)
+    return await sent_again(given.collections, request["workers"], attempt)
 
 
 def _asked(
@@ -277,7 +260,7 @@ def _asked(
             )
         cuts = None if given.whole else cuts
     pairs = zip(inputs, given.axes, strict=True)
-    nbytes = sum(_nbytes(x) for x, axis in pairs if axis is not None)
+    nbytes = sum(nbytes_of(x) for x, axis in pairs if axis is not None)
     row_nbytes = int(nbytes) // max(1, count)
     whole = given.whole or cuts is not None
     spec = BlocksSpec(rows, whole, row_nbytes, tuple(filter(None, given.functions)), cuts)

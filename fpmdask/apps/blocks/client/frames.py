@@ -36,8 +36,8 @@ from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.conversions import frame_advice
 from fpmdask.runtime.client.rows import (
-    divisions_of,
     frame_in_memory,
+    frame_of,
     partitions_of,
     rows_of_frame,
 )
@@ -155,14 +155,7 @@ async def map_partitions(
     # an array of any objects: `persist` would give a frame's partitions other keys
     parts: Any = da.Array(graph, done.name, chunks=((1,) * count,), dtype=object)
     futures = partitions_of(client.persist(parts, optimize_graph=False))
-    divisions = await divisions_of(client, futures) if mapped.known else None
-    return dd.from_graph(
-        {part.key: part for part in futures},
-        mapped.meta,
-        divisions or (None,) * (count + 1),
-        [part.key for part in futures],
-        done.name,
-    )
+    return await frame_of(client, futures, mapped.meta, done.name, known=mapped.known)
 
 
 async def _load(

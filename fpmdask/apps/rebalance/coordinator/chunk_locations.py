@@ -65,7 +65,12 @@ async def look_up(context: RunContext, spec: RebalanceSpec) -> ChunkLocations:
     if not members:
         raise LostWorker("no worker is left")
     tasks = context.scheduler.tasks
-    nbytes = {key: int(tasks[key].nbytes) if key in tasks else 0 for key in keys}
+    nbytes = {
+        # Dask counts what a chunk takes now: one number for a chunk that repeats it, as of da.ones
+        key: max(rows * one.row_nbytes, tasks[key].nbytes if key in tasks else 0)
+        for one in spec.inputs
+        for key, rows in zip(one.keys, one.lengths, strict=True)
+    }
     free = await free_nbytes_of(context, members)
     lead = max(spec.inputs, key=lambda one: sum(nbytes[key] for key in one.keys))
     owners = await asyncio.to_thread(lead.owners, lead.edges, places, members)

@@ -103,9 +103,11 @@ class Placement(Attempt):
         return needed
 
     async def _move(self, blocks: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
-        """Have each worker make its chunks, and publish them."""
+        """Have each worker make its chunks, and publish them; no chunks where all is there."""
         context = self.context
         order = sorted((span, worker) for worker, own in blocks.items() for span in own)
+        if self._all_there(order):
+            return {"name": "", "chunks": []}
         name = f"fpmdask-rebalance-{uuid4().hex}"
         orders, keys = await asyncio.to_thread(self._orders, name, blocks, order)
         self.dispatch(PLACE, {worker: one for worker, one in orders.items() if _has_work(one)})
@@ -118,6 +120,15 @@ class Placement(Attempt):
                     context.leave_out(worker, reason)
             raise LostWorker(", ".join(map(context.why_left, failed)))
         return {"name": name, "chunks": [span for span, _ in order]}
+
+    def _all_there(self, order: Sequence[tuple[Span, str]]) -> bool:
+        """Tell whether the inputs are what is wanted, where it is wanted."""
+        edges, places = [0, *(stop for (_, stop), _ in order)], self.locations.places
+        return all(
+            one.edges == edges
+            and all(w in places[key] for key, (_, w) in zip(one.keys, order, strict=True))
+            for one in self.spec.inputs
+        )
 
     def _orders(
         self,
@@ -146,9 +157,8 @@ class Placement(Attempt):
                 if one.shape is None:
                     given["serialized"] = self._serialized(worker, number, given, orders, packed)
                 orders[worker]["chunks"].append((number, given))
-                zeros = [0] * (context.spec["dims"][n] - 1)
-                zeros.insert(one.axis or 0, at)
-                keys.setdefault(worker, []).append(((f"{name}-{n}", *zeros), number, ()))
+                key = (f"{name}-{n}", at, *[0] * (context.spec["dims"][n] - 1))
+                keys.setdefault(worker, []).append((key, number, ()))
         for worker, own in blocks.items():
             free, needed = self.locations.free[worker], self._needed(worker, own) + packed[worker]
             if orders[worker].setdefault("views", needed > free):
@@ -175,7 +185,7 @@ class Placement(Attempt):
             if worker in holders or not able or (start, stop) == (0, rows):
                 continue
             offered = ("rows", self.number, number, n)
-            orders[able[0]]["serialized"].append((offered, key, given["axis"], start, stop))
+            orders[able[0]]["serialized"].append((offered, key, start, stop))
             packed[able[0]] += self.locations.nbytes[key] * (stop - start) / max(1, rows)
             found[n] = offered, able[0]
         return found

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from fpmdask.apps.rebalance.coordinator.chunk_locations import ChunkLocations
 from fpmdask.apps.rebalance.plan import units_of
@@ -82,7 +84,8 @@ class Shares:
         as_held = {worker: round(scale * here.get(worker, 0.0)) for worker in whole}
         if self._balanced(as_held, models) and reason != TOO_SHORT:
             reason = "as held"
-        stay = reason in ("as held", TOO_SHORT)
+        # rows that no worker of the run has must go somewhere
+        stay = reason == "as held" or (reason == TOO_SHORT and None not in self.locations.spans)
         seconds: dict[str, float | None] = {
             worker: float(models[worker].time(n)) if n and worker in models else 0.0
             for worker, n in (as_held if stay else whole).items()
@@ -93,10 +96,13 @@ class Shares:
 
     def _balanced(self, units: Mapping[str, int], models: Mapping[str, Model]) -> bool:
         """Tell whether all workers finish together, within epsilon, with what they hold."""
-        if None in self.locations.spans or not all(units.values()) or units.keys() - models.keys():
+        if None in self.locations.spans or units.keys() - models.keys():
             return False
-        seconds = [float(models[worker].time(n)) for worker, n in units.items()]
-        return bool(imbalance(seconds) <= self.context.spec["measuring"]["epsilon"])
+        busy = [float(models[worker].time(n)) for worker, n in units.items() if n]
+        # one without rows that could do some of it before the others are done
+        idle = [float(models[worker].time(1)) for worker, n in units.items() if not n]
+        epsilon = self.context.spec["measuring"]["epsilon"]
+        return bool(imbalance(busy) <= epsilon and min(idle, default=math.inf) >= max(busy))
 
     def _limits(self, here: Mapping[str, float], units: int) -> dict[str, float]:
         """Return the most units of each worker: what it holds, and what else has room.
@@ -167,10 +173,13 @@ class Shares:
         result = machine.result
         assert result is not None  # else it has raised
         models = {w: model for w, model in machine.models.items() if w in result.proposal}
-        reason = result.reason
-        if max(result.seconds.values()) < SHORTEST_SECONDS:
-            reason = TOO_SHORT
-        return dict(result.proposal), models, reason
+        # one that has joined meanwhile has no limit, and no units
+        found = {worker: result.proposal[worker] for worker in limits if worker in result.proposal}
+        if max(result.seconds.values()) >= SHORTEST_SECONDS:
+            return found, models, result.reason
+        bounds = [limits[worker] for worker in found]
+        even = geometric(units, [ConstantModel(1.0)] * len(found), bounds)
+        return dict(zip(found, map(int, even), strict=True)), models, TOO_SHORT
 
     def _check_raised(self) -> None:
         """Raise what the caller's kernel has raised on any worker."""
@@ -186,13 +195,14 @@ class Shares:
         if not spans:
             few = max(1, min(cuts.count // len(self.locations.members), int(min(most, cuts.count))))
             spans = [(0, few)]
-        rows, units = [0], [0.0]
+        rows, units = [0.0], [0.0]
         for start, stop in spans:
-            low, high = cuts.place(start), cuts.place(stop)
-            places = sorted({*range(low, high, max(1, (high - low) // UNITS_TOLD)), high})
-            for one, two in pairwise(places):
-                rows.append(rows[-1] + cuts.row(two) - cuts.row(one))
-                units.append(units[-1] + scale * (cuts.units(two) - cuts.units(one)))
+            at = np.linspace(start, stop, min(stop - start, UNITS_TOLD) + 1).astype(np.int64)
+            rows += (rows[-1] + at[1:] - start).tolist()
+            before = scale * cuts.before(at)
+            units += (units[-1] + before[1:] - before[0]).tolist()
+        if not units[-1]:  # rows of no weight tell nothing of those that have some
+            rows, units = [0, cuts.count], [0.0, scale * cuts.total]
         inputs = []
         for one in self.spec.inputs:
             wanted = [one.wanted(span, self.locations.places) for span in spans]
