@@ -344,6 +344,7 @@ class Balancer:
         from fpmdask.apps.matmul import given
         from fpmdask.apps.matmul.client import arrays, stored, target
         from fpmdask.runtime.client import conversions
+        from fpmdask.runtime.client.zarr_target import check_apart
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
@@ -390,7 +391,7 @@ class Balancer:
             if distribution is not None:
                 raise PartitionError("out is computed in tiles: no distribution of whole rows fits")
             out = target.check_out(out, spec.shape[::2], index, spec.dtype)
-            target.check_apart(out, a, b)
+            check_apart(out, a, b)
             into = stored.multiply_into
             return self._sync(self._matmul, into, a, b, index, out, request)
         multiply = conversions.converted(back, self._matmul)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,39 @@ def place(array: Any) -> tuple[str, str]:
 def write_unit(array: Any) -> tuple[int, ...]:
     """Return, per axis, what is written as one: a shard, or a chunk."""
     return tuple(map(int, getattr(array, "shards", None) or array.chunks))
+
+
+class Marked:
+    """A Zarr array with the mark of a call in its attributes: only who finds that writes to it.
+
+    Parameters
+    ----------
+    out
+        The array.
+    mark
+        Name of the attribute, a mapping.
+    run
+        What tells the call from others: "run" of that mapping.
+    """
+
+    def __init__(self, out: Any, mark: str, run: str) -> None:
+        self.out, self.mark, self.run = out, mark, run
+
+    def found(self) -> bool:
+        """Tell whether the mark is where the array is for this process."""
+        try:
+            found = reopened(self.out).attrs.get(self.mark)
+        except FileNotFoundError:
+            return False
+        return isinstance(found, Mapping) and found.get("run") == self.run
+
+    def elsewhere(self, names: Sequence[str]) -> str:
+        """Return what to say of workers that do not find the mark."""
+        return (
+            f"worker {', '.join(names)} does not find what this client has written to out at "
+            f"{self.out.store_path}; give an array on storage that the client and all workers "
+            "reach by the same path"
+        )
 
 
 def packed(array: Any) -> bytes:

@@ -15,13 +15,14 @@ from distributed import Client
 
 from fpmdask import config
 from fpmdask.apps.matmul.client.arrays import Follow, check, product
-from fpmdask.apps.matmul.client.target import Target, check_reached
+from fpmdask.apps.matmul.client.target import Target
 from fpmdask.apps.matmul.client.written import Written
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.homes import Tell
 from fpmdask.runtime.client.inputs import accounts, taking_part
+from fpmdask.runtime.client.zarr_target import check_reached
 from fpmdask.runtime.memory import Account
 from fpmdask.runtime.report import Summed
 from fpmdask.runtime.zarr_storage import write_unit
