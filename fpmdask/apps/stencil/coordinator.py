@@ -75,6 +75,7 @@ class Iterations(Attempt):
         self.limits: dict[str, float] = {}
         self.learned = Learned(context, "stencil", {"row_nbytes": spec.row_nbytes})
         self.reason = "even"
+        self.saved = -1
 
     async def run(self) -> dict[str, Any]:
         """Iterate and publish."""
@@ -93,6 +94,7 @@ class Iterations(Attempt):
             "rows": _rows(self.shares),
             "trial": tries,
             "probe": tries and self.reason == "even",
+            "output": context.spec["output"],
         }
         self.dispatch(ITERATE, dict.fromkeys(self.shares, order))
         self.work = {worker: rows for worker, rows in self.shares.items() if rows}
@@ -207,6 +209,9 @@ class Iterations(Attempt):
     def _heard(self, worker: str, news: Mapping[str, Any]) -> None:
         if "iterations" in news:
             self.context.emit("iterated", iterations=news["iterations"])
+        if news.get("saved", self.saved) != self.saved and news["attempt"] == self.number:
+            self.saved = news["saved"]  # all workers say so
+            self.context.emit("saved", iteration=self.saved)
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         if "raised" in answer:
@@ -221,6 +226,9 @@ class Iterations(Attempt):
     async def _publish(self, answers: Mapping[str, Any]) -> dict[str, Any]:
         """Make each worker's rows a chunk of the result."""
         context, spec = self.context, self.spec
+        iterations = max(answer["iterations"] for answer in answers.values())
+        if context.spec["output"] is not None:
+            return {"iterations": iterations}
         names = [f"fpmdask-stencil-{uuid4().hex}" for _ in spec.fields]
         having = [worker for worker, rows in self.shares.items() if rows]
         after = (0,) * (len(spec.shape) - 1)
@@ -230,7 +238,6 @@ class Iterations(Attempt):
         }
         if not await publish(context, keys):
             raise LostWorker("a worker left while the result was published")
-        iterations = max(answer["iterations"] for answer in answers.values())
         return {
             "names": names,
             "sizes": [self.shares[worker] for worker in having],
@@ -255,7 +262,8 @@ class Iterations(Attempt):
                 "compute_seconds": answer["computing"],
                 "wait_seconds": max(
                     0.0,
-                    answer["total"] - sum(answer[k] for k in ("computing", "loading", "moving")),
+                    answer["total"]
+                    - sum(answer[k] for k in ("computing", "loading", "moving", "saving")),
                 ),
                 "nbytes_received": answer["nbytes_received"],
                 "iterations": answer["iterations"],

@@ -20,6 +20,7 @@ from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.rows import Rows, Span
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.reduce import AllReduce
+from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
@@ -42,6 +43,8 @@ def _iterate(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
     except UpdateFailed as failed:
         # the run is over: its end ends what the others wait for
         return {"raised": describe_error(failed.__cause__ or failed)}
+    except StorageFailed as failed:
+        return {"failed": describe_error(failed.__cause__ or failed)}
     except PartitionError as unusable:
         return {"unusable": str(unusable)}
     except FetchFailed as failed:
@@ -90,10 +93,19 @@ class Iterating:
         self.reduce = AllReduce(
             self.exchange, f"stencil {self.attempt}", [worker for worker, *_ in order["rows"]]
         )
-        self.spent = dict.fromkeys(("loading", "computing", "moving", "total"), 0.0)
+        self.spent = dict.fromkeys(("loading", "computing", "moving", "saving", "total"), 0.0)
         self.received = self.rows_computed = self.cycle = self.ahead = 0
         self.every = 1
         self.result: list[Array] = []
+        self.output = None
+        if order["output"] is not None:
+            self.output = RowsOutput(
+                self.exchange,
+                self.reduce,
+                f"stencil {self.attempt}",
+                order["output"],
+                str(side.worker.name),
+            )
         self._place(order["rows"])
 
     def _place(self, rows: Sequence[tuple[str, int, int]]) -> None:
@@ -118,12 +130,15 @@ class Iterating:
         self.spent["loading"] = time.perf_counter() - began
         done = self._iterations(time.perf_counter())
         low, high = self.spans[self.own]
-        if not self.result:
+        if self.output is not None:
+            self._save(done)
+        elif not self.result:
             self.result = [
                 cells.copy() for cells in self.block.cells(self._buffers(done), low, high)
             ]
-        for number, value in enumerate(self.result):
-            self.space.parts[number] = Whole(value)
+        if self.output is None:
+            for number, value in enumerate(self.result):
+                self.space.parts[number] = Whole(value)
         self.spent["total"] = time.perf_counter() - began
         return {
             "iterations": done,
@@ -170,9 +185,11 @@ class Iterating:
         before = self._so_far()
         for done in range(1, spec.iterations + 1):
             self._one(done - 1)
-            now = time.perf_counter()
             if done == spec.iterations:
                 break
+            if self.output is not None and self.output.due(done):
+                began += self._save(done)
+            now = time.perf_counter()
             if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
                 told = now
                 self._say(iterations=done)
@@ -192,6 +209,17 @@ class Iterating:
                 self._revise(done, before, now - began)
                 look = spec.iterations
         return spec.iterations
+
+    def _save(self, done: int) -> float:
+        """Write the rows of now to `out`; return the seconds that this took."""
+        began, low = time.perf_counter(), self.spans[self.own][0]
+        cells = self.result or self.block.cells(self._buffers(done), *self.spans[self.own])
+        assert self.output is not None
+        self.output.save(self.spans, done, [(low, cells)])
+        self._say(saved=done)
+        seconds = time.perf_counter() - began
+        self.spent["saving"] += seconds
+        return seconds
 
     def _so_far(self) -> tuple[float, int]:
         return self.spent["computing"], self.rows_computed
@@ -359,6 +387,8 @@ class Iterating:
     def end(self) -> None:
         """Have all that wait for this worker be refused: it goes on no further."""
         self.reduce.end()
+        if self.output is not None:
+            self.output.end()
         for key in (*self._keys("moved"), *self._keys("halo")):
             self.exchange.offers.end(key)
 

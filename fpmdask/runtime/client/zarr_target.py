@@ -16,7 +16,7 @@ from fpmdask.runtime.dask_private import DataNode, Task
 from fpmdask.runtime.zarr_storage import Marked, is_shared, place, reopened
 
 
-def writable(out: Any, shape: Sequence[int], dtype: np.dtype[Any], what: str) -> Any:
+def writable(out: Any, shape: Sequence[Any], dtype: np.dtype[Any], what: str) -> Any:
     """Return `out` as it is in its store, or refuse what cannot be written to.
 
     Parameters
@@ -57,7 +57,7 @@ def writable(out: Any, shape: Sequence[int], dtype: np.dtype[Any], what: str) ->
     return opened
 
 
-def _check_like(out: Any, shape: Sequence[int], dtype: np.dtype[Any], what: str) -> None:
+def _check_like(out: Any, shape: Sequence[Any], dtype: np.dtype[Any], what: str) -> None:
     if tuple(out.shape) != tuple(shape):
         raise PartitionError(f"out has the shape {tuple(out.shape)}; {what} has {tuple(shape)}")
     if out.dtype != dtype:

@@ -149,7 +149,7 @@ async def multiply_into(
     panel_depth = tuning.matmul.panel_depth
     shape = tile_shape(spec, target.unit, free, len(workers), panel_depth=panel_depth)
     with Written(out, target.run) as written:
-        await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
+        await check_reached(client, target, _names(workers), tuning.runtime.out_answer_seconds)
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
         sums = await _multiply_tiles(
             client, a, b, target, written, shape, request, follow, tell, tuning
@@ -213,7 +213,7 @@ async def fill(
         raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, names)
     with Written(out, target.run) as written:
-        await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
+        await check_reached(client, target, _names(workers), tuning.runtime.out_answer_seconds)
         written.begin([c.name])
         if c.size:
             await _write(client, c, target, 0, 0)
