@@ -1,6 +1,5 @@
 """Settings under ``fpmdask`` in dask.config; an argument beats configuration."""
 
-import math
 from importlib import resources
 from typing import Any
 
@@ -58,22 +57,6 @@ def tuning() -> Tuning:
         For unknown names, and values that are not allowed.
     """
     return Tuning.from_mapping(setting("tuning"))
-
-
-def disk_pace() -> tuple[float, float]:
-    """Return how slow this worker's disk is made to look: seconds of a call, and of a byte.
-
-    Raises
-    ------
-    CoordinatorError
-        If one of them is not a finite number >= 0.
-    """
-    found = setting("disk.overhead"), setting("disk.seconds-per-byte")
-    for one in found:
-        number = isinstance(one, int | float) and not isinstance(one, bool)
-        if not number or not 0 <= one < math.inf:
-            raise CoordinatorError(f"fpmdask.disk has {one!r}; give finite seconds >= 0")
-    return float(found[0]), float(found[1])
 
 
 def timing_settings() -> dict[str, Any]:

@@ -20,8 +20,8 @@ START_SECONDS = 120.0
 SHARED_MEMORY = 0.8
 # What Dask's nannies set.
 _MALLOC, TRIM_THRESHOLD = "MALLOC_TRIM_THRESHOLD_", "65536"
-# The setting of a slow disk, fpmdask.disk: see `fpmdask.config.disk_pace`.
-_DISK = "DASK_FPMDASK__DISK__"
+# The settings of a slow disk, fpmdask.lab.disk, which a worker's block file reads.
+_DISK = "DASK_FPMDASK__LAB__DISK__"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -82,7 +82,7 @@ def environment(definition: LabDefinition, worker: WorkerDefinition | None) -> d
         values |= dict.fromkeys(_BLAS_THREADS, str(worker.nthreads))
         if worker.disk_overhead or worker.disk_seconds_per_byte:
             values |= {
-                f"{_DISK}OVERHEAD": repr(worker.disk_overhead),
+                f"{_DISK}OVERHEAD_SECONDS": repr(worker.disk_overhead),
                 f"{_DISK}SECONDS_PER_BYTE": repr(worker.disk_seconds_per_byte),
             }
         values |= dict(worker.environment)

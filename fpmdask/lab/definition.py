@@ -51,9 +51,9 @@ class WorkerDefinition:
 
     Notes
     -----
-    A slow disk is configuration of the worker (`fpmdask.config.disk_pace`), which applies where the
-    runtime reads and writes blocks: a call that is done earlier sleeps for the rest of its time,
-    without the GIL. Not the kernel's block I/O groups, for these reasons:
+    A slow disk is configuration of the worker, ``fpmdask.lab.disk``, which its block file applies
+    (`fpmdask.runtime.worker.block_file`): a call that is done earlier sleeps for the rest of its
+    time, without the GIL. Not the kernel's block I/O groups, for these reasons:
 
     1. ``blkio.throttle`` (cgroup version 1) is a token bucket: credit that gathers while a program
        computes makes its next read nearly free. At 60 MiB/s, 96 MiB in direct reads of 8 MiB take

@@ -46,18 +46,6 @@ def test_the_timing_settings_make_a_policy():
         jsonschema.validate({"fpmdask": {"epsilon": 0}}, schema())
 
 
-def test_a_disk_is_as_fast_as_it_is_or_is_made_to_look_slow():
-    assert config.disk_pace() == (0.0, 0.0)
-    with dask.config.set({"fpmdask.disk": {"overhead": 1}}):
-        assert config.disk_pace() == (1.0, 0.0)
-    for bad in (-1, float("nan"), float("inf"), "1ms", True):
-        with (
-            dask.config.set({"fpmdask.disk.seconds-per-byte": bad}),
-            pytest.raises(CoordinatorError, match="finite seconds"),
-        ):
-            config.disk_pace()
-
-
 def test_thresholds_are_numbers_by_group():
     jsonschema.validate({"fpmdask": {"tuning": {"sort": {"few-keys": 0}}}}, schema())
     for wrong in ({"sort": 3}, {"sort": {"few-keys": "3"}}, {"sort": {"few-keys": -1}}, []):
