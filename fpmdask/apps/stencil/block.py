@@ -130,10 +130,7 @@ class Block:
         closed = 0 if spec.boundary[0] == "none" or self.low == self.high else depth
         self.halo = tuple(every * depth if is_open else closed for is_open in self.open)
         self.first = self.low - self.halo[0]
-        self.sides = [
-            0 if condition == "none" else cells
-            for cells, condition in zip(spec.depth[1:], spec.boundary[1:], strict=True)
-        ]
+        self.sides = spec.sides
         rest = [n + 2 * side for n, side in zip(spec.shape[1:], self.sides, strict=True)]
         shape = (self.high - self.low + sum(self.halo), *rest)
         self.buffers = [[np.empty(shape, one.dtype) for one in spec.fields] for _ in range(2)]

@@ -60,6 +60,12 @@ class StencilSpec:
         return self.row_nbytes + 2 * of_fields * prod(self.shape[1:])
 
     @property
+    def sides(self) -> tuple[int, ...]:
+        """Cells of halo that rows are kept with, on both sides of each axis but the first."""
+        ends = zip(self.depth[1:], self.boundary[1:], strict=True)
+        return tuple(0 if condition == "none" else cells for cells, condition in ends)
+
+    @property
     def least(self) -> int:
         """Rows that a worker must have, if it has any: a neighbour's halo comes from one worker."""
         return max(1, self.depth[0])
