@@ -970,7 +970,9 @@ class Balancer:
             `fpmdask.apps.stencil` has `jacobi`, `heat` and `gray_scott`.
         u0
             A NumPy, dask, Zarr or xarray array of numbers, of one or more dimensions, or a tuple of
-            fields of one shape. Rows, along the first axis, are shared out.
+            fields of one shape. Rows, along the first axis, are shared out. Of a Zarr array, also
+            as `dask.array.from_zarr` returns it, each worker reads the rows that it needs itself,
+            straight into their place: all workers must reach it by the same path.
         iterations
             How many, >= 0.
         depth

@@ -20,10 +20,10 @@ from fpmdask.apps.stencil.tasks import again, cut
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.arguments import rows_by_worker
-from fpmdask.runtime.client.conversions import advice, as_array
+from fpmdask.runtime.client.conversions import advice, as_stored, is_stored
 from fpmdask.runtime.client.inputs import SENDINGS
 from fpmdask.runtime.client.kernels import packed
-from fpmdask.runtime.client.rows import array_in_memory, is_there, rows_of_array
+from fpmdask.runtime.client.rows import array_in_memory, is_there, rows_of_array, rows_of_zarr
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
 
 CONDITIONS = ("reflect", "periodic", "nearest", "none")
@@ -117,13 +117,13 @@ def _whole(number: Any, least: int) -> bool:
 
 
 def _array(given: Any, what: str) -> Any:
-    x = as_array(given)
-    if not isinstance(x, da.Array | np.ndarray):
+    x = as_stored(given)
+    if not is_stored(x) and not isinstance(x, da.Array | np.ndarray):
         raise PartitionError(
             f"{what} is a {type(x).__name__}, which is no array; {advice(x)}"
             + ("; several fields are a tuple" if isinstance(x, list) else "")
         )
-    meta = x if isinstance(x, np.ndarray) else meta_of(x)
+    meta = meta_of(x) if isinstance(x, da.Array) else np.empty(0, x.dtype)
     if type(meta) is not np.ndarray or x.dtype.kind not in "biufc":
         raise PartitionError(
             f"{what} is a {type(meta).__name__} of {x.dtype}; give NumPy arrays of numbers"
@@ -139,7 +139,7 @@ def _array(given: Any, what: str) -> Any:
 
 def _cut_along_rows(x: Any) -> Any:
     """Return an array with one chunk along all axes but the first."""
-    if isinstance(x, np.ndarray):
+    if not isinstance(x, da.Array):
         return x
     return x.rechunk({0: tuple(n for n in x.chunks[0] if n), **dict.fromkeys(range(1, x.ndim), -1)})
 
@@ -202,7 +202,7 @@ async def stencil(
 ) -> Any:
     """Iterate; ``follow`` runs ``request`` as the app "stencil"."""
     arrays = (*given.fields, *given.args)
-    coming = sum(x.nbytes for x in arrays if not is_there(x))
+    coming = sum(x.nbytes for x in arrays if not is_there(x) and not is_stored(x))
     own = sum(3 * x.nbytes for x in given.fields) + sum(x.nbytes for x in given.args)
     early = {**request, "distribution": given.distribution}
     await proxy.check(client, "stencil", {**early, "needed": coming + own})
@@ -210,8 +210,11 @@ async def stencil(
     # what is in this process can be sent again
     sendings = SENDINGS if any(isinstance(x, np.ndarray) for x in arrays) else 1
     while True:
-        inputs = [await array_in_memory(client, x, request["workers"]) for x in arrays]
-        rows = [rows_of_array(x, 0) for x in inputs]
+        inputs = [
+            x if is_stored(x) else await array_in_memory(client, x, request["workers"])
+            for x in arrays
+        ]
+        rows = [rows_of_zarr(x) if is_stored(x) else rows_of_array(x, 0) for x in inputs]
         count = len(given.fields)
         spec = StencilSpec(tuple(rows[:count]), tuple(rows[count:]), **given.settings)
         asked = {
@@ -253,7 +256,7 @@ def _collected(
             (name, n, *after): Task((name, n, *after), cut, TaskRef(made), field, *span)
             for n, span in enumerate(pairwise(edges))
         }
-        dependencies: Any = inputs
+        dependencies: Any = [x for x in inputs if isinstance(x, da.Array)]
         layers = HighLevelGraph.from_collections(
             name, {**shared, **graph}, dependencies=dependencies
         )

@@ -137,7 +137,7 @@ class Iterations(Attempt):
         """Return the workers in the order of the rows that they hold now, so that few move."""
         held: dict[str, list[int]] = {}
         first, row = self.spec.fields[0], 0
-        for key, rows in zip(first.keys, first.lengths, strict=True):
+        for key, rows in zip(first.keys, first.lengths, strict=first.stored is None):
             for worker in places[key]:
                 held.setdefault(worker, []).append(row)
             row += rows

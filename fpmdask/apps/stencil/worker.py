@@ -23,6 +23,7 @@ from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
+from fpmdask.runtime.zarr_storage import StoredRows
 from fpmdask.timing import FunctionKernel
 
 
@@ -398,6 +399,9 @@ class Iterating:
             low, at = self.block.low if start is None else start, 0
             if not len(target):
                 continue
+            if one.stored is not None:
+                self._stored(one.stored).read(low, target)
+                continue
             for chunk, begin, end in one.pieces((low, low + len(target))):
                 rest = target.shape[1:]
                 box = ((begin, end), *whole(rest))
@@ -406,6 +410,14 @@ class Iterating:
                 wants.append(Want(one.keys[chunk], box, out, places[chunk], shape=shape))
                 at += end - begin
         self._fetch(wants)
+
+    def _stored(self, array: bytes) -> StoredRows:
+        """Return a Zarr array, which is opened once."""
+        kept = self.space.kept
+        if array not in kept:
+            kept[array] = StoredRows(array, f"worker {self.side.worker.name}")
+        found: StoredRows = kept[array]
+        return found
 
     def _fetch(self, wants: Sequence[Want]) -> None:
         fetch = self.exchange.fetch(wants)

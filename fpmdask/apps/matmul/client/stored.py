@@ -15,7 +15,7 @@ from distributed import Client
 
 from fpmdask import config
 from fpmdask.apps.matmul.client.arrays import Follow, check, product
-from fpmdask.apps.matmul.client.target import Target, check_reached, step
+from fpmdask.apps.matmul.client.target import Target, check_reached
 from fpmdask.apps.matmul.client.written import Written
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.errors import CoordinatorError, PartitionError
@@ -24,6 +24,7 @@ from fpmdask.runtime.client.homes import Tell
 from fpmdask.runtime.client.inputs import accounts, taking_part
 from fpmdask.runtime.memory import Account
 from fpmdask.runtime.report import Summed
+from fpmdask.runtime.zarr_storage import write_unit
 from fpmdask.tuning import DEFAULT, Tuning
 
 # Of the workers' free memory, what the inputs, their panels and twice the tile of C may fill.
@@ -226,7 +227,7 @@ async def _write(client: Client, c: da.Array, target: Target, row: int, column: 
         for start, size, at in zip((row, column), c.shape, target.index, strict=True)
         if at != 0
     )
-    aligned = c[target.index].rechunk(step(target.out))
+    aligned = c[target.index].rechunk(write_unit(target.out))
     store: Any = target  # dask asks for arrays and needs what can be assigned to
     writing = da.store(aligned, store, regions=region, lock=False, compute=False)
     while not await _computed(client, writing, target.names):

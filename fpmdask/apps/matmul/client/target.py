@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,7 @@ from distributed.utils import offload
 from fpmdask.apps.matmul.client.written import MARK, run_of
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.dask_private import DataNode, Task
-
-# Stores of Zarr that several processes cannot write to.
-UNSHARED = frozenset({"MemoryStore", "ZipStore"})
+from fpmdask.runtime.zarr_storage import is_shared, place, reopened, write_unit
 
 
 def check_out(out: Any, sides: Sequence[int], index: Sequence[Any], dtype: np.dtype[Any]) -> Any:
@@ -52,16 +48,15 @@ def check_out(out: Any, sides: Sequence[int], index: Sequence[Any], dtype: np.dt
         raise PartitionError(f"out is a {type(out).__name__}; give a zarr.Array, or None")
     shape = tuple(size for size, at in zip(sides, index, strict=True) if at != 0)
     _check_like(out, shape, dtype)
-    store = type(out.store).__name__
-    if any(kind.__name__ in UNSHARED for kind in type(out.store).__mro__):
+    if not is_shared(out):
         raise PartitionError(
-            f"out is in a {store}, of which workers in other processes write copies; give an array "
-            "in a store that all workers reach, such as a folder"
+            f"out is in a {type(out.store).__name__}, of which workers in other processes write "
+            "copies; give an array in a store that all workers reach, such as a folder"
         )
     if out.read_only:
         raise PartitionError("out is read-only; open it with mode 'r+'")
     try:
-        opened = _opened(out, _absolute(out.store))
+        opened = reopened(out)
     except FileNotFoundError as error:
         raise PartitionError(f"out is not at {out.store_path} any more; make it again") from error
     _check_like(opened, shape, dtype)
@@ -75,21 +70,6 @@ def _check_like(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         raise PartitionError(f"out has the shape {tuple(out.shape)}; C has {shape}")
     if out.dtype != dtype:
         raise PartitionError(f"out has dtype {out.dtype}; C has {dtype}")
-
-
-def _absolute(store: Any) -> Any:
-    root = getattr(store, "root", None)
-    if isinstance(root, Path) and not root.is_absolute():
-        store = copy.copy(store)
-        store.root = root.absolute()  # links stay: they may lead elsewhere on other machines
-    return store
-
-
-def _opened(array: Any, store: Any) -> Any:
-    """Return the same array, with what `store` says of it now."""
-    import zarr
-
-    return zarr.open_array(store, path=array.path, zarr_format=array.metadata.zarr_format)
 
 
 def check_apart(out: Any, *inputs: Any) -> None:
@@ -126,31 +106,6 @@ def _held(tasks: Iterable[Any]) -> Iterator[Any]:
             yield found
 
 
-def place(array: Any) -> tuple[str, str]:
-    """Return in what kind of storage an array is, and where: alike for all paths to a folder."""
-    from zarr.storage import WrapperStore
-
-    store = array.store
-    while isinstance(store, WrapperStore):
-        store = store._store
-    root = getattr(store, "root", None)
-    if isinstance(root, Path):
-        return "file", str((root / array.path).resolve())
-    filesystem = getattr(store, "fs", None)
-    if filesystem is None:
-        return type(store).__name__, f"{store}/{array.path}".rstrip("/")
-    protocol = filesystem.protocol
-    protocols = (protocol,) if isinstance(protocol, str) else tuple(protocol)
-    if "file" in protocols:
-        return "file", str(Path(store.path, array.path).resolve())
-    return str(protocols[0]), f"{store.path}/{array.path}".strip("/")
-
-
-def step(out: Any) -> tuple[int, ...]:
-    """Return, per axis, what is written as one: a shard, or a chunk."""
-    return tuple(map(int, getattr(out, "shards", None) or out.chunks))
-
-
 class Target:
     """`out` as tasks write to it: only a worker that finds this call's mark there does.
 
@@ -174,7 +129,7 @@ class Target:
     @property
     def unit(self) -> tuple[int, int]:
         """Rows and columns of C that are written as one."""
-        sizes = iter(step(self.out))
+        sizes = iter(write_unit(self.out))
         rows, columns = (1 if at == 0 else next(sizes) for at in self.index)
         return rows, columns
 
@@ -194,7 +149,7 @@ class Target:
 def finds(out: Any, run: str) -> bool:
     """Tell whether the call is known where `out` is for this process."""
     try:
-        return run_of(_opened(out, out.store)) == run
+        return run_of(reopened(out)) == run
     except FileNotFoundError:
         return False
 
