@@ -954,6 +954,8 @@ class Balancer:
         args: Sequence[Any] = (),
         tolerance: float | None = None,
         check_every: int = 10,
+        memory: Any = None,
+        prefetch: bool = True,
         distribution: Any = None,
     ) -> Any:
         """Iterate an update of every cell from its neighbours, each worker on as many rows as fast.
@@ -986,6 +988,13 @@ class Balancer:
             End when no cell changes by more than this, >= 0, in one iteration.
         check_every
             Iterations between two looks at that.
+        memory
+            Bytes that each worker may use for its rows (2e8, "200MB"), for all of them or by name.
+            By default, and at most, what it has free. A worker that gets more rows than fit keeps
+            them in its local directory, and streams blocks of them in each iteration.
+        prefetch
+            Whether such a worker reads the next block while it computes one. Blocks are half as
+            large then.
         distribution
             Worker name → rows, or an earlier report; nothing is measured then.
 
@@ -999,7 +1008,8 @@ class Balancer:
         ------
         PartitionError
             For arguments that cannot be, where update returns other shapes or dtypes than it
-            should, and where the arrays do not fit into the workers' memory.
+            should, where the result does not fit into the workers' memory, and where the disk of
+            a worker is full.
         Exception
             What update raises, with a note that names the worker.
 
@@ -1031,7 +1041,17 @@ class Balancer:
         from fpmdask.apps.stencil import client
 
         given = client.checked(
-            update, u0, iterations, depth, boundary, args, tolerance, check_every, distribution
+            update,
+            u0,
+            iterations,
+            depth,
+            boundary,
+            args,
+            tolerance,
+            check_every,
+            distribution,
+            memory,
+            prefetch,
         )
         return self._sync(client.stencil, self.client, given, self._request(), self._follow)
 

@@ -11,7 +11,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
-from dask.utils import funcname
+from dask.utils import funcname, parse_bytes
 from distributed import Client
 
 from fpmdask.apps.stencil.block import Update
@@ -23,8 +23,9 @@ from fpmdask.runtime.client.arguments import rows_by_worker
 from fpmdask.runtime.client.conversions import advice, as_stored, is_stored
 from fpmdask.runtime.client.inputs import SENDINGS
 from fpmdask.runtime.client.kernels import packed
-from fpmdask.runtime.client.rows import array_in_memory, is_there, rows_of_array, rows_of_zarr
+from fpmdask.runtime.client.rows import array_in_memory, rows_of_array, rows_of_zarr
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
+from fpmdask.runtime.rows import Rows
 
 CONDITIONS = ("reflect", "periodic", "nearest", "none")
 
@@ -43,6 +44,10 @@ class Given:
         The other parameters of `StencilSpec`.
     distribution
         Worker name → rows, or None.
+    memory
+        Bytes of each worker, by name or for all; None: what is free.
+    prefetch
+        Whether workers that are out of core read the next block while they compute one.
     """
 
     update: Update
@@ -51,6 +56,8 @@ class Given:
     args: tuple[Any, ...]
     settings: Mapping[str, Any]
     distribution: dict[str, int] | None
+    memory: int | dict[str, int] | None = None
+    prefetch: bool = True
 
 
 def checked(
@@ -63,6 +70,8 @@ def checked(
     tolerance: Any,
     check_every: Any,
     distribution: Any,
+    memory: Any = None,
+    prefetch: Any = True,
 ) -> Given:
     """Return what is to be iterated.
 
@@ -94,6 +103,8 @@ def checked(
     number = isinstance(tolerance, int | float | np.integer | np.floating)
     if tolerance is not None and (isinstance(tolerance, bool) or not number or not tolerance >= 0):
         raise PartitionError(f"tolerance = {tolerance!r}; give a number >= 0, or None")
+    if not isinstance(prefetch, bool | np.bool_):
+        raise PartitionError(f"prefetch = {prefetch!r}; give True or False")
     conditions = _conditions(boundary, shape, [x.dtype for x in (*fields, *constant)])
     settings = {
         "depth": _depths(depth, shape),
@@ -109,7 +120,29 @@ def checked(
         tuple(map(_cut_along_rows, constant)),
         settings,
         rows_by_worker(distribution, shape[0]),
+        _memory(memory),
+        bool(prefetch),
     )
+
+
+def _memory(given: Any) -> int | dict[str, int] | None:
+    """Return bytes, or worker name → bytes."""
+    if isinstance(given, Mapping):
+        return {str(name): _nbytes(value, f"memory of {name}") for name, value in given.items()}
+    return None if given is None else _nbytes(given, "memory")
+
+
+def _nbytes(given: Any, what: str) -> int:
+    try:
+        found = -1 if isinstance(given, bool) else int(parse_bytes(given))
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        found = -1
+    if found <= 0:
+        raise PartitionError(
+            f"{what} = {given!r}; give bytes > 0 such as 2e8 or '200MB', for all workers or a "
+            "mapping of worker names"
+        )
+    return found
 
 
 def _whole(number: Any, least: int) -> bool:
@@ -202,10 +235,16 @@ async def stencil(
 ) -> Any:
     """Iterate; ``follow`` runs ``request`` as the app "stencil"."""
     arrays = (*given.fields, *given.args)
-    coming = sum(x.nbytes for x in arrays if not is_there(x) and not is_stored(x))
-    own = sum(3 * x.nbytes for x in given.fields) + sum(x.nbytes for x in given.args)
-    early = {**request, "distribution": given.distribution}
-    await proxy.check(client, "stencil", {**early, "needed": coming + own})
+    count = len(given.fields)
+    request = {
+        **request,
+        "distribution": given.distribution,
+        "memory": given.memory,
+        "prefetch": given.prefetch,
+    }
+    shapes = [Rows((), (x.shape[0],), 0, x.dtype.str, x.shape) for x in arrays]
+    early = StencilSpec(tuple(shapes[:count]), tuple(shapes[count:]), **given.settings)
+    await proxy.check(client, "stencil", {**request, "stencil": early.to_json()})
     kernel = packed(given.name, given.update, "update", error=PartitionError)
     # what is in this process can be sent again
     sendings = SENDINGS if any(isinstance(x, np.ndarray) for x in arrays) else 1
@@ -215,13 +254,11 @@ async def stencil(
             for x in arrays
         ]
         rows = [rows_of_zarr(x) if is_stored(x) else rows_of_array(x, 0) for x in inputs]
-        count = len(given.fields)
         spec = StencilSpec(tuple(rows[:count]), tuple(rows[count:]), **given.settings)
         asked = {
             **request,
             "stencil": spec.to_json(),
             "update": kernel,
-            "distribution": given.distribution,
         }
         sendings -= 1
         try:

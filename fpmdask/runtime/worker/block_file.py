@@ -83,6 +83,7 @@ class BlockFile:
         self._direct = _open_direct(self._file.descriptor)
         self._bounce = aligned(BOUNCE_NBYTES)
         self._busy = threading.Lock()  # it is one disk
+        self._closed = False
         self._thread: ThreadPoolExecutor | None = None
 
     def reserve(self, shape: Sequence[int], dtype: Any) -> Region:
@@ -111,7 +112,9 @@ class BlockFile:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(cancel_futures=True)
-        self._file.close()
+        with self._busy:
+            self._closed = True  # the descriptor may soon be another file's
+            self._file.close()
 
     # ---- for regions
 
@@ -119,6 +122,8 @@ class BlockFile:
         """Read or write contiguous memory; `issued` has paid the overhead already."""
         flat = memory.reshape(-1).view(np.uint8)
         with self._busy:
+            if self._closed:
+                raise DiskFailed(errno.EBADF, "the block file is closed: the run is over")
             until = time.perf_counter() + self.byte_seconds * len(flat)
             until += 0.0 if issued else self.overhead_seconds
             try:

@@ -60,11 +60,11 @@ def test_a_stage_reads_what_an_update_reads_and_writes_the_fields():
     halos, norm = found.sections
     (stage,) = halos.stages
     assert list(stage.reads) == ["u0[0]", "u0[1]", "args[0]"]
-    assert list(stage.writes) == ["new[0]", "new[1]"]
+    assert list(stage.writes) == ["u0[0]", "u0[1]"]
     assert not stage.prefetch
     assert program(given).sections[0].stages[0].prefetch
     assert norm.communication.pattern == "reduction_tree"
     sizes = {array.name: array.row_bytes for array in found.arrays}
-    assert sizes["u0[1]"] == sizes["new[1]"] == row_nbytes(given, "<f4") == 4 * (4 + 4) * 5
-    # two buffers of what is read, and one of what is written
+    assert sizes["u0[1]"] == sizes["second[1]"] == row_nbytes(given, "<f4") == 4 * (4 + 4) * 5
+    # two buffers
     assert program(given).fixed_bytes > found.fixed_bytes
