@@ -957,6 +957,8 @@ class Balancer:
         save_every: int | None = None,
         tolerance: float | None = None,
         check_every: int = 10,
+        memory: Any = None,
+        prefetch: bool = True,
         distribution: Any = None,
     ) -> Any:
         """Iterate an update of every cell from its neighbours, each worker on as many rows as fast.
@@ -1001,6 +1003,13 @@ class Balancer:
             End when no cell changes by more than this, >= 0, in one iteration.
         check_every
             Iterations between two looks at that.
+        memory
+            Bytes that each worker may use for its rows (2e8, "200MB"), for all of them or by name.
+            By default, and at most, what it has free. A worker that gets more rows than fit keeps
+            them in its local directory, and streams blocks of them in each iteration.
+        prefetch
+            Whether such a worker reads the next block while it computes one. Blocks are half as
+            large then.
         distribution
             Worker name → rows, or an earlier report; nothing is measured then.
 
@@ -1015,7 +1024,8 @@ class Balancer:
         ------
         PartitionError
             For arguments that cannot be, where update returns other shapes or dtypes than it
-            should, and where the arrays do not fit into the workers' memory.
+            should, where the result does not fit into the workers' memory, and where the disk of
+            a worker is full.
         OSError
             If `out` cannot be written to.
         Exception
@@ -1049,7 +1059,17 @@ class Balancer:
         from fpmdask.apps.stencil import client
 
         given = client.checked(
-            update, u0, iterations, depth, boundary, args, tolerance, check_every, distribution
+            update,
+            u0,
+            iterations,
+            depth,
+            boundary,
+            args,
+            tolerance,
+            check_every,
+            distribution,
+            memory,
+            prefetch,
         )
         every = client.checked_save_every(save_every, out)
         request = self._request()

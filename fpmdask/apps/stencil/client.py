@@ -12,7 +12,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
-from dask.utils import funcname
+from dask.utils import funcname, parse_bytes
 from distributed import Client
 
 from fpmdask import config
@@ -26,8 +26,9 @@ from fpmdask.runtime.client.conversions import advice, as_stored, is_stored
 from fpmdask.runtime.client.inputs import SENDINGS
 from fpmdask.runtime.client.kernels import packed
 from fpmdask.runtime.client.output import Output
-from fpmdask.runtime.client.rows import array_in_memory, is_there, rows_of_array, rows_of_zarr
+from fpmdask.runtime.client.rows import array_in_memory, rows_of_array, rows_of_zarr
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
+from fpmdask.runtime.rows import Rows
 
 CONDITIONS = ("reflect", "periodic", "nearest", "none")
 
@@ -46,6 +47,10 @@ class Given:
         The other parameters of `StencilSpec`.
     distribution
         Worker name → rows, or None.
+    memory
+        Bytes of each worker, by name or for all; None: what is free.
+    prefetch
+        Whether workers that are out of core read the next block while they compute one.
     """
 
     update: Update
@@ -54,6 +59,8 @@ class Given:
     args: tuple[Any, ...]
     settings: Mapping[str, Any]
     distribution: dict[str, int] | None
+    memory: int | dict[str, int] | None = None
+    prefetch: bool = True
 
 
 def checked(
@@ -66,6 +73,8 @@ def checked(
     tolerance: Any,
     check_every: Any,
     distribution: Any,
+    memory: Any = None,
+    prefetch: Any = True,
 ) -> Given:
     """Return what is to be iterated.
 
@@ -97,6 +106,8 @@ def checked(
     number = isinstance(tolerance, int | float | np.integer | np.floating)
     if tolerance is not None and (isinstance(tolerance, bool) or not number or not tolerance >= 0):
         raise PartitionError(f"tolerance = {tolerance!r}; give a number >= 0, or None")
+    if not isinstance(prefetch, bool | np.bool_):
+        raise PartitionError(f"prefetch = {prefetch!r}; give True or False")
     conditions = _conditions(boundary, shape, [x.dtype for x in (*fields, *constant)])
     settings = {
         "depth": _depths(depth, shape),
@@ -112,6 +123,8 @@ def checked(
         tuple(map(_cut_along_rows, constant)),
         settings,
         rows_by_worker(distribution, shape[0]),
+        _memory(memory),
+        bool(prefetch),
     )
 
 
@@ -130,6 +143,26 @@ def checked_save_every(save_every: Any, out: Any) -> int | None:
     if out is None:
         raise PartitionError("save_every is given without out; give a Zarr array or a path, too")
     return int(save_every)
+
+
+def _memory(given: Any) -> int | dict[str, int] | None:
+    """Return bytes, or worker name → bytes."""
+    if isinstance(given, Mapping):
+        return {str(name): _nbytes(value, f"memory of {name}") for name, value in given.items()}
+    return None if given is None else _nbytes(given, "memory")
+
+
+def _nbytes(given: Any, what: str) -> int:
+    try:
+        found = -1 if isinstance(given, bool) else int(parse_bytes(given))
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        found = -1
+    if found <= 0:
+        raise PartitionError(
+            f"{what} = {given!r}; give bytes > 0 such as 2e8 or '200MB', for all workers or a "
+            "mapping of worker names"
+        )
+    return found
 
 
 def _whole(number: Any, least: int) -> bool:
@@ -251,11 +284,17 @@ async def _iterated(
 ) -> Any:
     """Return the fields, or nothing where they are written to an output."""
     arrays = (*given.fields, *given.args)
-    coming = sum(x.nbytes for x in arrays if not is_there(x) and not is_stored(x))
-    copies = 3 if output is None else 2
-    own = sum(copies * x.nbytes for x in given.fields) + sum(x.nbytes for x in given.args)
-    early = {**request, "distribution": given.distribution}
-    await proxy.check(client, "stencil", {**early, "needed": coming + own})
+    count = len(given.fields)
+    request = {
+        **request,
+        "distribution": given.distribution,
+        "memory": given.memory,
+        "prefetch": given.prefetch,
+        "output": output,
+    }
+    shapes = [Rows((), (x.shape[0],), 0, x.dtype.str, x.shape) for x in arrays]
+    early = StencilSpec(tuple(shapes[:count]), tuple(shapes[count:]), **given.settings)
+    await proxy.check(client, "stencil", {**request, "stencil": early.to_json()})
     kernel = packed(given.name, given.update, "update", error=PartitionError)
     # what is in this process can be sent again
     sendings = SENDINGS if any(isinstance(x, np.ndarray) for x in arrays) else 1
@@ -265,14 +304,11 @@ async def _iterated(
             for x in arrays
         ]
         rows = [rows_of_zarr(x) if is_stored(x) else rows_of_array(x, 0) for x in inputs]
-        count = len(given.fields)
         spec = StencilSpec(tuple(rows[:count]), tuple(rows[count:]), **given.settings)
         asked = {
             **request,
             "stencil": spec.to_json(),
             "update": kernel,
-            "distribution": given.distribution,
-            "output": output,
         }
         sendings -= 1
         try:

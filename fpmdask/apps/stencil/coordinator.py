@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -17,11 +19,13 @@ from fpmdask.apps.stencil.plan import (
     shared,
     spans_of,
 )
+from fpmdask.apps.stencil.program import most_rows, streamed_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel
-from fpmdask.runtime.coordinator.checks import check_names, check_room
+from fpmdask.runtime.coordinator.checks import check_names
 from fpmdask.runtime.coordinator.chunks import (
+    free_nbytes,
     free_nbytes_of,
     publish,
     wait_for_chunks,
@@ -31,7 +35,7 @@ from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
 from fpmdask.runtime.coordinator.speeds import Learned, taught
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker, attempted
 
-ITERATE = "fpmdask.apps.stencil.worker:iterate"
+ITERATE = "fpmdask.apps.stencil.worker.iterate:iterate"
 # Fewer iterations are over before other shares could pay.
 LEAST_TRIED = 3
 
@@ -44,12 +48,71 @@ def check(context: RunContext) -> None:
     CoordinatorError
         If no worker, or not every named one, is connected.
     PartitionError
-        If the inputs that are not in memory yet, the buffers and the result do not fit into the
-        workers' memory.
+        If the workers have no room for what must be in memory.
     """
-    check_names(context, context.spec["distribution"], context.candidates(), "the distribution")
-    needed = float(context.spec["needed"])
-    check_room(context, needed, "the inputs, two buffers and the result")
+    workers = context.candidates()
+    check_names(context, context.spec["distribution"], workers, "the distribution")
+    if isinstance(context.spec["memory"], Mapping):
+        check_names(context, context.spec["memory"], workers, "memory")
+    free = {worker: free_nbytes(context, worker) for worker in workers}
+    room_of(context, StencilSpec.from_json(context.spec["stencil"]), free)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What workers have for rows: address → bytes, and rows in core, and rows at all."""
+
+    memory: dict[str, float]
+    in_core: dict[str, float]
+    most: dict[str, float]
+
+
+def room_of(context: RunContext, spec: StencilSpec, free: Mapping[str, float]) -> Room:
+    """Return what workers have for rows: what is free, and not more than the caller says.
+
+    Raises
+    ------
+    PartitionError
+        If the result does not fit, or not the rows that are given.
+    """
+    given, names = context.spec["memory"], {worker: context.name(worker) for worker in free}
+    by_name = given if isinstance(given, Mapping) else dict.fromkeys(names.values(), given)
+    output = context.spec["output"]
+    units = 0 if output is None else output["nbytes"]
+    least = {
+        w: min(nbytes, by_name.get(names[w]) or math.inf) - units for w, nbytes in free.items()
+    }
+    if units and max(least.values()) < 0:
+        raise PartitionError(
+            f"workers need {units} bytes for the rows that out writes as one, which is more than "
+            "each has; give more memory, or out with chunks, or shards, of fewer rows"
+        )
+    memory = {
+        w: nbytes if math.isinf(nbytes) else max(0, math.floor(nbytes))
+        for w, nbytes in least.items()
+    }
+    stored = output is not None
+    found = most_rows(spec, [*memory.values()], prefetch=context.spec["prefetch"], stored=stored)
+    in_core, most = (
+        {w: count if count >= spec.least else 0.0 for w, count in zip(free, rows, strict=True)}
+        for rows in found
+    )
+    distribution = context.spec["distribution"] or {}
+    for worker, name in names.items():
+        if (rows := distribution.get(name, 0)) > most[worker]:
+            raise PartitionError(
+                f"distribution gives {name} {rows} rows, and it has {memory[worker]:.0f} bytes of "
+                f"memory, which hold a block of rows and the result of {most[worker]:.0f} rows; "
+                "give it fewer, or more memory, or give out="
+            )
+    if sum(most.values()) < spec.shape[0]:
+        have = ", ".join(f"{names[w]} {nbytes:.0f}" for w, nbytes in memory.items())
+        raise PartitionError(
+            f"the result has {spec.shape[0]} rows, and the workers' memory holds a block of rows "
+            f"and the result of {sum(most.values()):.0f} rows (bytes: {have}); add workers or "
+            "memory, or give out=, a Zarr array to which it is written"
+        )
+    return Room(memory, in_core, most)
 
 
 async def run(context: RunContext) -> dict[str, Any]:
@@ -72,7 +135,7 @@ class Iterations(Attempt):
     def __init__(self, context: RunContext, spec: StencilSpec, number: int) -> None:
         super().__init__(context, number)
         self.spec, self.shares = spec, dict[str, int]()
-        self.limits: dict[str, float] = {}
+        self.limits: dict[str, float] = {}  # the most rows
         self.learned = Learned(context, "stencil", {"row_nbytes": spec.row_nbytes})
         self.reason = "even"
         self.saved = -1
@@ -86,7 +149,7 @@ class Iterations(Attempt):
         await self._share_out(places)
         given = context.spec["distribution"] is not None
         tries = len(self.shares) > 1 and spec.iterations >= LEAST_TRIED
-        order = {
+        common = {
             "spec": spec.to_json(),
             "fields": [[places[key] for key in one.keys] for one in spec.fields],
             "args": [[places[key] for key in one.keys] for one in spec.args],
@@ -95,10 +158,13 @@ class Iterations(Attempt):
             "trial": tries,
             "probe": tries and self.reason == "even",
             "output": context.spec["output"],
+            "prefetch": context.spec["prefetch"],
+            "piece": self._piece(),
         }
-        self.dispatch(ITERATE, dict.fromkeys(self.shares, order))
+        memory = {w: None if math.isinf(n) else n for w, n in self.room.memory.items()}
+        self.dispatch(ITERATE, {w: {**common, "memory": memory[w]} for w in self.shares})
         self.work = {worker: rows for worker, rows in self.shares.items() if rows}
-        if order["probe"]:
+        if common["probe"]:
             told = await self.everyone("probe", "measure", self._heard)
             await self._by_probes({worker: told[worker]["probe"] for worker in self.shares})
         answers = await self.everyone("trial", "iterate", self._heard)
@@ -115,9 +181,8 @@ class Iterations(Attempt):
         context, spec = self.context, self.spec
         workers = self._ordered(places)
         units = spec.shape[0]
-        free = await free_nbytes_of(context, workers)
-        needed = spec.row_nbytes_needed
-        self.limits = {w: min(units, free[w] // max(1, needed)) for w in workers}
+        self.room = room_of(context, spec, await free_nbytes_of(context, workers))
+        self.limits = self.room.most
         if (given := context.spec["distribution"]) is not None:
             self.shares, self.reason = self._given(given, workers), "given"
             return
@@ -126,14 +191,30 @@ class Iterations(Attempt):
         if len(models) == len(workers):
             self.reason = "known"
         able = self.reason == "known"
-        found = await asyncio.to_thread(
-            shared,
-            units,
-            models if able else [ConstantModel(1.0)] * len(workers),
-            [self.limits[worker] for worker in workers],
-            spec.least,
-        )
+        models = models if able else [ConstantModel(1.0)] * len(workers)
+        for self.limits in (self.room.in_core, self.room.most):
+            limits = [self.limits[worker] for worker in workers]
+            try:
+                found = await asyncio.to_thread(shared, units, models, limits, spec.least)
+            except PartitionError:  # they need more; or none may have less than a halo
+                if self.limits is self.room.most:
+                    raise
+            else:
+                break
         self.shares = dict(zip(workers, found, strict=True))
+
+    def _streams(self) -> bool:
+        """Tell whether a worker has more rows than it can hold in core."""
+        return any(rows > self.room.in_core[worker] for worker, rows in self.shares.items())
+
+    def _piece(self) -> int | None:
+        """Return how many rows any worker can read at once; None if all can be in core."""
+        limits = [n for n in self.room.memory.values() if not math.isinf(n)]
+        if not limits or not self._streams():
+            return None
+        prefetch, units = self.context.spec["prefetch"], self.spec.shape[0]
+        counts = [streamed_rows(self.spec, units, n, prefetch=prefetch) for n in limits]
+        return min(filter(None, counts), default=None)
 
     def _ordered(self, places: Mapping[Any, Sequence[str]]) -> list[str]:
         """Return the workers in the order of the rows that they hold now, so that few move."""
@@ -193,6 +274,8 @@ class Iterations(Attempt):
         if self.shares == before and left:  # else the buffers are new in any case
             worth = moving_seconds(before, before, speeds, spec.row_nbytes) / left
         every = exchange_every(speeds, self.shares, spec.depth[0], most, worth)
+        if self._streams():
+            every = 1
         moves = self.shares != before or every > 1
         if self.shares != before:
             self.reason = "measured"
@@ -263,8 +346,10 @@ class Iterations(Attempt):
                 "wait_seconds": max(
                     0.0,
                     answer["total"]
-                    - sum(answer[k] for k in ("computing", "loading", "moving", "saving")),
+                    - sum(answer[k] for k in ("computing", "io", "loading", "moving", "saving")),
                 ),
+                "io_seconds": answer["io"],
+                "blocks": answer["blocks"],
                 "nbytes_received": answer["nbytes_received"],
                 "iterations": answer["iterations"],
             }

@@ -54,10 +54,10 @@ class StencilSpec:
         return items * prod(self.shape[1:])
 
     @property
-    def row_nbytes_needed(self) -> int:
-        """Bytes that a row takes of a worker's memory: two buffers and the result."""
-        of_fields = sum(np.dtype(one.dtype).itemsize for one in self.fields)
-        return self.row_nbytes + 2 * of_fields * prod(self.shape[1:])
+    def sides(self) -> tuple[int, ...]:
+        """Cells of halo that rows are kept with, on both sides of each axis but the first."""
+        ends = zip(self.depth[1:], self.boundary[1:], strict=True)
+        return tuple(0 if condition == "none" else cells for cells, condition in ends)
 
     @property
     def least(self) -> int:

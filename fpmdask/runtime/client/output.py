@@ -21,7 +21,14 @@ from distributed import Client
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.client.inputs import taking_part
 from fpmdask.runtime.client.zarr_target import check_apart, check_reached, writable
-from fpmdask.runtime.zarr_storage import OUT_MARK, Marked, packed, reopened, snapshot_index
+from fpmdask.runtime.zarr_storage import (
+    OUT_MARK,
+    Marked,
+    packed,
+    reopened,
+    snapshot_index,
+    write_unit,
+)
 
 # Bytes of a chunk of an array that is made.
 CHUNK_NBYTES = 8 << 20
@@ -124,7 +131,13 @@ class Output:
             "run": self._run,
             "every": self._every,
             "begin": self._begin,
+            # a worker has up to as many rows of others, and of its own for others
+            "nbytes": 2 * sum(self._unit_nbytes(target.out) for target in self.targets),
         }
+
+    def _unit_nbytes(self, array: Any) -> int:
+        rows = write_unit(array)[-len(self._shape)]
+        return min(rows, self._shape[0]) * prod(self._shape[1:]) * int(array.dtype.itemsize)
 
     def __exit__(
         self,

@@ -159,6 +159,54 @@ async def test_snapshots_are_appended(c, s, *workers, tmp_path, distribution):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("chunks", [(7, 64), (100, 9)])
+@zarr_cluster(config=tuned(stencil={"trial_seconds": 0.0, "band_nbytes": 5000}))
+async def test_rows_that_do_not_fit_come_from_storage_and_go_there(
+    c, s, *workers, tmp_path, chunks
+):
+    """The result would not fit into the workers' memory."""
+    balancer = await fpmdask.Balancer(c)
+    u0, arg = RANDOM.random((2, 400, 64))
+    arrays = [stored(tmp_path / name, x, chunks) for name, x in (("u", u0), ("a", arg))]
+    out = zarr.create_array(
+        str(tmp_path / "out"), shape=(0, 400, 64), chunks=(1, *chunks), dtype="f8"
+    )
+
+    def update(block, arg):
+        return 0.5 * (jacobi(block) + arg[1:-1, 1:-1])
+
+    memory = {"0": 180_000, "1": 140_000, "2": 10**7}
+    with pytest.raises(PartitionError, match="give out="):
+        await balancer.stencil(update, arrays[0], 5, args=arrays[1:], memory=30_000)
+    for distribution in ({"0": 190, "1": 200, "2": 10}, None):
+        out.resize((0, 400, 64))
+        out.attrs.clear()
+        found = await balancer.stencil(
+            update,
+            arrays[0],
+            5,
+            args=arrays[1:],
+            out=out,
+            save_every=2,
+            memory=memory,
+            distribution=distribution,
+        )
+        wanted = [u0]
+        for _ in range(5):
+            wanted.append(update(np.pad(wanted[-1], 1, mode="symmetric"), np.pad(arg, 1)))
+        np.testing.assert_array_equal(out[...], np.array(wanted)[[2, 4, 5]])
+        np.testing.assert_array_equal(await c.compute(found), wanted[-1])
+        if distribution:
+            blocks = {share["worker"]: share["blocks"] for share in balancer.report.shares}
+            assert blocks["0"] > 1
+            assert blocks["1"] > 1
+            assert blocks["2"] == 0
+    with pytest.raises(PartitionError, match="for the rows that out writes as one"):
+        await balancer.stencil(update, u0, 1, args=(arg,), out=tmp_path / "new", memory=100_000)
+    await nothing_left(s)
+
+
+@pytest.mark.slow
 @zarr_cluster()
 async def test_several_fields_go_to_a_group_or_to_arrays_of_their_own(c, s, *workers, tmp_path):
     balancer = await fpmdask.Balancer(c)

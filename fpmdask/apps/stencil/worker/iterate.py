@@ -6,18 +6,25 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from fpmdask.apps.stencil.block import Array, Block, Update, UpdateFailed
-from fpmdask.apps.stencil.plan import neighbours
+import numpy as np
+
+from fpmdask.apps.stencil.block import Array, Block, Part, Update, UpdateFailed
+from fpmdask.apps.stencil.plan import having, neighbours
+from fpmdask.apps.stencil.program import streamed_rows
 from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
 from fpmdask.errors import KernelError, PartitionError, RunCancelledError
+from fpmdask.mheta.instrument import NoRecorder, Recorder
 from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.regions import common, whole
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.rows import Rows, Span
+from fpmdask.runtime.worker.block_file import BlockFile, DiskFailed
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
@@ -47,6 +54,8 @@ def _iterate(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
         return {"failed": describe_error(failed.__cause__ or failed)}
     except PartitionError as unusable:
         return {"unusable": str(unusable)}
+    except DiskFailed as failed:  # the others have no more room than before
+        return {"unusable": f"on worker {side.worker.name} {failed.strerror}"}
     except FetchFailed as failed:
         iterating.end()
         return {"missing": failed.peers[0]}
@@ -54,6 +63,7 @@ def _iterate(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
         iterating.end()
         raise
     finally:
+        iterating.closing.close()
         if pool is not None:
             pool.shutdown()
 
@@ -93,10 +103,14 @@ class Iterating:
         self.reduce = AllReduce(
             self.exchange, f"stencil {self.attempt}", [worker for worker, *_ in order["rows"]]
         )
-        self.spent = dict.fromkeys(("loading", "computing", "moving", "saving", "total"), 0.0)
+        phases = ("loading", "computing", "io", "moving", "saving", "total")
+        self.spent = dict.fromkeys(phases, 0.0)
         self.received = self.rows_computed = self.cycle = self.ahead = 0
         self.every = 1
         self.result: list[Array] = []
+        self.closing = ExitStack()
+        self.blocks = 0  # into which the rows are cut; 0 where they are in memory
+        self.recorder: Recorder | NoRecorder = NoRecorder()
         self.output = None
         if order["output"] is not None:
             self.output = RowsOutput(
@@ -114,42 +128,77 @@ class Iterating:
         wraps = self.spec.boundary[0] == "periodic"
         found = neighbours(self.spans, self.own, wraps)
         self.above, self.below = found if self.spec.depth[0] else (None, None)
+        self.ranks = {worker: rank for rank, worker in enumerate(having(self.spans))}
 
     def run(self) -> Mapping[str, Any]:
         """Iterate; the result is kept for the coordinator to publish."""
         began = time.perf_counter()
-        spec = self.spec
         if self.order["probe"]:
             self._say(probe=self._probe())
             self._place(self._note()["rows"])
             began = time.perf_counter()
-        self.block = self._block()
-        low, high = self.spans[self.own]
-        self._load(spec.fields, self.order["fields"], self.block.cells(self._buffers(0), low, high))
-        self._load_args()
+        self.block = self._part()
+        self.block.bring(0, self._load_fields)
+        self.block.bring_args(self._load_args)
         self.spent["loading"] = time.perf_counter() - began
         done = self._iterations(time.perf_counter())
-        low, high = self.spans[self.own]
         if self.output is not None:
             self._save(done)
-        elif not self.result:
-            self.result = [
-                cells.copy() for cells in self.block.cells(self._buffers(done), low, high)
-            ]
-        if self.output is None:
-            for number, value in enumerate(self.result):
-                self.space.parts[number] = Whole(value)
+        else:
+            self._keep_result(done)
         self.spent["total"] = time.perf_counter() - began
         return {
             "iterations": done,
             "rows_computed": self.rows_computed,
             "nbytes_received": self.received,
+            "blocks": self.blocks,
             **self.spent,
         }
 
-    def _block(self) -> Block:
-        span = self.spans[self.own]
-        return Block(self.spec, self.update, span, self.every, self.tuning.band_nbytes)
+    def _part(self) -> Block | Streamed:
+        """Return room for this worker's rows: in memory, or on disk where that is too small."""
+        low, high = span = self.spans[self.own]
+        memory, prefetch = self.order["memory"], self.order["prefetch"]
+        count = streamed_rows(self.spec, high - low, memory, prefetch=prefetch)
+        self.blocks = 0
+        band_nbytes = self.tuning.band_nbytes
+        if not count:
+            return Block(self.spec, self.update, span, self.every, band_nbytes)
+        file = self.closing.enter_context(closing(BlockFile(self.side.worker.local_directory)))
+        found = Streamed(
+            self.spec,
+            self.update,
+            span,
+            count,
+            file,
+            prefetch=prefetch,
+            threads=self.side.worker.state.nthreads,
+            band_nbytes=band_nbytes,
+        )
+        self.blocks = len(found.blocks)
+        return found
+
+    def _keep_result(self, done: int) -> None:
+        """Make the fields' rows a chunk of the result."""
+        block, (low, high) = self.block, self.spans[self.own]
+        if not self.result:
+            sources: Sequence[Array | OnDisk] = block.sources(done)
+            if isinstance(block, Block):
+                self.result = self._unused(done)
+            else:
+                block.release()
+                self.result = [np.empty(one.shape, one.dtype) for one in sources]
+            for target, source in zip(self.result, sources, strict=True):
+                for start, stop in pieces(0, high - low, self._piece(source)):
+                    target[start:stop] = rows_of(source, start, stop)
+        for number, value in enumerate(self.result):
+            self.space.parts[number] = Whole(value)
+
+    def _piece(self, source: Array | OnDisk) -> int:
+        """Return how many rows are copied at once."""
+        if isinstance(source, OnDisk):
+            return source.rows_in(self.tuning.band_nbytes)
+        return max(1, len(source))
 
     def _probe(self) -> float | None:
         """Return the seconds that a row takes, of a few that this worker would have; None of none.
@@ -159,12 +208,13 @@ class Iterating:
         low, high = self.spans[self.own]
         if low == high:
             return None
-        low, high = self._block().bands(low, high)[0]
+        part = Part(self.spec, self.update, (low, high), 1, self.tuning.band_nbytes)
+        low, high = part.bands(low, high)[0]
         spec = replace(self.spec, boundary=("nearest", *self.spec.boundary[1:]))
         self.block = block = Block(spec, self.update, (low, high))
         block.open = False, False
-        self._load(spec.fields, self.order["fields"], block.cells(block.buffers[0], low, high))
-        self._load_args()
+        block.bring(0, self._load_fields)
+        block.bring_args(self._load_args)
         turn, began = 0, time.perf_counter()
         while True:
             block.fill(block.buffers[turn % 2], low, high)
@@ -184,7 +234,8 @@ class Iterating:
         look = 1 if self.order["trial"] else spec.iterations
         before = self._so_far()
         for done in range(1, spec.iterations + 1):
-            self._one(done - 1)
+            checks = spec.tolerance is not None and not done % spec.check_every
+            change = self._one(done - 1, checks=checks and done < spec.iterations)
             if done == spec.iterations:
                 break
             if self.output is not None and self.output.due(done):
@@ -193,10 +244,8 @@ class Iterating:
             if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
                 told = now
                 self._say(iterations=done)
-            checks = spec.tolerance is not None and not done % spec.check_every
             if not checks and done != look:
                 continue
-            change = self.block.change(self._each) if checks else 0.0
             change, seconds = self.reduce([change, now - began])
             if checks and change <= (spec.tolerance or 0.0):
                 return done
@@ -212,23 +261,70 @@ class Iterating:
 
     def _save(self, done: int) -> float:
         """Write the rows of now to `out`; return the seconds that this took."""
-        began, low = time.perf_counter(), self.spans[self.own][0]
-        cells = self.result or self.block.cells(self._buffers(done), *self.spans[self.own])
+        began = time.perf_counter()
         assert self.output is not None
-        self.output.save(self.spans, done, [(low, cells)])
+        self.output.save(self.spans, done, self._rows_now(done))
         self._say(saved=done)
         seconds = time.perf_counter() - began
         self.spent["saving"] += seconds
         return seconds
 
+    def _rows_now(self, done: int) -> Iterator[tuple[int, Sequence[Array]]]:
+        """Yield the rows of now, in order, those on disk in pieces: the first one, and fields."""
+        low, high = self.spans[self.own]
+        sources = self.result or self.block.sources(done)
+        for start, stop in pieces(0, high - low, min(map(self._piece, sources))):
+            yield low + start, [rows_of(source, start, stop) for source in sources]
+
     def _so_far(self) -> tuple[float, int]:
         return self.spent["computing"], self.rows_computed
 
-    def _one(self, turn: int) -> None:
-        """Make one iteration; with the first of a cycle halos are exchanged meanwhile."""
+    def _one(self, turn: int, *, checks: bool) -> float:
+        """Make one iteration; return the largest change of a cell where that is looked at."""
         if not self.notes.empty():
             self._note()
-        block, depth, old = self.block, self.spec.depth[0], turn % 2
+        self.recorder.at(section=0, tile=0)
+        block = self.block
+        if isinstance(block, Streamed):
+            return self._streamed(block, checks=checks)
+        self._in_memory(block, turn)
+        return block.change(self._each) if checks else 0.0
+
+    def _streamed(self, block: Streamed, *, checks: bool) -> float:
+        """Make one iteration out of core: exchange halos, then stream the rows."""
+        changes = [0.0]
+        # with at_once = 0 all are asked now, and this thread receives when it waits
+        fetches = [
+            (self.ranks[peer], self.exchange.fetch(wants, at_once=0))
+            for peer, wants in self._halos(block, 0)
+        ]
+        for rank, fetch in fetches:
+            with self.recorder.receive(rank) as receiving:
+                fetch.wait()
+                if receiving is not None:
+                    receiving.nbytes = fetch.nbytes
+            self.received += fetch.nbytes
+        began, io = time.perf_counter(), block.io_seconds
+        block.sweep(self._together, self.recorder, changes if checks else None)
+        io = block.io_seconds - io
+        self.spent["io"] += io
+        self.spent["computing"] += time.perf_counter() - began - io
+        self.rows_computed += block.high - block.low
+        return float(np.max(changes))
+
+    def _together(self, function: Callable[[Span], None], bands: Sequence[Span]) -> None:
+        if self.space.cancelled.is_set():
+            raise RunCancelledError("the run is over")
+        if self.pool is None or len(bands) < 2:
+            for band in bands:
+                function(band)
+        else:
+            for _ in self.pool.map(function, bands):
+                pass
+
+    def _in_memory(self, block: Block, turn: int) -> None:
+        """Make one iteration; with the first of a cycle halos are exchanged meanwhile."""
+        depth, old = self.spec.depth[0], turn % 2
         if block.low == block.high:
             self._last(turn)
             return
@@ -240,35 +336,46 @@ class Iterating:
         low, high = block.low - self.ahead * above, block.high + self.ahead * below
         into = self._last(turn)
         if not fresh or not (above or below):
-            self._compute(old, [(low, high)], into, fill=(low - above, high + below))
+            self._compute(block, old, [(low, high)], into, fill=(low - above, high + below))
             return
         began = time.perf_counter()
         block.fill(block.buffers[old], block.low, block.high)
         self.spent["computing"] += time.perf_counter() - began
-        fetch = self._halos(old)
+        # with at_once = 0 all are asked now, and this thread receives when it waits
+        wants = [want for _, some in self._halos(block, old) for want in some]
+        fetch = self.exchange.fetch(wants, at_once=0)
         inner = block.low + above, block.high - below
         if inner[0] < inner[1]:
-            self._compute(old, [inner], into)
+            self._compute(block, old, [inner], into)
             rest = [(low, inner[0]), (inner[1], high)]
         else:
             rest = [(low, high)]
         fetch.wait()
         self.received += fetch.nbytes
-        self._compute(old, rest, into)
+        self._compute(block, old, rest, into)
 
     def _last(self, turn: int) -> Sequence[Array] | None:
         """Return where the last iteration goes: it is the result."""
         if turn + 1 < self.spec.iterations:
             return None
-        # In the memory of the buffer that would be written to: new memory costs over 1 s per GB.
-        shape = (self.block.high - self.block.low, *self.spec.shape[1:])
-        self.result = [
-            one.reshape(-1)[: math.prod(shape)].reshape(shape) for one in self._buffers(turn + 1)
-        ]
+        self.result = self._unused(turn)
         return self.result
+
+    def _unused(self, turn: int) -> list[Array]:
+        """Return room for all rows in the memory of the buffer that an iteration writes to.
+
+        New memory costs over 1 s per GB.
+        """
+        assert isinstance(self.block, Block)
+        shape = (self.block.high - self.block.low, *self.spec.shape[1:])
+        return [
+            one.reshape(-1)[: math.prod(shape)].reshape(shape)
+            for one in self.block.buffers[(turn + 1) % 2]
+        ]
 
     def _compute(
         self,
+        block: Block,
         old: int,
         spans: Sequence[Span],
         into: Sequence[Array] | None,
@@ -276,9 +383,9 @@ class Iterating:
     ) -> None:
         began = time.perf_counter()
         if fill is not None:
-            self.block.fill(self.block.buffers[old], *fill)
+            block.fill(block.buffers[old], *fill)
         for low, high in spans:
-            self.block.compute(old, low, high, self._each, into)
+            block.compute(old, low, high, self._each, into)
             self.rows_computed += high - low
         self.spent["computing"] += time.perf_counter() - began
 
@@ -299,26 +406,26 @@ class Iterating:
 
     # ---- other workers
 
-    def _halos(self, old: int) -> Any:
-        """Offer the rows at both ends, which neighbours need, and ask for theirs."""
-        block, buffers = self.block, self.block.buffers[old]
-        reach, self.cycle = self.every * self.spec.depth[0], self.cycle + 1
-        wants = []
-        for peer, way, ours, theirs in (
-            (self.above, "down", block.low, block.low - reach),
-            (self.below, "up", block.high - reach, block.high),
-        ):
+    def _halos(self, block: Block | Streamed, old: int) -> list[tuple[str, list[Want]]]:
+        """Offer the rows at both ends, which neighbours need; return what to ask them for."""
+        self.cycle += 1
+        found = []
+        for side, peer in enumerate((self.above, self.below)):
             if peer is None:
                 continue
-            back = "up" if way == "down" else "down"
-            for n, rows in enumerate(block.rows(buffers, ours, ours + reach)):
-                # Who has come so far has read the version before the last one. A copy, so that
-                # buffers may be written to whenever it is read.
-                self.exchange.offer(self._halo(back, n), rows.copy(), self.cycle)
-            for n, rows in enumerate(block.rows(buffers, theirs, theirs + reach)):
-                wants.append(Want(self._halo(way, n), whole(rows.shape), rows, [peer], self.cycle))
-        # with at_once = 0 all are asked now, and this thread receives when it waits
-        return self.exchange.fetch(wants, at_once=0)
+            way, back = ("up", "down") if side else ("down", "up")
+            edges, halos = block.edge(old, side), block.neighbours_rows(old, side)
+            # Who has come so far has read the version before the last one. These rows stay as they
+            # are, so that the part may be written to whenever they are read.
+            with self.recorder.send(self.ranks[peer], sum(rows.nbytes for rows in edges)):
+                for n, rows in enumerate(edges):
+                    self.exchange.offer(self._halo(back, n), rows, self.cycle)
+            wants = [
+                Want(self._halo(way, n), whole(rows.shape), rows, [peer], self.cycle)
+                for n, rows in enumerate(halos)
+            ]
+            found.append((peer, wants))
+        return found
 
     def _halo(self, way: str, field: int, parity: int | None = None) -> tuple[Any, ...]:
         """Return the key of rows that go up, or down, to a neighbour in this cycle."""
@@ -347,39 +454,50 @@ class Iterating:
         before, old = self.spans, self.block
         self._place(rows)
         self.every, self.ahead = every, 0
-        span = self.spans[self.own]
-        self.block = new = self._block()
-        wants = []
-        for peer, theirs in self.spans.items():
-            if peer != self.own and (met := common((theirs,), (before[self.own],))) is not None:
-                for n, cells in enumerate(old.cells(old.buffers[done % 2], *met[0])):
-                    self.exchange.offer(self._moved(n, peer), cells)
-        for peer, theirs in before.items():
-            if (met := common((theirs,), (span,))) is None:
-                continue
-            targets = new.cells(self._buffers(done), *met[0])
-            if peer == self.own:
-                for target, cells in zip(
-                    targets, old.cells(old.buffers[done % 2], *met[0]), strict=True
-                ):
-                    target[...] = cells
-                continue
-            for n, target in enumerate(targets):
-                wants.append(Want(self._moved(n, self.own), whole(target.shape), target, [peer]))
-        self._fetch(wants)
-        self._load_args()
-        self.reduce([0.0])  # all have what they need: the old buffers can go
+        if isinstance(old, Block):
+            old.args, old.buffers[(done + 1) % 2] = [], []
+        sources: Sequence[Array | OnDisk] = old.sources(done)
+        for n, source in enumerate(sources):
+            self.exchange.offer(self._moved(n), source)
+        if isinstance(old, Streamed):
+            old.release()
+        self.block = self._part()
+
+        def bring(targets: Sequence[Array], low: int, high: int) -> None:
+            wants: list[Want] = []
+            for peer, theirs in before.items():
+                if (met := common((theirs,), ((low, high),))) is None:
+                    continue
+                # as many rows at once as the one with the smallest blocks can read
+                for start, stop in pieces(*met[0], self.order["piece"] or high):
+                    some = [target[start - low : stop - low] for target in targets]
+                    start, stop = start - theirs[0], stop - theirs[0]
+                    if peer == self.own:
+                        for target, source in zip(some, sources, strict=True):
+                            target[...] = rows_of(source, start, stop)
+                        continue
+                    for n, target in enumerate(some):
+                        box = ((start, stop), *whole(target.shape[1:]))
+                        wants.append(Want(self._moved(n), box, target, [peer]))
+                    if self.order["piece"]:
+                        self._fetch(wants)
+                        wants.clear()
+            self._fetch(wants)
+
+        self.block.bring(done, bring)
+        self.block.bring_args(self._load_args)
+        self.reduce([0.0])  # all have what they need: the old rows can go
         for key in self._keys("moved"):
             self.exchange.retire(key)
 
-    def _moved(self, field: int, reader: str) -> tuple[Any, ...]:
-        return ("moved", self.attempt, field, reader)
+    def _moved(self, field: int) -> tuple[Any, ...]:
+        return ("moved", self.attempt, field)
 
     def _keys(self, what: str) -> Iterator[tuple[Any, ...]]:
         """Return all that this worker may offer."""
         fields = range(len(self.spec.fields))
         if what == "moved":
-            yield from (self._moved(n, peer) for n, peer in product(fields, self.spans))
+            yield from map(self._moved, fields)
         else:
             for way, n, parity in product(("up", "down"), fields, range(2)):
                 yield self._halo(way, n, parity)
@@ -394,39 +512,31 @@ class Iterating:
 
     # ---- chunks of the inputs
 
-    def _buffers(self, turn: int) -> list[Array]:
-        return self.block.buffers[turn % 2]
+    def _load_fields(self, targets: Sequence[Array], low: int, high: int) -> None:
+        """Fill rows from the inputs."""
+        self._load(self.spec.fields, self.order["fields"], targets, low)
 
-    def _load_args(self) -> None:
-        """Fill the constant arrays and their halo, that of neighbours from the inputs, too."""
-        block, total = self.block, self.spec.shape[0]
-        if not self.spec.args or block.low == block.high:
-            return
-        low, high = (
-            edge + sign * halo * is_open
-            for edge, sign, halo, is_open in zip(
-                (block.low, block.high), (-1, 1), block.halo, block.open, strict=True
-            )
-        )
-        while low < high:  # a periodic halo may be at the other end
+    def _load_args(self, targets: Sequence[Array], low: int, high: int) -> None:
+        """Fill rows of the constant arrays from the inputs; some may be at the other end."""
+        total, at = self.spec.shape[0], 0
+        while low < high:
             start = low % total
             count = min(high - low, total - start)
-            cells = block.cells(block.args, low, low + count)
-            self._load(self.spec.args, self.order["args"], cells, start)
-            low += count
-        block.fill(block.args, block.first, block.high + block.halo[1])
+            rows = [target[at : at + count] for target in targets]
+            self._load(self.spec.args, self.order["args"], rows, start)
+            low, at = low + count, at + count
 
     def _load(
         self,
         inputs: Sequence[Rows],
         holders: Sequence[Sequence[Sequence[str]]],
         targets: Sequence[Array],
-        start: int | None = None,
+        low: int,
     ) -> None:
-        """Fetch rows of inputs, those of this worker by default, into their places."""
+        """Fetch rows of inputs, from a number on, into their places."""
         wants = []
         for one, places, target in zip(inputs, holders, targets, strict=True):
-            low, at = self.block.low if start is None else start, 0
+            at = 0
             if not len(target):
                 continue
             if one.stored is not None:
