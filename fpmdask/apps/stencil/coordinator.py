@@ -22,7 +22,7 @@ from fpmdask.apps.stencil.plan import (
 from fpmdask.apps.stencil.program import most_rows, streamed_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
-from fpmdask.models import ConstantModel
+from fpmdask.models import ConstantModel, Model
 from fpmdask.runtime.coordinator.checks import check_names
 from fpmdask.runtime.coordinator.chunks import (
     free_nbytes,
@@ -186,18 +186,16 @@ class Iterations(Attempt):
         if (given := context.spec["distribution"]) is not None:
             self.shares, self.reason = self._given(given, workers), "given"
             return
-        known = [self.learned.of(worker) for worker in workers]
-        models = [model for model in known if model is not None]
-        if len(models) == len(workers):
-            self.reason = "known"
-        able = self.reason == "known"
-        models = models if able else [ConstantModel(1.0)] * len(workers)
-        for self.limits in (self.room.in_core, self.room.most):
-            limits = [self.limits[worker] for worker in workers]
+        known = [model for w in workers if (model := self.learned.of(w)) is not None]
+        models: list[Model] = [ConstantModel(1.0)] * len(workers)
+        if len(known) == len(workers):
+            self.reason, models = "known", [*known]
+        for most in (self.room.in_core, self.room.most):
+            limits, self.limits = [most[worker] for worker in workers], most
             try:
                 found = await asyncio.to_thread(shared, units, models, limits, spec.least)
             except PartitionError:  # they need more; or none may have less than a halo
-                if self.limits is self.room.most:
+                if most is self.room.most:
                     raise
             else:
                 break
