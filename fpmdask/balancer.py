@@ -959,6 +959,8 @@ class Balancer:
         check_every: int = 10,
         memory: Any = None,
         prefetch: bool = True,
+        checkpoint: Any = None,
+        checkpoint_every: int | None = None,
         distribution: Any = None,
     ) -> Any:
         """Iterate an update of every cell from its neighbours, each worker on as many rows as fast.
@@ -1010,6 +1012,17 @@ class Balancer:
         prefetch
             Whether such a worker reads the next block while it computes one. Blocks are half as
             large then.
+        checkpoint
+            A folder on storage that the client and all workers share, a path or an fsspec URL. The
+            fields after every `checkpoint_every` iterations are kept there, with checksums, until
+            there is a newer checkpoint; it is removed once the call has succeeded. When a worker is
+            lost, and when the same call is made again after a failure, the iterations go on from
+            there, with any workers and shares. It is the same call where u0 and args have the same
+            names or values, update has the same code (of functions in other packages than its own:
+            the same names) and all parameters that make the result are the same. A checkpoint of
+            another call is left as it is, one that is damaged is not used; a warning names them.
+        checkpoint_every
+            Iterations from one checkpoint to the next.
         distribution
             Worker name → rows, or an earlier report; nothing is measured then.
 
@@ -1028,6 +1041,8 @@ class Balancer:
             a worker is full.
         OSError
             If `out` cannot be written to.
+        StorageError
+            If `checkpoint` cannot be read, or written to.
         Exception
             What update raises, with a note that names the worker.
 
@@ -1040,9 +1055,10 @@ class Balancer:
         O(iterations · (rows / workers + halo)) per worker. The values do not depend on the shares
         where update makes the same of a cell in any block.
 
-        Where a worker is lost in the middle, the others start again from u0. A chunk of the result
-        that is lost afterwards is made again from u0 by all iterations on all rows in one task,
-        which needs memory for all of them on one worker: keep what is precious elsewhere, too.
+        Where a worker is lost in the middle, the others start again from u0, or from `checkpoint`.
+        A chunk of the result that is lost afterwards is made again from u0 by all iterations on all
+        rows in one task, which needs memory for all of them on one worker: keep what is precious
+        elsewhere, too.
 
         Examples
         --------
@@ -1071,9 +1087,9 @@ class Balancer:
             memory,
             prefetch,
         )
-        every = client.checked_save_every(save_every, out)
+        storage = client.checked_storage(out, save_every, checkpoint, checkpoint_every)
         request = self._request()
-        return self._sync(client.stencil, self.client, given, out, every, request, self._follow)
+        return self._sync(client.stencil, self.client, given, storage, request, self._follow)
 
     @_a_call
     def run(self, app: str, spec: Mapping[str, Any] | None = None) -> Any:

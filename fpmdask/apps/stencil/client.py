@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import math
+import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -11,6 +16,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import funcname, parse_bytes
 from distributed import Client
@@ -20,8 +26,11 @@ from fpmdask.apps.stencil.block import Update
 from fpmdask.apps.stencil.spec import Condition, StencilSpec
 from fpmdask.apps.stencil.tasks import again, cut
 from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.checkpoint import Call
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.arguments import rows_by_worker
+from fpmdask.runtime.client.checkpoint import KeptCheckpoint
+from fpmdask.runtime.client.code_digest import code_digest
 from fpmdask.runtime.client.conversions import advice, as_stored, is_stored
 from fpmdask.runtime.client.inputs import SENDINGS
 from fpmdask.runtime.client.kernels import packed
@@ -29,6 +38,7 @@ from fpmdask.runtime.client.output import Output
 from fpmdask.runtime.client.rows import array_in_memory, rows_of_array, rows_of_zarr
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
 from fpmdask.runtime.rows import Rows
+from fpmdask.runtime.zarr_storage import place
 
 CONDITIONS = ("reflect", "periodic", "nearest", "none")
 
@@ -128,21 +138,50 @@ def checked(
     )
 
 
-def checked_save_every(save_every: Any, out: Any) -> int | None:
-    """Return how many iterations there are from one snapshot to the next, None without.
+@dataclass(frozen=True)
+class Storage:
+    """What a call writes, beside its result in memory: as `Balancer.stencil` has it, checked."""
+
+    out: Any = None
+    save_every: int | None = None
+    checkpoint: str | None = None
+    checkpoint_every: int = 0
+
+
+def call_name(given: Given, inputs: Sequence[Any], save_every: int | None, places: Any) -> str:
+    """Return what tells the same call: its inputs' names, its code, parameters and targets."""
+    names = [x.name if isinstance(x, da.Array) else tokenize(x) for x in inputs]
+    code, settings = code_digest(given.update.function), sorted(given.settings.items())
+    facts = names, len(given.fields), code, settings, save_every, places
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def checked_storage(out: Any, save_every: Any, checkpoint: Any, checkpoint_every: Any) -> Storage:
+    """Return where a call writes to.
 
     Raises
     ------
     PartitionError
-        For what cannot be, and without `out`.
+        For what cannot be.
     """
-    if save_every is None:
-        return None
-    if isinstance(save_every, bool) or not _whole(save_every, 1):
-        raise PartitionError(f"save_every = {save_every!r}; give an int >= 1, or None")
-    if out is None:
-        raise PartitionError("save_every is given without out; give a Zarr array or a path, too")
-    return int(save_every)
+    for what, every, needed, value in (
+        ("save_every", save_every, "out", out),
+        ("checkpoint_every", checkpoint_every, "checkpoint", checkpoint),
+    ):
+        if every is not None and (isinstance(every, bool) or not _whole(every, 1)):
+            raise PartitionError(f"{what} = {every!r}; give an int >= 1, or None")
+        if every is not None and value is None:
+            raise PartitionError(f"{what} is given without {needed}; give both, or neither")
+    if checkpoint is None:
+        return Storage(out, None if save_every is None else int(save_every))
+    if not isinstance(checkpoint, str | os.PathLike):
+        raise PartitionError(f"checkpoint = {checkpoint!r}; give a path or an fsspec URL")
+    if checkpoint_every is None:
+        raise PartitionError("checkpoint is given without checkpoint_every; give both, or neither")
+    url = os.fspath(checkpoint)
+    url = url if "://" in url else os.path.abspath(url)
+    every = None if save_every is None else int(save_every)
+    return Storage(out, every, url, int(checkpoint_every))
 
 
 def _memory(given: Any) -> int | dict[str, int] | None:
@@ -253,35 +292,56 @@ def _conditions(given: Any, shape: Sequence[int], dtypes: Sequence[Any]) -> tupl
 async def stencil(
     client: Client,
     given: Given,
-    out: Any,
-    save_every: int | None,
+    storage: Storage,
     request: dict[str, Any],
     follow: proxy.Follow,
 ) -> Any:
     """Iterate; ``follow`` runs ``request`` as the app "stencil"."""
-    if out is None:
-        return await _iterated(client, given, None, request, follow)
     shape, dtypes = given.fields[0].shape, [np.dtype(x.dtype) for x in given.fields]
     several, iterations = given.update.several, given.settings["iterations"]
-    output = Output(out, shape, dtypes, several, save_every, iterations, None)
-    if save_every is None:  # snapshots that are there are not written to
-        output.check_apart(*given.fields, *given.args)
-    with output:
-        seconds = config.tuning().runtime.out_answer_seconds
-        await output.check_reached(client, request["workers"], seconds)
-        heard = partial(follow, heard=output.heard)
-        await _iterated(client, given, output.order(), request, heard)
-    found = output.results()
-    return tuple(found) if several else found[0]
+    inputs, warned, every = (*given.fields, *given.args), set[str](), storage.save_every
+    kept, output = None, None
+    if storage.out is not None:
+        output = Output(storage.out, shape, dtypes, several, every, iterations)
+        if every is None:  # snapshots that are there are not written to
+            output.check_apart(*inputs)
+    if storage.checkpoint is not None:
+        places = [] if output is None else [place(target.out) for target in output.targets]
+        name = await asyncio.to_thread(call_name, given, inputs, every, places)
+        call = Call(name, tuple(shape), tuple(dtype.str for dtype in dtypes))
+        kept = KeptCheckpoint(storage.checkpoint, storage.checkpoint_every, call)
+        if output is not None:
+            output.call = name
+
+    def heard(event: Mapping[str, Any]) -> None:
+        if output is not None:
+            output.heard(event)
+        if event["event"] == "warning" and event["message"] not in warned:
+            warned.add(event["message"])
+            warnings.warn(event["message"], stacklevel=2)
+
+    async with kept or nullcontext():
+        with output or nullcontext():
+            if output is not None:
+                seconds = config.tuning().runtime.out_answer_seconds
+                await output.check_reached(client, request["workers"], seconds)
+            request = {
+                **request,
+                "output": None if output is None else output.order(),
+                "checkpoint": None if kept is None else kept.order(),
+            }
+            found = await _iterated(client, given, request, partial(follow, heard=heard))
+    if output is not None:
+        found = tuple(output.results())
+    return found if several else found[0]
 
 
 async def _iterated(
     client: Client,
     given: Given,
-    output: dict[str, Any] | None,
     request: dict[str, Any],
     follow: proxy.Follow,
-) -> Any:
+) -> tuple[da.Array, ...]:
     """Return the fields, or nothing where they are written to an output."""
     arrays = (*given.fields, *given.args)
     count = len(given.fields)
@@ -290,7 +350,6 @@ async def _iterated(
         "distribution": given.distribution,
         "memory": given.memory,
         "prefetch": given.prefetch,
-        "output": output,
     }
     shapes = [Rows((), (x.shape[0],), 0, x.dtype.str, x.shape) for x in arrays]
     early = StencilSpec(tuple(shapes[:count]), tuple(shapes[count:]), **given.settings)
@@ -319,10 +378,9 @@ async def _iterated(
             del inputs
         else:
             break
-    if output is not None:
-        return None
-    found = _collected(client, spec, kernel["code"], value, inputs)
-    return found if given.update.several else found[0]
+    if request["output"] is not None:
+        return ()
+    return _collected(client, spec, kernel["code"], value, inputs)
 
 
 def _collected(

@@ -158,6 +158,7 @@ class Iterations(Attempt):
             "trial": tries,
             "probe": tries and self.reason == "even",
             "output": context.spec["output"],
+            "checkpoint": context.spec["checkpoint"],
             "prefetch": context.spec["prefetch"],
             "piece": self._piece(),
         }
@@ -290,6 +291,8 @@ class Iterations(Attempt):
     def _heard(self, worker: str, news: Mapping[str, Any]) -> None:
         if "iterations" in news:
             self.context.emit("iterated", iterations=news["iterations"])
+        if "warning" in news:
+            self.context.emit("warning", message=news["warning"])
         if news.get("saved", self.saved) != self.saved and news["attempt"] == self.number:
             self.saved = news["saved"]  # all workers say so
             self.context.emit("saved", iteration=self.saved)

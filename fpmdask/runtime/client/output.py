@@ -48,6 +48,9 @@ class Output:
         Whether there is a tuple of fields.
     every, iterations
         Iterations from one snapshot to the next, None without; iterations in all, at most.
+
+    Attributes
+    ----------
     call
         What tells the same call when it is made again to go on from a checkpoint; None: it begins
         anew, after the snapshots that are there.
@@ -66,9 +69,9 @@ class Output:
         several: bool,
         every: int | None,
         iterations: int,
-        call: str | None,
     ) -> None:
-        self._every, self._iterations, self._call = every, iterations, call
+        self._every, self._iterations = every, iterations
+        self.call: str | None = None
         self._shape, self._run = tuple(shape), uuid4().hex
         self._begin, self._saved = 0, list[int]()
         self._given = _arrays(out, shape, dtypes, several, every is not None)
@@ -102,7 +105,7 @@ class Output:
     def __enter__(self) -> Self:
         states = [target.state() for target in self.targets]
         if self._every is not None:
-            again = self._call is not None and all(s.get("call") == self._call for s in states)
+            again = self.call is not None and all(s.get("call") == self.call for s in states)
             before = min((s.get("iterations", ()) for s in states), key=len)
             self._begin = min(s["begin"] for s in states) if again else len(before)
             self._saved = list(before)
@@ -112,7 +115,7 @@ class Output:
         for target in self.targets:
             with _explained(target):
                 begin = None if self._every is None else self._begin
-                target.update(run=self._run, call=self._call, begin=begin)
+                target.update(run=self._run, call=self.call, begin=begin)
         return self
 
     def heard(self, event: Mapping[str, Any]) -> None:
@@ -150,7 +153,7 @@ class Output:
             if self._every is not None:
                 self._resize(len(self._saved))
             for target in self.targets:
-                if kind is None or self._call is None:
+                if kind is None or self.call is None:
                     target.update(run=None, call=None, begin=None)
                 else:  # the same call goes on
                     target.update(run=None)

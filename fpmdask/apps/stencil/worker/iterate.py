@@ -18,13 +18,14 @@ from fpmdask.apps.stencil.plan import having, neighbours
 from fpmdask.apps.stencil.program import streamed_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
-from fpmdask.errors import KernelError, PartitionError, RunCancelledError
+from fpmdask.errors import KernelError, PartitionError, RunCancelledError, StorageError
 from fpmdask.mheta.instrument import NoRecorder, Recorder
 from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.regions import common, whole
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.rows import Rows, Span
 from fpmdask.runtime.worker.block_file import BlockFile, DiskFailed
+from fpmdask.runtime.worker.checkpoints import Checkpoints
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
@@ -52,6 +53,8 @@ def _iterate(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
         return {"raised": describe_error(failed.__cause__ or failed)}
     except StorageFailed as failed:
         return {"failed": describe_error(failed.__cause__ or failed)}
+    except StorageError as failed:
+        return {"failed": describe_error(failed)}
     except PartitionError as unusable:
         return {"unusable": str(unusable)}
     except DiskFailed as failed:  # the others have no more room than before
@@ -111,6 +114,18 @@ class Iterating:
         self.closing = ExitStack()
         self.blocks = 0  # into which the rows are cut; 0 where they are in memory
         self.recorder: Recorder | NoRecorder = NoRecorder()
+        self.start = 0  # iterations that a checkpoint has
+        self.checkpoints = None
+        if order["checkpoint"] is not None:
+            self.checkpoints = Checkpoints(
+                order["checkpoint"],
+                self.attempt,
+                self.own,
+                [worker for worker, *_ in order["rows"]],
+                self.reduce,
+                space.cancelled,
+                lambda message: self._say(warning=message),
+            )
         self.output = None
         if order["output"] is not None:
             self.output = RowsOutput(
@@ -137,18 +152,21 @@ class Iterating:
             self._say(probe=self._probe())
             self._place(self._note()["rows"])
             began = time.perf_counter()
+        if self.checkpoints is not None:
+            self.start = self.checkpoints.find(self.spec.iterations)
+            self.spec = replace(self.spec, iterations=self.spec.iterations - self.start)
         self.block = self._part()
-        self.block.bring(0, self._load_fields)
+        self.block.bring(0, self._load_checkpoint if self.start else self._load_fields)
         self.block.bring_args(self._load_args)
         self.spent["loading"] = time.perf_counter() - began
         done = self._iterations(time.perf_counter())
         if self.output is not None:
-            self._save(done)
+            self._save(done, last=True)
         else:
             self._keep_result(done)
         self.spent["total"] = time.perf_counter() - began
         return {
-            "iterations": done,
+            "iterations": self.start + done,
             "rows_computed": self.rows_computed,
             "nbytes_received": self.received,
             "blocks": self.blocks,
@@ -232,23 +250,23 @@ class Iterating:
         """Make all of them; return how many there were."""
         spec, told = self.spec, began
         look = 1 if self.order["trial"] else spec.iterations
-        before = self._so_far()
+        before, seconds = self._so_far(), 0.0
         for done in range(1, spec.iterations + 1):
-            checks = spec.tolerance is not None and not done % spec.check_every
+            count = self.start + done
+            checks = spec.tolerance is not None and not count % spec.check_every
             change = self._one(done - 1, checks=checks and done < spec.iterations)
             if done == spec.iterations:
                 break
-            if self.output is not None and self.output.due(done):
-                began += self._save(done)
             now = time.perf_counter()
             if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
                 told = now
-                self._say(iterations=done)
-            if not checks and done != look:
-                continue
-            change, seconds = self.reduce([change, now - began])
+                self._say(iterations=count)
+            if checks or done == look:
+                change, seconds = self.reduce([change, now - began])
             if checks and change <= (spec.tolerance or 0.0):
                 return done
+            saving = self._save(done)
+            now, began = now + saving, began + saving
             if done != look:
                 continue
             look = min(2 * look, spec.iterations)
@@ -259,12 +277,15 @@ class Iterating:
                 look = spec.iterations
         return spec.iterations
 
-    def _save(self, done: int) -> float:
-        """Write the rows of now to `out`; return the seconds that this took."""
-        began = time.perf_counter()
-        assert self.output is not None
-        self.output.save(self.spans, done, self._rows_now(done))
-        self._say(saved=done)
+    def _save(self, done: int, *, last: bool = False) -> float:
+        """Write the rows of now where that is due; return the seconds that this took."""
+        began, iteration = time.perf_counter(), self.start + done
+        if self.output is not None and (last or self.output.due(iteration)):
+            self.output.save(self.spans, iteration, self._rows_now(done))
+            self._say(saved=iteration)
+        if self.checkpoints is not None and not last and self.checkpoints.due(iteration):
+            fields = len(self.spec.fields)
+            self.checkpoints.save(self.spans, iteration, fields, self._rows_now(done))
         seconds = time.perf_counter() - began
         self.spent["saving"] += seconds
         return seconds
@@ -438,7 +459,7 @@ class Iterating:
         turns = max(1, round(rows / (high - low))) if high > low else 1
         nbytes = (high - low) * self.spec.row_nbytes
         self._say(
-            trial=done,
+            trial=self.start + done,
             row_seconds=computing / rows if rows else None,
             exchange_seconds=(seconds - computing) / turns,
             byte_seconds=self.spent["loading"] / nbytes if nbytes else 0.0,
@@ -515,6 +536,11 @@ class Iterating:
     def _load_fields(self, targets: Sequence[Array], low: int, high: int) -> None:
         """Fill rows from the inputs."""
         self._load(self.spec.fields, self.order["fields"], targets, low)
+
+    def _load_checkpoint(self, targets: Sequence[Array], low: int, high: int) -> None:
+        """Fill rows from the checkpoint that was found."""
+        assert self.checkpoints is not None
+        self.checkpoints.load(targets, low)
 
     def _load_args(self, targets: Sequence[Array], low: int, high: int) -> None:
         """Fill rows of the constant arrays from the inputs; some may be at the other end."""
