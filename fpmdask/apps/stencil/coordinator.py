@@ -19,7 +19,7 @@ from fpmdask.apps.stencil.plan import (
     shared,
     spans_of,
 )
-from fpmdask.apps.stencil.program import most_rows, streamed_rows
+from fpmdask.apps.stencil.program import most_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel
@@ -143,7 +143,6 @@ class Iterations(Attempt):
             "trial": tries,
             "probe": tries and self.reason == "even",
             "prefetch": context.spec["prefetch"],
-            "piece": self._piece(),
         }
         memory = {w: None if math.isinf(n) else n for w, n in self.room.memory.items()}
         self.dispatch(ITERATE, {w: {**common, "memory": memory[w]} for w in self.shares})
@@ -185,18 +184,9 @@ class Iterations(Attempt):
         )
         self.shares = dict(zip(workers, found, strict=True))
 
-    def _streams(self) -> bool:
+    def _streams(self, shares: Mapping[str, int]) -> bool:
         """Tell whether a worker has more rows than it can hold in core."""
-        return any(rows > self.room.in_core[worker] for worker, rows in self.shares.items())
-
-    def _piece(self) -> int | None:
-        """Return how many rows any worker can read at once; None if all can be in core."""
-        limits = [n for n in self.room.memory.values() if not math.isinf(n)]
-        if not limits or not self._streams():
-            return None
-        prefetch, units = self.context.spec["prefetch"], self.spec.shape[0]
-        counts = [streamed_rows(self.spec, units, n, prefetch=prefetch) for n in limits]
-        return min(filter(None, counts), default=None)
+        return any(rows > self.room.in_core[worker] for worker, rows in shares.items())
 
     def _ordered(self, places: Mapping[Any, Sequence[str]]) -> list[str]:
         """Return the workers in the order of the rows that they hold now, so that few move."""
@@ -256,8 +246,12 @@ class Iterations(Attempt):
         if self.shares == before and left:  # else the buffers are new in any case
             worth = moving_seconds(before, before, speeds, spec.row_nbytes) / left
         every = exchange_every(speeds, self.shares, spec.depth[0], most, worth)
-        if self._streams():
+        streams = self._streams(self.shares)
+        if streams:
             every = 1
+        piece = None
+        if streams or self._streams(before):
+            piece = max(1, self.context.tuning.stencil.band_nbytes // max(1, spec.row_nbytes))
         moves = self.shares != before or every > 1
         if self.shares != before:
             self.reason = "measured"
@@ -266,7 +260,7 @@ class Iterations(Attempt):
         self.work = {worker: rows for worker, rows in self.shares.items() if rows}
         self.context.emit("shared out", rows=self._by_name(), every=every)
         for worker in self.workers:
-            self.tell(worker, rows=_rows(self.shares) if moves else None, every=every)
+            self.tell(worker, rows=_rows(self.shares) if moves else None, every=every, piece=piece)
 
     def _by_name(self) -> dict[str, int]:
         return {self.context.name(worker): rows for worker, rows in self.shares.items()}

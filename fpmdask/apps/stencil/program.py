@@ -117,6 +117,12 @@ def streamed_rows(
     return found[0]
 
 
+def in_core_nbytes(spec: StencilSpec, rows: int, *, prefetch: bool = True) -> int:
+    """Return what rows take of a worker's memory where they are in core."""
+    found = program(spec, prefetch=prefetch)
+    return found.fixed_bytes + rows * sum(array.row_bytes for array in found.arrays)
+
+
 def most_rows(
     spec: StencilSpec, memory: Sequence[float], *, prefetch: bool = True
 ) -> tuple[list[float], list[float]]:

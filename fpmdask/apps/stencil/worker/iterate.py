@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Block, Part, Update, UpdateFailed
 from fpmdask.apps.stencil.plan import having, neighbours
-from fpmdask.apps.stencil.program import streamed_rows
+from fpmdask.apps.stencil.program import in_core_nbytes, streamed_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
 from fpmdask.errors import KernelError, PartitionError, RunCancelledError
@@ -148,13 +148,12 @@ class Iterating:
         band_nbytes = self.tuning.band_nbytes
         if not count:
             return Block(self.spec, self.update, span, self.every, band_nbytes)
-        file = self.closing.enter_context(closing(BlockFile(self.side.worker.local_directory)))
         found = Streamed(
             self.spec,
             self.update,
             span,
             count,
-            file,
+            self._file(),
             prefetch=prefetch,
             threads=self.side.worker.state.nthreads,
             band_nbytes=band_nbytes,
@@ -411,21 +410,22 @@ class Iterating:
         note = self._note()
         began = time.perf_counter()
         if note["rows"] is not None:
-            self._move(done, note["rows"], note["every"])
+            self._move(done, note["rows"], note["every"], note["piece"])
         self.spent["moving"] = time.perf_counter() - began
 
-    def _move(self, done: int, rows: Sequence[tuple[str, int, int]], every: int) -> None:
-        """Have the rows of a new distribution, those of others straight from them."""
+    def _move(
+        self, done: int, rows: Sequence[tuple[str, int, int]], every: int, piece: int | None
+    ) -> None:
+        """Have the rows of a new distribution, those of others straight from them.
+
+        Where workers are out of core, `piece` rows at once: holders read them from disk.
+        """
         before, old = self.spans, self.block
         self._place(rows)
         self.every, self.ahead = every, 0
-        if isinstance(old, Block):
-            old.args, old.buffers[(done + 1) % 2] = [], []
-        sources: Sequence[Array | OnDisk] = old.sources(done)
+        sources = self._old_sources(old, done)
         for n, source in enumerate(sources):
             self.exchange.offer(self._moved(n), source)
-        if isinstance(old, Streamed):
-            old.release()
         self.block = self._part()
 
         def bring(targets: Sequence[Array], low: int, high: int) -> None:
@@ -433,8 +433,7 @@ class Iterating:
             for peer, theirs in before.items():
                 if (met := common((theirs,), ((low, high),))) is None:
                     continue
-                # as many rows at once as the one with the smallest blocks can read
-                for start, stop in pieces(*met[0], self.order["piece"] or high):
+                for start, stop in pieces(*met[0], piece or high):
                     some = [target[start - low : stop - low] for target in targets]
                     start, stop = start - theirs[0], stop - theirs[0]
                     if peer == self.own:
@@ -444,7 +443,7 @@ class Iterating:
                     for n, target in enumerate(some):
                         box = ((start, stop), *whole(target.shape[1:]))
                         wants.append(Want(self._moved(n), box, target, [peer]))
-                    if self.order["piece"]:
+                    if piece is not None:
                         self._fetch(wants)
                         wants.clear()
             self._fetch(wants)
@@ -454,6 +453,31 @@ class Iterating:
         self.reduce([0.0])  # all have what they need: the old rows can go
         for key in self._keys("moved"):
             self.exchange.retire(key)
+        if isinstance(old, Streamed):
+            old.file.close()
+
+    def _old_sources(self, old: Block | Streamed, done: int) -> Sequence[Array | OnDisk]:
+        """Return the rows so far, in as little memory as may be: new ones come beside them."""
+        if isinstance(old, Streamed):
+            old.release()
+            return old.sources(done)
+        low, high = self.spans[self.own]
+        old.args, old.buffers[(done + 1) % 2] = [], []
+        memory, now = self.order["memory"], old.buffers[done % 2]
+        new = in_core_nbytes(self.spec, high - low, prefetch=self.order["prefetch"])
+        if memory is None or new + sum(rows.nbytes for rows in now) <= memory:
+            return old.sources(done)
+        file, found = self._file(), []
+        for rows in old.rows(now, old.low, old.high):
+            found.append(OnDisk(old, file.reserve(rows.shape, rows.dtype)))
+            found[-1].region.write((0, len(rows)), rows)
+        now.clear()
+        return found
+
+    def _file(self) -> BlockFile:
+        found = BlockFile(self.side.worker.local_directory)
+        self.closing.callback(found.close)
+        return found
 
     def _moved(self, field: int) -> tuple[Any, ...]:
         return ("moved", self.attempt, field)
