@@ -344,6 +344,7 @@ class Balancer:
         from fpmdask.apps.matmul import given
         from fpmdask.apps.matmul.client import arrays, stored, target
         from fpmdask.runtime.client import conversions
+        from fpmdask.runtime.client.zarr_target import check_apart
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
@@ -390,7 +391,7 @@ class Balancer:
             if distribution is not None:
                 raise PartitionError("out is computed in tiles: no distribution of whole rows fits")
             out = target.check_out(out, spec.shape[::2], index, spec.dtype)
-            target.check_apart(out, a, b)
+            check_apart(out, a, b)
             into = stored.multiply_into
             return self._sync(self._matmul, into, a, b, index, out, request)
         multiply = conversions.converted(back, self._matmul)
@@ -952,6 +953,8 @@ class Balancer:
         depth: Any = 1,
         boundary: Any = "reflect",
         args: Sequence[Any] = (),
+        out: Any = None,
+        save_every: int | None = None,
         tolerance: float | None = None,
         check_every: int = 10,
         memory: Any = None,
@@ -984,6 +987,18 @@ class Balancer:
             "nearest", "none" or a number; for all axes, or a sequence or mapping of them.
         args
             Arrays of the shape of u0 which are given to update with a halo, too.
+        out
+            Where the result is written by the workers that have it, on storage that the client and
+            all workers reach by the same path: a `zarr.Array` of the shape and dtype of u0 (a tuple
+            of them for several fields), a `zarr.Group`, a path or an fsspec URL. In these, arrays
+            that are not there are made: for several fields "field0", "field1", … in a group. Any
+            chunks do; each is written once, by one worker. It must not be where u0 or args are read
+            from.
+        save_every
+            Append a snapshot to `out` after every so many iterations, and one after the last; u0 is
+            none. Arrays have one more axis, the first one, which gets as long as there are
+            snapshots: those of earlier calls stay. The attribute ``"fpmdask.out"`` of an array has
+            ``"iterations"``, the iteration of each complete snapshot, also after a failure.
         tolerance
             End when no cell changes by more than this, >= 0, in one iteration.
         check_every
@@ -1002,7 +1017,8 @@ class Balancer:
         -------
         dask.array.Array or tuple of it
             The fields, complete and in the workers' memory, one chunk per worker along the first
-            axis: what iterated `dask.array.map_overlap` gives.
+            axis: what iterated `dask.array.map_overlap` gives. With `out`, lazy arrays of the last
+            iteration as it is stored there.
 
         Raises
         ------
@@ -1010,6 +1026,8 @@ class Balancer:
             For arguments that cannot be, where update returns other shapes or dtypes than it
             should, where the result does not fit into the workers' memory, and where the disk of
             a worker is full.
+        OSError
+            If `out` cannot be written to.
         Exception
             What update raises, with a note that names the worker.
 
@@ -1053,7 +1071,9 @@ class Balancer:
             memory,
             prefetch,
         )
-        return self._sync(client.stencil, self.client, given, self._request(), self._follow)
+        every = client.checked_save_every(save_every, out)
+        request = self._request()
+        return self._sync(client.stencil, self.client, given, out, every, request, self._follow)
 
     @_a_call
     def run(self, app: str, spec: Mapping[str, Any] | None = None) -> Any:
@@ -1153,10 +1173,20 @@ class Balancer:
         return await function(*args)
 
     async def _follow(
-        self, app: str, spec: dict[str, Any], asked: proxy.Progress | None = None
+        self,
+        app: str,
+        spec: dict[str, Any],
+        asked: proxy.Progress | None = None,
+        heard: proxy.Progress | None = None,
     ) -> tuple[Any, Report]:
-        """Run an app; `asked` is called with what it wants of this client."""
-        value, raw = await proxy.follow(self.client, app, spec, self._tell, asked)
+        """Run an app; `asked` is called with what it wants of this client, `heard` with events."""
+
+        def tell(event: Mapping[str, Any]) -> None:
+            if heard is not None:
+                heard(event)
+            self._tell(event)
+
+        value, raw = await proxy.follow(self.client, app, spec, tell, asked)
         self.report = build(raw, app)
         self._warn_of_workers(self.report.left_out)
         return value, self.report

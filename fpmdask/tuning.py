@@ -134,6 +134,9 @@ class RuntimeTuning(_Group):
     overdue: float = 10.0
     # Seconds of some worker's own steps from which on a run teaches. Half of what it took counts.
     learned_least_seconds: float = 0.05
+    # Seconds within which a worker says whether it finds `out`: one that hangs does not hold the
+    # others up, since it looks before it writes anything.
+    out_answer_seconds: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -180,9 +183,6 @@ class MatmulTuning(_Group):
     ranges_least_nbytes: int = 16 << 20
     # Bytes of all workers' sums that one adds up, unless all of them add up a part of C.
     sum_part_nbytes: int = _positive(16 << 20)
-    # Seconds within which a worker says whether it finds `out`: one that hangs does not hold the
-    # others up, since its task looks before it writes anything.
-    out_answer_seconds: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -252,6 +252,68 @@ class StencilTuning(_Group):
 
 
 @dataclass(frozen=True)
+class BlocksTuning(_Group):
+    """What `map_blocks` and `map_partitions` use."""
+
+    # Part of an even share in the first call of a worker of which nothing is known.
+    probe_part: float = _positive(1 / 48)
+    # A call has at most so many times the rows of the largest one before.
+    growth: float = _positive(8.0)
+    # Of its share until the end a worker gets this part at once: speeds vary.
+    share_part: float = _positive(0.5)
+    # Calls are no longer than need be, as memory may have a cliff: so many seconds, this part of
+    # the run (by models of earlier runs, the other one), so many times the fixed cost of a call.
+    call_seconds: float = _positive(0.5)
+    call_part: float = _positive(1 / 16)
+    call_part_known: float = _positive(1 / 8)
+    call_fixed: float = 20.0
+    # What would take less than so many times the fixed cost is not a call of its own.
+    least_fixed: float = 4.0
+    # What takes less than this part of the whole run, or so many seconds, is not divided any more.
+    least_part: float = 0.04
+    least_seconds: float = 0.03
+    # Sizes that were timed before a worker gets its next call ahead of the end of the one before.
+    sure_sizes: int = _positive(2)
+    # A size at which the speed falls below this part of a smaller size's is beyond a cliff.
+    cliff: float = 0.5
+    # Times below say little of a speed: a CPU quota has periods of 10 ms and more.
+    short_seconds: float = 0.02
+    # A call on rows of several chunks copies them; those of one chunk do where they take so long,
+    # or so many times the fixed cost of a call.
+    chunk_seconds: float = 0.05
+    chunk_fixed: float = 8.0
+    # Fewer rows than this part of a call are not left for a call of their own.
+    left_part: float = 0.12
+    # A cut is moved to an edge of a chunk within this part of a call's rows: nothing is copied.
+    snap_part: float = 0.12
+    # Orders that a worker has been given: the next one begins when one ends.
+    calls_ahead: int = _positive(2)
+    # Calls that take less together are one order, so many at most: each costs both sides a message.
+    order_seconds: float = 0.1
+    order_calls: int = _positive(64)
+    # Seconds between two looks for calls that are overdue: that take so many times as long as they
+    # should, while others have nothing to do; so many times longer after each worker given up.
+    look_seconds: float = _positive(0.25)
+    overdue: float = _positive(5.0)
+    overdue_growth: float = _positive(4.0)
+    # Rows in whose calls so many workers were lost are not tried again.
+    most_deaths: int = _positive(3)
+
+
+@dataclass(frozen=True)
+class RebalanceTuning(_Group):
+    """What only `rebalance` uses."""
+
+    # Of a worker's free memory, what rows to be timed may take: the kernel needs some, too.
+    timed_part: float = _positive(0.5)
+    # A first, short round has an even share divided by this: an even one lasts as long as the
+    # slowest worker needs, several times as long as one by the speeds that the short one finds.
+    scout_divisor: int = _positive(16)
+    # More chunks than this on one worker, some of them new, are joined where there is memory.
+    few_chunks: int = _positive(4)
+
+
+@dataclass(frozen=True)
 class Tuning:
     """All thresholds, by what they belong to."""
 
@@ -260,6 +322,8 @@ class Tuning:
     sort: SortTuning = field(default_factory=SortTuning)
     records: RecordsTuning = field(default_factory=RecordsTuning)
     stencil: StencilTuning = field(default_factory=StencilTuning)
+    blocks: BlocksTuning = field(default_factory=BlocksTuning)
+    rebalance: RebalanceTuning = field(default_factory=RebalanceTuning)
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> Self:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from fpmdask.errors import PartitionError
 DECODED_NBYTES = 4 << 20
 # Stores of Zarr that several processes cannot write to.
 UNSHARED = frozenset({"MemoryStore", "ZipStore"})
+# The attribute of arrays that iterations write to: which ones are there.
+OUT_MARK = "fpmdask.out"
 
 
 def is_shared(array: Any) -> bool:
@@ -68,6 +71,70 @@ def place(array: Any) -> tuple[str, str]:
 def write_unit(array: Any) -> tuple[int, ...]:
     """Return, per axis, what is written as one: a shard, or a chunk."""
     return tuple(map(int, getattr(array, "shards", None) or array.chunks))
+
+
+def snapshot_index(begin: int, every: int | None, iteration: int) -> int | None:
+    """Return where a snapshot goes; None where only the last iteration is written, as it is.
+
+    Parameters
+    ----------
+    begin
+        Where the first one of the call goes.
+    every
+        Iterations from one to the next; the last one may be fewer after the one before.
+
+    Examples
+    --------
+    >>> [snapshot_index(3, 10, iteration) for iteration in (0, 10, 20, 25)]
+    [3, 3, 4, 5]
+    """
+    return None if every is None else begin + max(0, -(-iteration // every) - 1)
+
+
+class Marked:
+    """A Zarr array with the mark of a call in its attributes: only who finds that writes to it.
+
+    Parameters
+    ----------
+    out
+        The array.
+    mark
+        Name of the attribute, a mapping.
+    run
+        What tells the call from others: "run" of that mapping.
+    """
+
+    def __init__(self, out: Any, mark: str, run: str) -> None:
+        self.out, self.mark, self.run = out, mark, run
+
+    def found(self) -> bool:
+        """Tell whether the mark is where the array is for this process."""
+        try:
+            return bool(self.state().get("run") == self.run)
+        except FileNotFoundError:
+            return False
+
+    def state(self) -> dict[str, Any]:
+        """Return what the attribute has now, nothing where it is not there."""
+        found = reopened(self.out).attrs.get(self.mark)
+        return dict(found) if isinstance(found, Mapping) else {}
+
+    def update(self, **state: Any) -> None:
+        """Change some of the attribute's entries; those that get None are dropped."""
+        after = {k: v for k, v in {**self.state(), **state}.items() if v is not None}
+        attributes = reopened(self.out).attrs
+        if after:
+            attributes[self.mark] = after
+        else:
+            attributes.pop(self.mark, None)
+
+    def elsewhere(self, names: Sequence[str]) -> str:
+        """Return what to say of workers that do not find the mark."""
+        return (
+            f"worker {', '.join(names)} does not find what this client has written to out at "
+            f"{self.out.store_path}; give an array on storage that the client and all workers "
+            "reach by the same path"
+        )
 
 
 def packed(array: Any) -> bytes:

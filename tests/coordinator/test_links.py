@@ -77,6 +77,7 @@ async def test_a_probe_that_hangs_holds_no_run(c, s, *workers, monkeypatch, tuni
     async def hangs(**options):
         await over.wait()
 
+    await side_of(workers[1])
     workers[1].handlers["fpmdask_probe"] = hangs
     found = await asyncio.wait_for(probe(c, s, monkeypatch), 20)
     over.set()

@@ -17,32 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fpmdask.runtime.rows import Span
+from fpmdask.tuning import DEFAULT, BlocksTuning
 
-# The first call of a worker of which nothing is known has so small a part of an even share.
-PROBE = 1 / 48
-# A call has at most so many times the rows of the largest one before.
-GROWTH = 8.0
-# Of its share until the end a worker gets this part at once: speeds vary, and two are given ahead.
-PART = 0.5
-# Calls are no longer than need be, as memory may have a cliff: so many seconds, this part of the
-# run (by models of earlier runs, that one), and so many times the fixed cost of a call.
-CALL_SECONDS, CALL_PART, CALL_PART_KNOWN, CALL_FIXED = 0.5, 1 / 16, 1 / 8, 20.0
-# What would take less than so many times the fixed cost is not a call of its own.
-LEAST_FIXED = 4.0
-# A worker gets its next call before it has ended the one before once so many sizes were timed.
-SURE = 2
-# What takes less than this part of the whole run, or so many seconds, is not divided any more.
-LEAST_PART, LEAST_SECONDS = 0.04, 0.03
-# A size at which the speed falls below this part of a smaller size's is beyond a cliff.
-CLIFF = 0.5
-# Times below say little of a speed: a CPU quota has periods of 10 ms and more.
-SHORT_SECONDS = 0.02
-# A call on rows of several chunks copies them; those of one chunk do where they take so long.
-CHUNK_SECONDS, CHUNK_FIXED = 0.05, 8.0
-# Fewer rows than this part of a call are not left for a call of their own.
-LEFT = 0.12
-# A cut is moved to an edge of a chunk within this part of the rows: no copy is needed there.
-SNAP = 0.12
 # The end is looked for in so many steps at most, until so small a part of the rows is missing.
 STEPS, CLOSE = 60, 1e-3
 MOMENT, LONGEST = 1e-3, 1e9
@@ -60,7 +36,10 @@ class SpeedFunction:
     (11.0, 50)
     """
 
-    def __init__(self, points: Mapping[int, float] = {}) -> None:
+    def __init__(
+        self, points: Mapping[int, float] = {}, tuning: BlocksTuning = DEFAULT.blocks
+    ) -> None:
+        self._tuning = tuning
         self.points = {rows: seconds for rows, seconds in points.items() if rows > 0 < seconds}
         self._fit()
 
@@ -78,7 +57,7 @@ class SpeedFunction:
     @property
     def sure(self) -> bool:
         """Whether several sizes were timed."""
-        return len(self.points) >= SURE
+        return len(self.points) >= self._tuning.sure_sizes
 
     @property
     def fixed(self) -> float:
@@ -91,16 +70,16 @@ class SpeedFunction:
         return max(self.points, default=0)
 
     def _fit(self) -> None:
-        known = sorted(self.points.items())
+        known, short = sorted(self.points.items()), self._tuning.short_seconds
         self.cliff: int | None = None
         if not known:
             return
-        best = max(known, key=lambda p: p[0] / p[1] if p[1] >= SHORT_SECONDS else 0.0)
+        best = max(known, key=lambda p: p[0] / p[1] if p[1] >= short else 0.0)
         largest = known[-1]
-        if best[1] >= SHORT_SECONDS and largest[0] / largest[1] < CLIFF * best[0] / best[1]:
+        if best[1] >= short and largest[0] / largest[1] < self._tuning.cliff * best[0] / best[1]:
             self.cliff = best[0]
             known = [point for point in known if point[0] <= best[0]]
-        long = [point for point in known if point[1] >= SHORT_SECONDS]
+        long = [point for point in known if point[1] >= short]
         known = long or known[-1:]
         rows = [float(r) for r, _ in known]
         seconds: list[float] = np.maximum.accumulate([s for _, s in known]).tolist()
@@ -173,6 +152,7 @@ class SelfScheduling:
         Whether only whole chunks are handed out.
     now : float
         Seconds, on the clock of all methods.
+    tuning : BlocksTuning, optional
 
     Examples
     --------
@@ -196,7 +176,9 @@ class SelfScheduling:
         edges: Sequence[int],
         whole: bool,
         now: float,
+        tuning: BlocksTuning = DEFAULT.blocks,
     ) -> None:
+        self._tuning = tuning
         self.members = dict(members)
         self._edges, self._whole = sorted({*edges}), whole
         self._began = now
@@ -265,7 +247,8 @@ class SelfScheduling:
         source = self._source(member, now)
         enough = math.inf
         if member.speed:
-            least = max(CHUNK_SECONDS, CHUNK_FIXED * member.speed.fixed)
+            tuning, fixed = self._tuning, member.speed.fixed
+            least = max(tuning.chunk_seconds, tuning.chunk_fixed * fixed)
             enough = member.speed.rows(least)
         span = self._cut(source, int(wanted), enough, at_end=source is not member.spans)
         size = span[1] - span[0]
@@ -284,24 +267,24 @@ class SelfScheduling:
         return max((speed.seconds(size) for speed in timed), default=None)
 
     def _wanted(self, member: Member, now: float, idle: bool) -> float:
-        speed = member.speed
+        speed, tuning = member.speed, self._tuning
         if member.quota is not None:
             return max(0.0, member.quota - member.given)
         if not speed:
-            return max(1.0, self._even * PROBE)
+            return max(1.0, self._even * tuning.probe_part)
         end = self._end(now)
         share = min(speed.rows(end - max(now, member.free_at)), self.rest)
         run = end - self._began
-        least = max(LEAST_SECONDS, LEAST_PART * run, LEAST_FIXED * speed.fixed)
+        least = max(tuning.least_seconds, tuning.least_part * run, tuning.least_fixed * speed.fixed)
         if speed.seconds(share) < least:
-            return max(1.0, share, speed.rows(LEAST_SECONDS + speed.fixed)) if idle else 0.0
-        part = share * PART
+            return max(1.0, share, speed.rows(tuning.least_seconds + speed.fixed)) if idle else 0.0
+        part = share * tuning.share_part
         if speed.seconds(share - part) < least:
             part = share
-        of_run = CALL_PART_KNOWN if member.known else CALL_PART
-        most = speed.rows(max(CALL_SECONDS, of_run * run, CALL_FIXED * speed.fixed))
+        of_run = tuning.call_part_known if member.known else tuning.call_part
+        most = speed.rows(max(tuning.call_seconds, of_run * run, tuning.call_fixed * speed.fixed))
         if not member.known:
-            most = min(most, GROWTH * speed.largest)
+            most = min(most, tuning.growth * speed.largest)
         if speed.cliff is not None:
             most = min(most, speed.cliff)
         return min(max(1.0, round(part)), max(1.0, most))
@@ -367,7 +350,7 @@ class SelfScheduling:
             edge = self._edges[min(bisect_right(self._edges, start), len(self._edges) - 1)]
             at = edge if edge < at and edge - start >= enough else at
         rest = at - start if at_end else stop - at
-        if not start < at < stop or (rest < LEFT * wanted and not self._whole):
+        if not start < at < stop or (rest < self._tuning.left_part * wanted and not self._whole):
             return start, stop
         kept, taken = ((start, at), (at, stop)) if at_end else ((at, stop), (start, at))
         if at_end:
@@ -385,7 +368,7 @@ class SelfScheduling:
             if nearest <= start or nearest >= stop:  # one chunk at least
                 return below if at_end and below > start else above
             return nearest
-        near = SNAP * wanted
+        near = self._tuning.snap_part * wanted
         inside = [edge for edge in (below, above) if abs(edge - at) <= near]
         return min(inside, key=lambda edge: abs(edge - at), default=at)
 

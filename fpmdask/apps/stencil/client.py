@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.utils import funcname, parse_bytes
 from distributed import Client
 
+from fpmdask import config
 from fpmdask.apps.stencil.block import Update
 from fpmdask.apps.stencil.spec import Condition, StencilSpec
 from fpmdask.apps.stencil.tasks import again, cut
@@ -23,6 +25,7 @@ from fpmdask.runtime.client.arguments import rows_by_worker
 from fpmdask.runtime.client.conversions import advice, as_stored, is_stored
 from fpmdask.runtime.client.inputs import SENDINGS
 from fpmdask.runtime.client.kernels import packed
+from fpmdask.runtime.client.output import Output
 from fpmdask.runtime.client.rows import array_in_memory, rows_of_array, rows_of_zarr
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
 from fpmdask.runtime.rows import Rows
@@ -123,6 +126,23 @@ def checked(
         _memory(memory),
         bool(prefetch),
     )
+
+
+def checked_save_every(save_every: Any, out: Any) -> int | None:
+    """Return how many iterations there are from one snapshot to the next, None without.
+
+    Raises
+    ------
+    PartitionError
+        For what cannot be, and without `out`.
+    """
+    if save_every is None:
+        return None
+    if isinstance(save_every, bool) or not _whole(save_every, 1):
+        raise PartitionError(f"save_every = {save_every!r}; give an int >= 1, or None")
+    if out is None:
+        raise PartitionError("save_every is given without out; give a Zarr array or a path, too")
+    return int(save_every)
 
 
 def _memory(given: Any) -> int | dict[str, int] | None:
@@ -231,9 +251,38 @@ def _conditions(given: Any, shape: Sequence[int], dtypes: Sequence[Any]) -> tupl
 
 
 async def stencil(
-    client: Client, given: Given, request: dict[str, Any], follow: proxy.Follow
+    client: Client,
+    given: Given,
+    out: Any,
+    save_every: int | None,
+    request: dict[str, Any],
+    follow: proxy.Follow,
 ) -> Any:
     """Iterate; ``follow`` runs ``request`` as the app "stencil"."""
+    if out is None:
+        return await _iterated(client, given, None, request, follow)
+    shape, dtypes = given.fields[0].shape, [np.dtype(x.dtype) for x in given.fields]
+    several, iterations = given.update.several, given.settings["iterations"]
+    output = Output(out, shape, dtypes, several, save_every, iterations, None)
+    if save_every is None:  # snapshots that are there are not written to
+        output.check_apart(*given.fields, *given.args)
+    with output:
+        seconds = config.tuning().runtime.out_answer_seconds
+        await output.check_reached(client, request["workers"], seconds)
+        heard = partial(follow, heard=output.heard)
+        await _iterated(client, given, output.order(), request, heard)
+    found = output.results()
+    return tuple(found) if several else found[0]
+
+
+async def _iterated(
+    client: Client,
+    given: Given,
+    output: dict[str, Any] | None,
+    request: dict[str, Any],
+    follow: proxy.Follow,
+) -> Any:
+    """Return the fields, or nothing where they are written to an output."""
     arrays = (*given.fields, *given.args)
     count = len(given.fields)
     request = {
@@ -241,6 +290,7 @@ async def stencil(
         "distribution": given.distribution,
         "memory": given.memory,
         "prefetch": given.prefetch,
+        "output": output,
     }
     shapes = [Rows((), (x.shape[0],), 0, x.dtype.str, x.shape) for x in arrays]
     early = StencilSpec(tuple(shapes[:count]), tuple(shapes[count:]), **given.settings)
@@ -269,6 +319,8 @@ async def stencil(
             del inputs
         else:
             break
+    if output is not None:
+        return None
     found = _collected(client, spec, kernel["code"], value, inputs)
     return found if given.update.several else found[0]
 

@@ -22,7 +22,7 @@ from fpmdask.apps.stencil.plan import (
 from fpmdask.apps.stencil.program import most_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
-from fpmdask.models import ConstantModel
+from fpmdask.models import ConstantModel, Model
 from fpmdask.runtime.coordinator.checks import check_names
 from fpmdask.runtime.coordinator.chunks import (
     free_nbytes,
@@ -77,12 +77,26 @@ def room_of(context: RunContext, spec: StencilSpec, free: Mapping[str, float]) -
     """
     given, names = context.spec["memory"], {worker: context.name(worker) for worker in free}
     by_name = given if isinstance(given, Mapping) else dict.fromkeys(names.values(), given)
-    least = {w: min(nbytes, by_name.get(names[w]) or math.inf) for w, nbytes in free.items()}
-    memory = {
-        w: nbytes if math.isinf(nbytes) else math.floor(nbytes) for w, nbytes in least.items()
+    output = context.spec["output"]
+    units = 0 if output is None else output["nbytes"]
+    least = {
+        w: min(nbytes, by_name.get(names[w]) or math.inf) - units for w, nbytes in free.items()
     }
-    found = most_rows(spec, [*memory.values()], prefetch=context.spec["prefetch"])
-    in_core, most = (dict(zip(free, rows, strict=True)) for rows in found)
+    if units and max(least.values()) < 0:
+        raise PartitionError(
+            f"workers need {units} bytes for the rows that out writes as one, which is more than "
+            "each has; give more memory, or out with chunks, or shards, of fewer rows"
+        )
+    memory = {
+        w: nbytes if math.isinf(nbytes) else max(0, math.floor(nbytes))
+        for w, nbytes in least.items()
+    }
+    stored = output is not None
+    found = most_rows(spec, [*memory.values()], prefetch=context.spec["prefetch"], stored=stored)
+    in_core, most = (
+        {w: count if count >= spec.least else 0.0 for w, count in zip(free, rows, strict=True)}
+        for rows in found
+    )
     distribution = context.spec["distribution"] or {}
     for worker, name in names.items():
         if (rows := distribution.get(name, 0)) > most[worker]:
@@ -124,6 +138,7 @@ class Iterations(Attempt):
         self.limits: dict[str, float] = {}  # the most rows
         self.learned = Learned(context, "stencil", {"row_nbytes": spec.row_nbytes})
         self.reason = "even"
+        self.saved = -1
 
     async def run(self) -> dict[str, Any]:
         """Iterate and publish."""
@@ -142,6 +157,7 @@ class Iterations(Attempt):
             "rows": _rows(self.shares),
             "trial": tries,
             "probe": tries and self.reason == "even",
+            "output": context.spec["output"],
             "prefetch": context.spec["prefetch"],
         }
         memory = {w: None if math.isinf(n) else n for w, n in self.room.memory.items()}
@@ -165,23 +181,23 @@ class Iterations(Attempt):
         workers = self._ordered(places)
         units = spec.shape[0]
         self.room = room_of(context, spec, await free_nbytes_of(context, workers))
-        fits = sum(self.room.in_core.values()) >= units
-        self.limits = self.room.in_core if fits else self.room.most
+        self.limits = self.room.most
         if (given := context.spec["distribution"]) is not None:
             self.shares, self.reason = self._given(given, workers), "given"
             return
-        known = [self.learned.of(worker) for worker in workers]
-        models = [model for model in known if model is not None]
-        if len(models) == len(workers):
-            self.reason = "known"
-        able = self.reason == "known"
-        found = await asyncio.to_thread(
-            shared,
-            units,
-            models if able else [ConstantModel(1.0)] * len(workers),
-            [self.limits[worker] for worker in workers],
-            spec.least,
-        )
+        known = [model for w in workers if (model := self.learned.of(w)) is not None]
+        models: list[Model] = [ConstantModel(1.0)] * len(workers)
+        if len(known) == len(workers):
+            self.reason, models = "known", [*known]
+        for most in (self.room.in_core, self.room.most):
+            limits, self.limits = [most[worker] for worker in workers], most
+            try:
+                found = await asyncio.to_thread(shared, units, models, limits, spec.least)
+            except PartitionError:  # they need more; or none may have less than a halo
+                if most is self.room.most:
+                    raise
+            else:
+                break
         self.shares = dict(zip(workers, found, strict=True))
 
     def _streams(self, shares: Mapping[str, int]) -> bool:
@@ -268,6 +284,9 @@ class Iterations(Attempt):
     def _heard(self, worker: str, news: Mapping[str, Any]) -> None:
         if "iterations" in news:
             self.context.emit("iterated", iterations=news["iterations"])
+        if news.get("saved", self.saved) != self.saved and news["attempt"] == self.number:
+            self.saved = news["saved"]  # all workers say so
+            self.context.emit("saved", iteration=self.saved)
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         if "raised" in answer:
@@ -282,6 +301,9 @@ class Iterations(Attempt):
     async def _publish(self, answers: Mapping[str, Any]) -> dict[str, Any]:
         """Make each worker's rows a chunk of the result."""
         context, spec = self.context, self.spec
+        iterations = max(answer["iterations"] for answer in answers.values())
+        if context.spec["output"] is not None:
+            return {"iterations": iterations}
         names = [f"fpmdask-stencil-{uuid4().hex}" for _ in spec.fields]
         having = [worker for worker, rows in self.shares.items() if rows]
         after = (0,) * (len(spec.shape) - 1)
@@ -291,7 +313,6 @@ class Iterations(Attempt):
         }
         if not await publish(context, keys):
             raise LostWorker("a worker left while the result was published")
-        iterations = max(answer["iterations"] for answer in answers.values())
         return {
             "names": names,
             "sizes": [self.shares[worker] for worker in having],
@@ -317,7 +338,7 @@ class Iterations(Attempt):
                 "wait_seconds": max(
                     0.0,
                     answer["total"]
-                    - sum(answer[k] for k in ("computing", "io", "loading", "moving")),
+                    - sum(answer[k] for k in ("computing", "io", "loading", "moving", "saving")),
                 ),
                 "io_seconds": answer["io"],
                 "blocks": answer["blocks"],

@@ -124,11 +124,11 @@ def in_core_nbytes(spec: StencilSpec, rows: int, *, prefetch: bool = True) -> in
 
 
 def most_rows(
-    spec: StencilSpec, memory: Sequence[float], *, prefetch: bool = True
+    spec: StencilSpec, memory: Sequence[float], *, prefetch: bool = True, stored: bool = False
 ) -> tuple[list[float], list[float]]:
     """Return the rows that workers hold in core, and those that they hold at all.
 
-    Without a place elsewhere the result must fit into a worker's memory, once.
+    Unless it is stored elsewhere, the result must fit into a worker's memory, once.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def most_rows(
     limits = [None if math.isinf(nbytes) else int(nbytes) for nbytes in memory]
     found = Memory.of(program(spec, prefetch=prefetch), Machine(len(limits), limits))
     result = sum(np.dtype(one.dtype).itemsize for one in spec.fields) * prod(spec.shape[1:])
-    results = (nbytes // max(1, result) for nbytes in memory)
+    results = (math.inf if stored else nbytes // max(1, result) for nbytes in memory)
     most = np.maximum(0.0, found.most[:, 0]).tolist()
     return found.in_core[:, 0].tolist(), list(map(min, most, results))
 

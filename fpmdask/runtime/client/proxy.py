@@ -18,7 +18,7 @@ from fpmdask.runtime.remote_errors import rebuild
 
 Progress = Callable[[Mapping[str, Any]], None]
 # Runs an application: (name, request) → its value and the report.
-Follow = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, Any]]]
+Follow = Callable[..., Awaitable[tuple[Any, Any]]]
 
 
 # What the scheduler gets; the client has no other use for it.

@@ -314,7 +314,10 @@ def _withdraw(context: RunContext, keys: Mapping[str, Published]) -> None:
 
 
 def _free(context: RunContext, keys: Mapping[str, Published]) -> None:
-    """Have the workers drop what of these keys they have published: the scheduler knows none."""
+    """Have the workers drop what of these keys they publish: the scheduler knows none."""
     for address in keys.keys() & context.scheduler.workers.keys():
         published = [key for key, _, _ in keys[address]]
+        # one that was asked and whose answer has not come may still copy
+        message = {"op": "fpmdask-withdraw", "run": context.run, "keys": published}
+        context.scheduler.worker_send(address, message)
         drop_unadopted(context.scheduler, address, published, context.run)

@@ -105,6 +105,7 @@ class WorkerSide(WorkerPlugin):
             fpmdask_trim=self.trim,
         )
         worker.stream_handlers["fpmdask-forget"] = self.forget
+        worker.stream_handlers["fpmdask-withdraw"] = self.withdraw
         worker.stream_handlers["fpmdask-gone"] = self.gone
         worker.stream_handlers["fpmdask-back"] = self.back
         worker.stream_handlers["fpmdask-tell"] = self.tell
@@ -121,7 +122,7 @@ class WorkerSide(WorkerPlugin):
         """Take the handlers back and drop what runs left."""
         for handler in ("prepare", "pieces", "probe", "publish", "replicate", "trim"):
             worker.handlers.pop(f"fpmdask_{handler}", None)
-        for message in ("forget", "gone", "back", "tell"):
+        for message in ("forget", "withdraw", "gone", "back", "tell"):
             worker.stream_handlers.pop(f"fpmdask-{message}", None)
         for run in list(self.spaces):
             self.forget(run)
@@ -259,13 +260,19 @@ class WorkerSide(WorkerPlugin):
             if space.cancelled.is_set():
                 return None
             raise
-        if space.cancelled.is_set():  # meanwhile
+        if space.cancelled.is_set() or not space.withdrawn.isdisjoint(data):  # meanwhile
             return None
         hold_data(self.worker, data)
         return {
             "nbytes": {key: int(sizeof(value)) for key, value in data.items()},
             "types": {key: typename(type(value)) for key, value in data.items()},
         }
+
+    def withdraw(self, run: str, keys: Sequence[Any]) -> None:
+        """Publish no chunk of ``run`` under these keys any more: nobody would free it."""
+        space = self.spaces.get(run)
+        if space is not None:
+            space.withdrawn.update(keys)
 
     def replicate(self, names: Sequence[tuple[Any, Any]]) -> list[Any]:
         """List data under further keys: (new key, key that is here); return the new keys."""

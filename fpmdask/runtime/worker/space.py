@@ -44,6 +44,7 @@ class RunSpace:
     parts: dict[int, Part] = field(default_factory=dict)
     partial: dict[int, Any] = field(default_factory=dict)
     kept: dict[Any, Any] = field(default_factory=dict)  # from one attempt to the next
+    withdrawn: set[Any] = field(default_factory=set)  # keys that are not to be published
     offers: Offers = field(init=False)
     exchange: Exchange = field(init=False)  # by whoever makes the space on a worker
     _notes: dict[str, queue.SimpleQueue[Any]] = field(default_factory=dict)

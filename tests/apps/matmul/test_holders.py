@@ -9,7 +9,7 @@ import pytest
 from distributed import Worker, wait
 
 import fpmdask
-from fpmdask.apps.matmul.coordinator import product
+from fpmdask.apps.matmul.coordinator import missing
 from fpmdask.errors import CoordinatorError
 from tests.apps.matmul.test_product import cluster
 from tests.eventually import side_of
@@ -71,21 +71,20 @@ async def test_whatever_ends_a_background_task_ends_the_run(c, s, *workers, monk
     await side_of(workers[0])  # has its handlers then
     pieces = workers[0].handlers["fpmdask_pieces"]
 
-    asked, original = [], product.wait_for_chunks
+    asked = []
 
     async def nothing(run, reader, wanted, wait):
         asked.append(wanted)
         return {"missing": [(key, "has not got it") for key, *_ in wanted]}
 
     async def broken(*args):
-        if asked:
-            raise LookupError("no such state of the scheduler")
-        return await original(*args)
+        assert asked
+        raise LookupError("no such state of the scheduler")
 
     rows = {"0": 0, "1": 45, "2": 45}
     workers[0].handlers["fpmdask_pieces"] = nothing
     with monkeypatch.context() as patch:
-        patch.setattr(product, "wait_for_chunks", broken)
+        patch.setattr(missing, "wait_for_chunks", broken)
         with pytest.raises(LookupError, match="no such state of the scheduler"):
             await asyncio.wait_for(balancer.matmul(x, x.T, distribution=rows), 30)
     workers[0].handlers["fpmdask_pieces"] = pieces

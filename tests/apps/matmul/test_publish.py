@@ -65,6 +65,7 @@ async def test_a_run_that_is_cancelled_while_it_publishes(c, s, *workers):
 @cluster()
 async def test_a_worker_publishes_nothing_for_a_run_that_is_over(c, s, *workers):
     await fpmdask.Balancer(c)
+    await side_of(workers[0])
     publish = workers[0].handlers["fpmdask_publish"]
     assert await publish(run="matmul-0", chunks=[("k", 0, ())]) is None
     assert not workers[0].data
@@ -176,6 +177,46 @@ async def test_a_worker_that_failed_at_a_part_and_then_leaves_loses_nothing(c, s
             event.set()
     np.testing.assert_array_equal(await c.compute(result), np.full((90, 90), 60.0))
     assert {part["worker"] for part in balancer.report.shares} == {"0"}
+
+
+@cluster()
+async def test_a_part_that_is_withdrawn_while_it_is_copied_is_not_kept(c, s, *workers, tuning):
+    tuning(matmul={"publish_seconds": 0.05, "publish_tries": 1})
+    balancer = await fpmdask.Balancer(c)
+    x = input_of(c)
+    side = await side_of(workers[2])
+    withdrawn = threading.Event()
+    original = workers[2].handlers["fpmdask_publish"]
+
+    class Slow:
+        """A part whose copying ends only after it was withdrawn."""
+
+        def __init__(self, part):
+            self.part = part
+
+        def chunk(self, bounds):
+            assert withdrawn.wait(10)
+            return self.part.chunk(bounds)
+
+    async def cut_off(comm, **arguments):
+        space = side.spaces[arguments["run"]]
+        space.parts.update({number: Slow(part) for number, part in space.parts.items()})
+        comm.abort()
+        return await original(**arguments)
+
+    def free_keys(keys, stimulus_id):
+        freed(keys=keys, stimulus_id=stimulus_id)
+        if any("fpmdask-matmul" in str(key) for key in keys):
+            withdrawn.set()
+
+    freed = workers[2].stream_handlers["free-keys"]
+    workers[2].stream_handlers["free-keys"] = free_keys
+    workers[2].handlers["fpmdask_publish"] = cut_off
+    result = await asyncio.wait_for(balancer.matmul(x, x.T, distribution=ROWS), 20)
+    np.testing.assert_array_equal(await c.compute(result), np.full((90, 90), 60.0))
+    assert "2" in balancer.report.left_out
+    del x, result
+    await no_data(s, workers)
 
 
 @pytest.mark.parametrize("times", [1, 1000])

@@ -16,6 +16,7 @@ from fpmdask.apps.matmul.client import stored, target
 from fpmdask.apps.matmul.client.written import MARK, Written
 from fpmdask.errors import PartitionError
 from fpmdask.runtime import zarr_storage
+from fpmdask.runtime.client import zarr_target
 from tests.tuned import SHORT_ROUNDS
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
@@ -118,14 +119,14 @@ def test_a_worker_that_hangs_is_not_waited_for(elsewhere):
     (pid,) = client.run(os.getpid, workers=[second]).values()
     known, unknown = (target.Target(out, run, (), None) for run in ("this call", "another"))
     with Written(out, "this call"):  # both have imported what they need to answer
-        client.sync(target.check_reached, client, known, workers, 30.0)
+        client.sync(zarr_target.check_reached, client, known, workers, 30.0)
     os.kill(pid, signal.SIGSTOP)
     (first,) = {*workers} - {second}
     try:
         with Written(out, "this call"):
-            client.sync(target.check_reached, client, known, workers, 1.0)
+            client.sync(zarr_target.check_reached, client, known, workers, 1.0)
             with pytest.raises(PartitionError, match=f"worker {first} does not find"):
-                client.sync(target.check_reached, client, unknown, workers, 1.0)
+                client.sync(zarr_target.check_reached, client, unknown, workers, 1.0)
     finally:
         os.kill(pid, signal.SIGCONT)
 

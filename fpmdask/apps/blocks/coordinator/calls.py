@@ -25,25 +25,13 @@ from fpmdask.runtime.coordinator.tickets import Order
 from fpmdask.runtime.rows import Span, held
 
 COMPUTE = "fpmdask.apps.blocks.worker:compute"
-# Calls that a worker has been given: the next one begins when one ends.
-AHEAD = 2
-# How often it is looked whether a call is overdue.
-LOOK_SECONDS = 0.25
-# A call is overdue that takes so many times as long as it should, while others have nothing to do.
-OVERDUE = 5.0
-# And so many times longer after each worker that was given up.
-LONGER = 4.0
-# Rows in whose calls so many workers were lost are not tried again.
-MOST_DEATHS = 3
-# Calls that take less together are one order, so many at most.
-ORDER_SECONDS, ORDER_CALLS = 0.1, 64
 
 
 class Calls:
     """The calls of a run: under way, done, and lost again."""
 
     def __init__(self, context: RunContext, spec: BlocksSpec) -> None:
-        self.context, self.spec = context, spec
+        self.context, self.spec, self.tuning = context, spec, context.tuning.blocks
         self._number = 0
         self._edges = spec.edges
         self._places: dict[Any, list[str]] = {}
@@ -76,7 +64,9 @@ class Calls:
         self._known = all(member.known for member in members.values())
         for worker, rows in given_rows(context, places).items():
             members[worker].quota = rows
-        self.plan = SelfScheduling(spec.rows, places, members, self._edges, spec.whole, now)
+        self.plan = SelfScheduling(
+            spec.rows, places, members, self._edges, spec.whole, now, self.tuning
+        )
         if spec.whole and spec.cuts is None:
             pairs = enumerate(pairwise(self._edges))
             self._empty = [((a, b), n) for n, (a, b) in pairs if a == b]
@@ -109,7 +99,7 @@ class Calls:
         self._hand_out(self.context.workers)
         while self.plan.rest or self._open or self._empty:
             try:
-                event = await asyncio.wait_for(self.context.next_event(), LOOK_SECONDS)
+                event = await asyncio.wait_for(self.context.next_event(), self.tuning.look_seconds)
             except TimeoutError:
                 self._look_for_overdue()
                 continue
@@ -136,7 +126,7 @@ class Calls:
         for worker in list(workers):
             if worker not in self.plan.members or worker not in self.context.workers:
                 continue
-            while len(own := self._order_of.setdefault(worker, [])) < AHEAD:
+            while len(own := self._order_of.setdefault(worker, [])) < self.tuning.calls_ahead:
                 member = self.plan.members[worker]
                 if own and not member.speed.sure and member.quota is None:
                     break  # too little is known before its first answers
@@ -161,7 +151,7 @@ class Calls:
         calls: list[tuple[Span, int | None]] = [*self._empty]
         self._empty = []
         seconds = 0.0
-        while seconds < ORDER_SECONDS and len(calls) < ORDER_CALLS:
+        while seconds < self.tuning.order_seconds and len(calls) < self.tuning.order_calls:
             span = self.plan.next(worker, now, idle=idle and not calls)
             if span is None:
                 break
@@ -297,7 +287,7 @@ class Calls:
         self._deaths.append(span)
         start, stop = span
         same = [(a, b) for a, b in self._deaths if a < stop and start < b]
-        if len(same) >= MOST_DEATHS:
+        if len(same) >= self.tuning.most_deaths:
             rows = max(a for a, _ in same), min(b for _, b in same)
             raise CoordinatorError(
                 f"{len(same)} workers were lost, or have not returned, while they computed rows "
@@ -317,7 +307,10 @@ class Calls:
             if None in expected:
                 continue  # nobody has done anything yet: it may just take long
             # what takes as long elsewhere just takes long
-            patience = max(hang, OVERDUE * sum(filter(None, expected))) * LONGER**self._given_up
+            patience = (
+                max(hang, self.tuning.overdue * sum(filter(None, expected)))
+                * self.tuning.overdue_growth**self._given_up
+            )
             if now - min(at for _, at in own) > patience:
                 reason = f"has not returned from a call for {patience:.1f} s, the others have"
                 self._given_up += 1

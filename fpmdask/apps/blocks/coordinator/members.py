@@ -29,10 +29,11 @@ def known_member(context: RunContext, worker: str, row_nbytes: int) -> Member:
         kernel(context, worker, row_nbytes), context.workers[worker]
     )
     if found is None:
-        return Member(SpeedFunction())
+        return Member(SpeedFunction(tuning=context.tuning.blocks))
     model, own = found
     pairs = zip(model.units.tolist(), model.seconds.tolist(), strict=True)
-    return Member(SpeedFunction({int(rows): seconds for rows, seconds in pairs}), known=own)
+    points = {int(rows): seconds for rows, seconds in pairs}
+    return Member(SpeedFunction(points, context.tuning.blocks), known=own)
 
 
 def given_rows(

@@ -15,13 +15,14 @@ from distributed import Client
 
 from fpmdask import config
 from fpmdask.apps.matmul.client.arrays import Follow, check, product
-from fpmdask.apps.matmul.client.target import Target, check_reached
+from fpmdask.apps.matmul.client.target import Target
 from fpmdask.apps.matmul.client.written import Written
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.homes import Tell
 from fpmdask.runtime.client.inputs import accounts, taking_part
+from fpmdask.runtime.client.zarr_target import check_reached
 from fpmdask.runtime.memory import Account
 from fpmdask.runtime.report import Summed
 from fpmdask.runtime.zarr_storage import write_unit
@@ -148,7 +149,7 @@ async def multiply_into(
     panel_depth = tuning.matmul.panel_depth
     shape = tile_shape(spec, target.unit, free, len(workers), panel_depth=panel_depth)
     with Written(out, target.run) as written:
-        await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
+        await check_reached(client, target, _names(workers), tuning.runtime.out_answer_seconds)
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
         sums = await _multiply_tiles(
             client, a, b, target, written, shape, request, follow, tell, tuning
@@ -212,7 +213,7 @@ async def fill(
         raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, names)
     with Written(out, target.run) as written:
-        await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
+        await check_reached(client, target, _names(workers), tuning.runtime.out_answer_seconds)
         written.begin([c.name])
         if c.size:
             await _write(client, c, target, 0, 0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
+from fpmdask.apps.matmul.coordinator.missing import MissingChunks
+from fpmdask.apps.matmul.coordinator.silence import Silence
 from fpmdask.apps.matmul.coordinator.stealing import WorkStealing
 from fpmdask.apps.matmul.parts import Assignment, PartsPlan
 from fpmdask.apps.matmul.place import (
@@ -32,7 +32,7 @@ from fpmdask.apps.matmul.plan import (
 from fpmdask.apps.matmul.relays import chunk_nbytes, in_order_of_arrival, relays
 from fpmdask.apps.matmul.tiling import chunks_of, cuts
 from fpmdask.apps.matmul.whereabouts import Whereabouts
-from fpmdask.errors import CoordinatorError, PartitionError, named
+from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator.chunks import (
     free_nbytes,
     holders,
@@ -51,16 +51,6 @@ MULTIPLY = "fpmdask.apps.matmul.worker.share:multiply_share"
 FIRST = 4
 # Operations per second of a slow core: what a share takes at most where nothing was measured.
 SLOW_CORE = 1e8
-
-
-@dataclass
-class _Stuck:
-    """A share that does not get its chunks where they are said to be."""
-
-    reached: int  # the panel that it is at
-    places: dict[Any, list[str]]
-    since: float
-    times: int = 0
 
 
 class Product:
@@ -97,19 +87,14 @@ class Product:
         arriving = {worker: link.receiving for worker, link in links.items()}
         moving = work_per_byte(spec, self.tuning)
         self.stealing = WorkStealing(context, spec, moving, arriving, self.plan.beside)
-        self.heard: dict[str, float] = {}  # when, of each worker
-        self.waited = 0.0  # until when nobody's silence counts
-        self.making: float | None = None  # since when silence is put down to lost chunks
-        self.overdue: asyncio.TimerHandle | None = None
+        self.silence = Silence(context)
+        self.missing = MissingChunks(context, spec.keys)
         self.stranded: asyncio.TimerHandle | None = None
-        self.reached: dict[int, int] = {}
-        self.stuck: dict[int, _Stuck] = {}
         self.refused: Counter[str] = Counter()  # how often a worker could not publish
         self.pausing = False  # before C is published again
         self.assignments: dict[int, Assignment] = {}
         self.waiting: set[int] = set()  # parts that are done but for what others do of them
         self.shares: dict[int, dict[str, Any]] = {}
-        self.recoveries: dict[int, asyncio.Task[None]] = {}
 
     async def multiply(self) -> dict[str, Any]:
         """Follow the plan until C is complete and published."""
@@ -117,7 +102,7 @@ class Product:
         if math.isnan(self.seconds):
             work = operations(self.spec, self.spec.shape[0])
             self.context.expected = work / SLOW_CORE / len(self.turn)
-        places = await self._wait_for_chunks()
+        places = await wait_for_chunks(self.context, self.spec.keys)
         itemsize = self.spec.dtype.itemsize
         assignments = self.plan.assign()
         tiles: dict[str, list[Tile]] = {}
@@ -149,9 +134,9 @@ class Product:
                 if published is not None:
                     return published
         finally:
-            for task in self.recoveries.values():
-                task.cancel()
-            for timer in (self.overdue, self.stranded, self.stealing.timer):
+            self.missing.stop()
+            self.silence.stop()
+            for timer in (self.stranded, self.stealing.timer):
                 if timer is not None:
                     timer.cancel()
 
@@ -197,7 +182,7 @@ class Product:
             # It uses all threads of its worker, and the buffers of the one scratch.
             slots = self.context.coordinator.slots
             orders.append(Order(assignment.worker, MULTIPLY, payload, slots))
-            self.heard[assignment.worker] = time.monotonic()
+            self.silence.heard(assignment.worker)
         self.context.dispatch(orders, [assignment.part for assignment in assignments])
         self._watch()
 
@@ -220,16 +205,16 @@ class Product:
     async def _next_event(self) -> None:
         match await self.context.next_event():
             case ("news", worker, news):
-                self.heard[worker] = time.monotonic()
+                self.silence.heard(worker)
                 if "reached" in news:
-                    self.reached[news["part"]] = news["reached"]
+                    self.missing.reached(news["part"], news["reached"])
                 self.stealing.news(news)
             case ("answer", ("help", number), answer):
                 # its thief may have a share to begin with, and its victim has waited for it
-                self.waited = time.monotonic()
+                self.silence.excuse()
                 self.stealing.answered(number, answer)
             case ("left", worker):
-                self.making = None
+                self.missing.reset()
                 self.stealing.left(worker)
                 self.context.recompute(self.spec.keys)  # where it has stopped it is a holder still
                 self._reassign(self.plan.left(worker), self.context.why_left(worker))
@@ -250,8 +235,7 @@ class Product:
                     f"of C, and none has joined within fpmdask.recovery: {story}"
                 )
             case ("found", part, places):
-                del self.recoveries[part]
-                self.making = None
+                self.missing.found(part)
                 if self.plan.owns(part, self.assignments[part].worker):
                     self._assign([self.assignments[part]], places)
             case ("look",):
@@ -268,7 +252,7 @@ class Product:
         if assignment is None or answer.get("left") or not self.plan.owns(part, assignment.worker):
             return  # its worker is gone, and the plan knows
         name = self.context.name(assignment.worker)
-        self.heard[assignment.worker] = time.monotonic()
+        self.silence.heard(assignment.worker)
         if "waiting" in answer:
             if self.stealing.multiplied(part, answer["waiting"]):
                 self._add_up([assignment])
@@ -277,10 +261,8 @@ class Product:
         elif "missing" in answer:
             for key in answer["missing"]:
                 self.stealing.relays.pop(key, None)  # their owners have them, if anybody
-            times = self._starts(part, answer["missing"])
+            self.missing.wait_for(part, assignment.worker, answer["missing"])
             self.stealing.policy.paused(part)
-            recovering = self._recover(part, answer["missing"], times)
-            self.recoveries[part] = self.context.background(recovering)
         elif "unusable" in answer:
             raise PartitionError(answer["unusable"])
         elif "error" in answer:
@@ -309,7 +291,7 @@ class Product:
             facts = {"worker": name, "part": part, "units": units, "tile": at}
             self.shares[part] = {**facts, **answer}
             self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
-            self.waited = time.monotonic()
+            self.silence.excuse()
             self._watch()
 
     def _go_on(self) -> None:
@@ -334,17 +316,7 @@ class Product:
 
     def _watch(self) -> None:
         """Look for silent workers once the first of those that compute may be one."""
-        if self.overdue is not None:
-            self.overdue.cancel()
-        now = time.monotonic()
-        due = [self._silent_since(w) + patience for w, patience in self._patience().items()]
-        if due:
-            self.overdue = asyncio.get_running_loop().call_later(
-                max(0.0, min(due) - now), self.context.post, ("overdue",)
-            )
-
-    def _silent_since(self, worker: str) -> float:
-        return max(self.waited, self.heard.get(worker, 0.0))
+        self.silence.watch(self._patience())
 
     def _patience(self) -> dict[str, float]:
         """Return how long each worker that computes may be silent; no bound before one is done."""
@@ -365,15 +337,10 @@ class Product:
 
     def _give_up_on_silent(self) -> None:
         """Move the shares of workers whose call does not return; it cannot be cancelled."""
-        now = time.monotonic()
-        silent = {
-            worker: now - self._silent_since(worker)
-            for worker, patience in self._patience().items()
-            if now >= self._silent_since(worker) + patience
-        }
+        silent = self.silence.overdue(self._patience())
         # it may be a thief that they wait for, or a chunk
-        if silent and (self.stealing.give_up(silent) or self._making_chunks(now)):
-            self.waited = now
+        if silent and (self.stealing.give_up(silent) or self.missing.are_made()):
+            self.silence.excuse()
             silent = {}
         for worker, seconds in silent.items():
             reason = f"its share was not finished, and nothing heard of it for {seconds:.3g} s"
@@ -382,16 +349,6 @@ class Product:
             self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
         self._wait_for_workers()
         self._watch()
-
-    def _making_chunks(self, now: float) -> bool:
-        """Tell whether lost chunks are being made again, perhaps where shares wait to begin."""
-        states = map(self.context.scheduler.tasks.get, self.spec.keys)
-        if not self.recoveries and all(state is None or state.who_has for state in states):
-            self.making = None
-            return False
-        if self.making is None:
-            self.making = now
-        return now - self.making < float(self.context.spec["recovery"])
 
     def _wait_for_workers(self) -> None:
         """Where nobody has room, wait as long for a worker (a nanny restarts one) as for chunks."""
@@ -416,43 +373,6 @@ class Product:
             ],
         )
         self._assign(assignments, holders(self.context, self.spec.keys))
-
-    async def _wait_for_chunks(self) -> dict[Any, list[str]]:
-        return await wait_for_chunks(self.context, self.spec.keys)
-
-    def _starts(self, part: int, missing: Sequence[Any]) -> int:
-        """Return how often a share has asked in vain, getting no further, who has these chunks.
-
-        Raises
-        ------
-        CoordinatorError
-            If that has gone on for longer than a lost chunk is waited for.
-        """
-        places, now = holders(self.context, missing), time.monotonic()
-        reached, stuck = self.reached.get(part, 0), self.stuck.get(part)
-        if stuck is None or (stuck.reached, stuck.places) != (reached, places):
-            stuck = self.stuck[part] = _Stuck(reached, places, now)
-        stuck.times += 1
-        name = self.context.name
-        often = stuck.times > self.tuning.least_starts
-        if now - stuck.since > self.context.spec["recovery"] and often:
-            who = sorted({name(holder) for held in places.values() for holder in held})
-            raise CoordinatorError(
-                f"{name(self.assignments[part].worker)} has asked {stuck.times} times for "
-                f"{len(missing)} input chunks that {', '.join(who)} should have and did not get "
-                f"them: {named(missing)}; restart {', '.join(who)}, or make the inputs again"
-            )
-        return stuck.times
-
-    async def _recover(self, part: int, missing: Sequence[Any], times: int) -> None:
-        """Wait until lost chunks are in memory again, then let the share go on."""
-        context = self.context
-        context.emit("waiting for chunks", count=len(missing))
-        # a holder that closes is still listed for a while
-        turns = min(times, self.tuning.least_starts)
-        await asyncio.sleep(self.tuning.restart_seconds * turns)
-        await wait_for_chunks(context, missing)
-        context.post(("found", part, holders(context, self.spec.keys)))
 
     async def _publish(self) -> dict[str, Any] | None:
         """Make the parts chunks of one dask array; None when one of their workers cannot."""

@@ -21,8 +21,6 @@ from fpmdask.runtime.rows import Span
 
 # A step on workers.
 PLACE = "fpmdask.apps.rebalance.worker:place"
-# More chunks than this on one worker, some of them new, are joined where there is memory.
-FEW = 4
 
 
 class Placement(Attempt):
@@ -75,10 +73,10 @@ class Placement(Attempt):
         here: dict[str | None, set[int]] = {}
         for n, owner in enumerate(self.locations.owners):
             here.setdefault(owner, set()).add(n)
-        found = {}
+        found, few = {}, self.context.tuning.rebalance.few_chunks
         for worker, spans in plan.items():
             own = blocks_of(self.spec.cuts, self.locations.edges, spans, here.get(worker, set()))
-            join = len(own) > FEW and [*spans] != self.locations.spans.get(worker, [])
+            join = len(own) > few and [*spans] != self.locations.spans.get(worker, [])
             if join and self._needed(worker, spans) <= self.locations.free[worker]:
                 own = [*spans]
             found[worker] = own

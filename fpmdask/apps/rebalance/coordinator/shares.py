@@ -25,11 +25,6 @@ from fpmdask.timing.measure import SHORTEST_SECONDS
 KNOW = "fpmdask.apps.rebalance.worker:know"
 # Sums of weights become so many whole units.
 UNITS = 1e9
-# Of a worker's free memory, what rows to be timed may take: the kernel needs some, too.
-TIMED = 0.5
-# A first, short round has this part of an even share: an even one lasts as long as the slowest
-# worker needs, several times as long as one by the speeds that the short one finds.
-SCOUT = 16
 # A worker is told the units of about so many of its ranges of rows.
 UNITS_TOLD = 1000
 
@@ -165,7 +160,7 @@ class Shares:
             context,
             units,
             limit_of=lambda worker: limits.get(worker, 0.0),
-            scout=max(1, units // (SCOUT * len(members))),
+            scout=max(1, units // (context.tuning.rebalance.scout_divisor * len(members))),
             **measuring,
         )
         self._check_raised()
@@ -185,7 +180,8 @@ class Shares:
     def _rows_to_time(self, worker: str, scale: float) -> dict[str, Any]:
         """Return the order by which a worker's kernel knows its rows, or as many of others."""
         cuts, every = self.spec.cuts, sum(self.locations.nbytes.values())
-        most = TIMED * self.locations.free[worker] * cuts.count / max(1, every)
+        part = self.context.tuning.rebalance.timed_part
+        most = part * self.locations.free[worker] * cuts.count / max(1, every)
         spans = self.locations.spans.get(worker)
         if not spans:
             few = max(1, min(cuts.count // len(self.locations.members), int(min(most, cuts.count))))

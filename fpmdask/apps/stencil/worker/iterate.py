@@ -27,6 +27,7 @@ from fpmdask.runtime.rows import Rows, Span
 from fpmdask.runtime.worker.block_file import BlockFile, DiskFailed
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.reduce import AllReduce
+from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
@@ -49,6 +50,8 @@ def _iterate(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
     except UpdateFailed as failed:
         # the run is over: its end ends what the others wait for
         return {"raised": describe_error(failed.__cause__ or failed)}
+    except StorageFailed as failed:
+        return {"failed": describe_error(failed.__cause__ or failed)}
     except PartitionError as unusable:
         return {"unusable": str(unusable)}
     except DiskFailed as failed:  # the others have no more room than before
@@ -100,13 +103,23 @@ class Iterating:
         self.reduce = AllReduce(
             self.exchange, f"stencil {self.attempt}", [worker for worker, *_ in order["rows"]]
         )
-        self.spent = dict.fromkeys(("loading", "computing", "io", "moving", "total"), 0.0)
+        phases = ("loading", "computing", "io", "moving", "saving", "total")
+        self.spent = dict.fromkeys(phases, 0.0)
         self.received = self.rows_computed = self.cycle = self.ahead = 0
         self.every = 1
         self.result: list[Array] = []
         self.closing = ExitStack()
         self.blocks = 0  # into which the rows are cut; 0 where they are in memory
         self.recorder: Recorder | NoRecorder = NoRecorder()
+        self.output = None
+        if order["output"] is not None:
+            self.output = RowsOutput(
+                self.exchange,
+                self.reduce,
+                f"stencil {self.attempt}",
+                order["output"],
+                str(side.worker.name),
+            )
         self._place(order["rows"])
 
     def _place(self, rows: Sequence[tuple[str, int, int]]) -> None:
@@ -129,7 +142,10 @@ class Iterating:
         self.block.bring_args(self._load_args)
         self.spent["loading"] = time.perf_counter() - began
         done = self._iterations(time.perf_counter())
-        self._keep_result(done)
+        if self.output is not None:
+            self._save(done)
+        else:
+            self._keep_result(done)
         self.spent["total"] = time.perf_counter() - began
         return {
             "iterations": done,
@@ -219,9 +235,11 @@ class Iterating:
         for done in range(1, spec.iterations + 1):
             checks = spec.tolerance is not None and not done % spec.check_every
             change = self._one(done - 1, checks=checks and done < spec.iterations)
-            now = time.perf_counter()
             if done == spec.iterations:
                 break
+            if self.output is not None and self.output.due(done):
+                began += self._save(done)
+            now = time.perf_counter()
             if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
                 told = now
                 self._say(iterations=done)
@@ -239,6 +257,23 @@ class Iterating:
                 self._revise(done, before, now - began)
                 look = spec.iterations
         return spec.iterations
+
+    def _save(self, done: int) -> float:
+        """Write the rows of now to `out`; return the seconds that this took."""
+        began = time.perf_counter()
+        assert self.output is not None
+        self.output.save(self.spans, done, self._rows_now(done))
+        self._say(saved=done)
+        seconds = time.perf_counter() - began
+        self.spent["saving"] += seconds
+        return seconds
+
+    def _rows_now(self, done: int) -> Iterator[tuple[int, Sequence[Array]]]:
+        """Yield the rows of now, in order, those on disk in pieces: the first one, and fields."""
+        low, high = self.spans[self.own]
+        sources = self.result or self.block.sources(done)
+        for start, stop in pieces(0, high - low, min(map(self._piece, sources))):
+            yield low + start, [rows_of(source, start, stop) for source in sources]
 
     def _so_far(self) -> tuple[float, int]:
         return self.spent["computing"], self.rows_computed
@@ -494,6 +529,8 @@ class Iterating:
     def end(self) -> None:
         """Have all that wait for this worker be refused: it goes on no further."""
         self.reduce.end()
+        if self.output is not None:
+            self.output.end()
         for key in (*self._keys("moved"), *self._keys("halo")):
             self.exchange.offers.end(key)
 

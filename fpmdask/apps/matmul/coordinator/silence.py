@@ -1,0 +1,56 @@
+"""Which of the workers that compute have been silent for too long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from fpmdask.runtime.coordinator.context import RunContext
+
+
+class Silence:
+    """When workers were heard of last; posts ``("overdue",)`` once one is silent for too long.
+
+    What the caller passes as `patience` is worker → seconds that it may be silent.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._heard: dict[str, float] = {}
+        self._excused = 0.0  # until when nobody's silence counts
+        self._timer: asyncio.TimerHandle | None = None
+
+    def heard(self, worker: str) -> None:
+        """Take note of a sign of life."""
+        self._heard[worker] = time.monotonic()
+
+    def excuse(self) -> None:
+        """Count nobody's silence until now: each may have waited for what has just come."""
+        self._excused = time.monotonic()
+
+    def watch(self, patience: Mapping[str, float]) -> None:
+        """Look again once the first of some workers may be overdue."""
+        self.stop()
+        due = [self._since(worker) + seconds for worker, seconds in patience.items()]
+        if due:
+            self._timer = asyncio.get_running_loop().call_later(
+                max(0.0, min(due) - time.monotonic()), self._context.post, ("overdue",)
+            )
+
+    def overdue(self, patience: Mapping[str, float]) -> dict[str, float]:
+        """Return the workers that are overdue, and for how long each has been silent."""
+        now = time.monotonic()
+        silent = {worker: now - self._since(worker) for worker in patience}
+        return {
+            worker: seconds for worker, seconds in silent.items() if seconds >= patience[worker]
+        }
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _since(self, worker: str) -> float:
+        return max(self._excused, self._heard.get(worker, 0.0))
