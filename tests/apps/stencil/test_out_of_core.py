@@ -64,7 +64,7 @@ async def test_rows_move_from_disk_to_disk(c, s, *workers, prefetch):
         name = str(get_worker().name)
         slow = name == "1" and name in seen  # it has told another speed at first
         seen.append(name)
-        time.sleep(1e-4 * len(blocks[0]) * (1 + 9 * slow))
+        time.sleep(1e-3 * len(blocks[0]) * (1 + 9 * slow))
         return gray_scott()(blocks)
 
     u0 = tuple(RANDOM.random((2, 180, 4)))
