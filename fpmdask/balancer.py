@@ -1040,6 +1040,14 @@ class Balancer:
         O(iterations · (rows / workers + halo)) per worker. The values do not depend on the shares
         where update makes the same of a cell in any block.
 
+        A worker whose rows do not fit into its memory (two buffers of them, and args) streams them
+        from a file in its local directory, which takes as much disk as they do: in each iteration
+        each row is read once and written once, past the page cache. `report.shares` has the
+        ``"blocks"`` and the ``"io_seconds"``. Workers that can hold their rows keep them in memory,
+        and rows are shared out so that all can, if that is possible. Without `out` the memory of
+        the workers must hold the result once, which is checked before anything is computed. What
+        update itself takes, and what Zarr does to decode some chunks, comes on top of `memory`.
+
         Where a worker is lost in the middle, the others start again from u0. A chunk of the result
         that is lost afterwards is made again from u0 by all iterations on all rows in one task,
         which needs memory for all of them on one worker: keep what is precious elsewhere, too.
