@@ -25,6 +25,11 @@ def field_name(number: int) -> str:
     return f"u0[{number}]"
 
 
+def is_moved(name: str) -> bool:
+    """Tell whether rows of an array move from worker to worker: of fields they do, once."""
+    return name.startswith("u0[")
+
+
 def second_name(number: int) -> str:
     """Return the name of a field's second buffer, which it has in core."""
     return f"second[{number}]"
