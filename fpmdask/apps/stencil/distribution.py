@@ -100,6 +100,7 @@ def choose(
     before: Sequence[int],
     left: int,
     least: int = 1,
+    most: Sequence[float] | None = None,
     *,
     placed: bool = True,
 ) -> Choice:
@@ -115,6 +116,8 @@ def choose(
         Iterations to come.
     least
         Rows that a node must have, if it has any.
+    most
+        Rows that each node may have, whatever the model says.
     placed
         Whether `before` is where the rows are already; if not, moving costs nothing.
 
@@ -124,10 +127,12 @@ def choose(
     to come is more than what moving takes. Some milliseconds to a second.
     """
     evaluate = evaluator(program, machine)
+    limits = np.inf if most is None else np.asarray(most)
 
     def seconds(distributions: Any) -> Any:
         found = evaluate(distributions)
-        found[((distributions > 0) & (distributions < least)).any(axis=1)] = np.inf
+        wrong = ((distributions > 0) & (distributions < least)) | (distributions > limits)
+        found[wrong.any(axis=1)] = np.inf
         return found
 
     corners = anchors(program, machine, sum(before))
@@ -141,7 +146,7 @@ def choose(
     now, then = (steady_seconds(program, machine, some) for some in (rows, best))
     moving = moving_seconds(program, machine, rows, best) if placed else 0.0
     saved = (now - then) * left if now > then and left else 0.0
-    moves = best != rows and saved > moving
+    moves = best != rows and saved > moving and np.isfinite(found.seconds)
     why = (
         f"the best of {found.evaluations} distributions takes {then:.3g} s per iteration, the "
         f"present one {now:.3g} s: {saved:.3g} s less in {left} iterations, and {moving:.3g} s to "

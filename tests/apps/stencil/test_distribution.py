@@ -89,6 +89,11 @@ def test_no_node_has_fewer_rows_than_a_halo():
     even = anchors(made, machine, ROWS)["Blk"].tolist()
     found = choose(made, machine, even, 10**6, 700)
     assert all(rows == 0 or rows >= 700 for rows in found.rows)
+    most = [600.0] * 8
+    assert max(choose(made, machine, even, 10**6).rows) > 600
+    assert max(choose(made, machine, even, 10**6, 1, most).rows) <= 600
+    # nothing is allowed: rows stay
+    assert not choose(made, machine, even, 10**6, 1, [100.0] * 8).moves
 
 
 def test_constant_arrays_and_rows_out_of_core_cost_more_to_move():
