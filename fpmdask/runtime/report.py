@@ -450,5 +450,5 @@ def build(raw: Mapping[str, Any], app: str) -> Report:
             if isinstance(model := from_json(data), PiecewiseLinearModel)
         },
         log=raw["log"],
-        mheta=raw.get("mheta") or {},
+        mheta=_decode(raw.get("mheta", {})),  # messages have made tuples of lists
     )

@@ -24,9 +24,10 @@ PATH = ("Blk", "I-C", "I-C/Bal", "Bal")
 # A node is in core for certain with so many times the memory that its rows take: what Python and an
 # update take besides is not known to a per cent.
 SPARE = 1.2
-# Predictions of a search; on up to eleven nodes more find nothing better. Each takes a time in
-# proportion to the nodes.
-BUDGET, LEAST_BUDGET = 10_000, 1_000
+# Predictions of a search; on up to eleven nodes more find nothing better. Each takes about so many
+# seconds per node, and all of them not more than this share of the iterations to come.
+BUDGET, LEAST_BUDGET = 10_000, 500
+PREDICTION_SECONDS, WORTH = 4e-6, 0.05
 SEED = 2005  # a search's only randomness: the same figures give the same distribution
 # An iteration in the long run is the last of so many: nodes have drifted apart as far as they do.
 STEADY = 8
@@ -140,7 +141,7 @@ def choose(
         seconds,
         np.array([*(corners[name] for name in PATH), corners["Blk"], before]),
         rng=np.random.default_rng(SEED),
-        budget=max(LEAST_BUDGET, BUDGET * 11 // max(11, machine.nodes)),
+        budget=_budget(float(evaluate(np.array([before]))[0]) * left, machine.nodes),
     )
     best, rows = tuple(found.distribution.tolist()), tuple(map(int, before))
     now, then = (steady_seconds(program, machine, some) for some in (rows, best))
@@ -155,6 +156,12 @@ def choose(
     taken = best if moves else rows
     words = "; ".join((why, *explain(program, machine, taken)))
     return Choice(taken, moves, then if moves else now, best, then, saved, moving, words)
+
+
+def _budget(seconds: float, nodes: int) -> int:
+    """Return how many predictions are worth it for iterations that take so long, all together."""
+    worth = WORTH * seconds / (PREDICTION_SECONDS * nodes)
+    return int(min(max(LEAST_BUDGET, worth), BUDGET))
 
 
 def moving_seconds(
@@ -217,12 +224,12 @@ def scatter(seconds: Sequence[float]) -> float:
     return NORMAL * median(abs(one - middle) for one in seconds)
 
 
-def is_off(middle: float, expected: float, noise: float) -> bool:
+def is_off(middle: float, noise: float, expected: float) -> bool:
     """Tell whether the median of some iterations is not what was expected of them.
 
     Examples
     --------
-    >>> is_off(1.2, 1.0, 0.01), is_off(1.2, 1.0, 0.1), is_off(1.05, 1.0, 0.0)
+    >>> is_off(1.2, 0.01, 1.0), is_off(1.2, 0.1, 1.0), is_off(1.05, 0.0, 1.0)
     (True, False, False)
     """
     return abs(middle - expected) > max(OFF * expected, SCATTERS * noise)

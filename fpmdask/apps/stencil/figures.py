@@ -44,6 +44,11 @@ def instrumented_rows(rows: int, streamed: int) -> int:
 class History:
     """What the iterations of one worker have taken, by distribution.
 
+    Parameters
+    ----------
+    done
+        Iterations that were made before.
+
     Examples
     --------
     >>> history = History()
@@ -54,7 +59,8 @@ class History:
     (1.1, 3)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, done: int = 0) -> None:
+        self._done = done
         self.phases: list[dict[str, Any]] = []
         self._each: deque[list[float]] = deque(maxlen=REMEMBERED)
         self._recent: deque[dict[str, float]] = deque(maxlen=4 * WINDOW)
@@ -65,7 +71,7 @@ class History:
         count = sum(phase["count"] for phase in self.phases)
         if not self.phases or self.phases[-1]["count"]:
             sums = dict.fromkeys(("seconds", *METERED), 0.0)
-            self.phases.append({"first": count + 1, "count": 0, **sums})
+            self.phases.append({"first": self._done + count + 1, "count": 0, **sums})
         self._recent.clear()
 
     def add(self, spent: Mapping[str, float]) -> None:
@@ -87,8 +93,9 @@ class History:
         return median(one["seconds"] for one in [*self._recent][-WINDOW:])
 
     def scatter(self) -> float:
-        """Return the scatter of this distribution's iterations."""
-        return scatter([one["seconds"] for one in self._recent])
+        """Return the scatter of this distribution's iterations before the last ones."""
+        seconds = [one["seconds"] for one in self._recent]
+        return scatter(seconds[:-WINDOW] or seconds)
 
     def mean(self) -> dict[str, float]:
         """Return what the last iterations took, each part on average."""

@@ -6,13 +6,13 @@ The clock is injected. A meter owns the sums of one node.
 from types import TracebackType
 from typing import Self
 
-from fpmdask.mheta.instrument.recorder import Clock
+from fpmdask.mheta.instrument.recorder import Clock, NoRecorder
 
 # Of the parts of a prediction; what waiting for a message takes is not told from receiving it.
 METERED = ("compute", "io", "send", "receive")
 
 
-class Meter:
+class Meter(NoRecorder):
     """Has the methods of a `Recorder`, and sums up seconds instead of keeping events.
 
     Parameters
@@ -42,8 +42,6 @@ class Meter:
     {'seconds': 1.0, 'compute': 0.0, 'io': 0.0, 'send': 0.0, 'receive': 0.0}
     """
 
-    records = False
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = clock()
@@ -55,9 +53,6 @@ class Meter:
         seconds, self._began = now - self._began, now
         self._spent = dict.fromkeys(METERED, 0.0)
         return {"seconds": seconds, **spent}
-
-    def at(self, section: int, tile: int | None = None) -> None:
-        """As `Recorder.at`; so are the others."""
 
     def stage(self, stage: int, rows: int) -> "Metered":
         """Time a stage."""

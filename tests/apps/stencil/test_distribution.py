@@ -117,10 +117,10 @@ def test_who_must_spare_memory(spare, enough):
 
 def test_an_iteration_is_off_by_a_tenth_and_by_the_noise():
     quiet = [1.0, 1.01, 0.99, 1.0, 1.02]
-    assert is_off(1.11, 1.0, scatter(quiet))
-    assert is_off(0.89, 1.0, scatter(quiet))
-    assert not is_off(1.09, 1.0, scatter(quiet))
-    assert not is_off(1.3, 1.0, scatter([0.8, 1.2, 0.9, 1.1, 1.4]))
+    assert is_off(1.11, scatter(quiet), 1.0)
+    assert is_off(0.89, scatter(quiet), 1.0)
+    assert not is_off(1.09, scatter(quiet), 1.0)
+    assert not is_off(1.3, scatter([0.8, 1.2, 0.9, 1.1, 1.4]), 1.0)
     assert scatter([1.0, 2.0]) == 0.0
 
 

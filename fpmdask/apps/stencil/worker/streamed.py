@@ -88,6 +88,7 @@ class Streamed(Part):
             *map(field_name, range(self._count)),
             *map(arg_name, range(len(spec.args))),
         ]
+        self.file = file
         self._regions = [file.reserve((high - low, *self.row_shape), dtype) for dtype in arrays]
         self._rows = min(block_rows, high - low) + 3 * self.reach
         nbytes = [self._rows * region.row_nbytes + 2 * SECTOR for region in self._regions]
