@@ -155,7 +155,7 @@ async def test_given_rows_are_predicted_by_a_saved_machine(c, s, *workers):
     at = said["workers"].index("1")
     for side in ("predicted", "measured"):
         assert phase[side]["io"][at] > 0.02
-        assert phase[side]["compute"][at] > 0.03
+        assert phase[side]["compute"][at] > 0.015
     with pytest.raises(PartitionError, match="of the same program"):
         await balancer.stencil(busy, U0[:, :20], 6, memory=MEMORY, machine=saved)
 
