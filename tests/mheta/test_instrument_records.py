@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fpmdask.errors import PartitionError
 from fpmdask.mheta.instrument import (
     Event,
-    Meter,
     Recorder,
     accuracy,
     benchmarks_from_dict,
@@ -22,6 +21,7 @@ from fpmdask.mheta.instrument import (
 from fpmdask.mheta.instrument.events import KINDS
 from fpmdask.mheta.instrument.peers import pattern_peers
 from fpmdask.mheta.sections import PATTERNS
+from fpmdask.timing.meter import Meter
 from tests.mheta.traces import traced_jacobi
 
 VALUES = {

@@ -8,10 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from fpmdask.apps.stencil.distribution import fits_with_room
 from fpmdask.apps.stencil.plan import (
     Speed,
     exchange_every,
@@ -20,8 +19,7 @@ from fpmdask.apps.stencil.plan import (
     shared,
     spans_of,
 )
-from fpmdask.apps.stencil.planner import Planner
-from fpmdask.apps.stencil.program import most_rows
+from fpmdask.apps.stencil.sizes import fits_with_room, most_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model
@@ -37,6 +35,9 @@ from fpmdask.runtime.coordinator.chunks import (
 from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
 from fpmdask.runtime.coordinator.speeds import Learned, taught
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker, attempted
+
+if TYPE_CHECKING:
+    from fpmdask.apps.stencil.planner import Planner
 
 ITERATE = "fpmdask.apps.stencil.worker.iterate:iterate"
 # Fewer iterations are over before other shares could pay.
@@ -272,15 +273,19 @@ class Iterations(Attempt):
         room, units, least = self.room, self.spec.shape[0], self.spec.least
         most = [room.most[worker] for worker in workers]
         balanced = await asyncio.to_thread(shared, units, models, most, least)
-        planner = self._new_planner(workers)
-        if fits_with_room(planner.program, [room.memory[w] for w in workers], balanced):
+        memory = [room.memory[worker] for worker in workers]
+        if fits_with_room(self.spec, memory, balanced, prefetch=self.context.spec["prefetch"]):
             return
         equal = dict(zip(workers, even(units, len(workers)).tolist(), strict=True))
         least = max(least, LEAST_INSTRUMENTED)
         if all(least <= rows <= room.most[worker] for worker, rows in equal.items()):
-            self.planner, self.instruments, self.shares = planner, True, equal
+            self.planner = await asyncio.to_thread(self._new_planner, workers)
+            self.instruments, self.shares = True, equal
 
     def _new_planner(self, workers: Sequence[str]) -> Planner:
+        """Return a planner; in a thread, since it loads MHETA."""
+        from fpmdask.apps.stencil.planner import Planner
+
         memory = [self.room.memory[worker] for worker in workers]
         return Planner(
             self.spec,
@@ -297,7 +302,7 @@ class Iterations(Attempt):
         seconds_per_row: Sequence[float] | None = None,
     ) -> None:
         """Share out as a saved machine says, if it knows how fast workers compute."""
-        planner = self._new_planner(workers)
+        planner = await asyncio.to_thread(self._new_planner, workers)
         if not planner.know(saved, seconds_per_row):
             return
         self.planner, self.instruments = planner, False

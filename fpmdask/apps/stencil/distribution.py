@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from fpmdask.apps.stencil.program import is_moved
+from fpmdask.apps.stencil.sizes import is_moved
 from fpmdask.mheta import Machine, Program, anchors, capacity, evaluator, predict, spectrum
 from fpmdask.mheta.explain import explain
 from fpmdask.mheta.search import gbs
 from fpmdask.mheta.spectrum import corner_names
 
 PATH = ("Blk", "I-C", "I-C/Bal", "Bal")
-# A node is in core for certain with so many times the memory that its rows take: what Python and an
-# update take besides is not known to a per cent.
-SPARE = 1.2
 # Predictions of a search; on up to eleven nodes more find nothing better. Each takes about so many
 # seconds per node, and all of them not more than this share of the iterations to come.
 BUDGET, LEAST_BUDGET = 10_000, 500
@@ -31,11 +27,6 @@ PREDICTION_SECONDS, WORTH = 4e-6, 0.05
 SEED = 2005  # a search's only randomness: the same figures give the same distribution
 # An iteration in the long run is the last of so many: nodes have drifted apart as far as they do.
 STEADY = 8
-# The median of so many iterations says whether a prediction holds; it does not if it is off by so
-# much, and by so many times the scatter of the run's own iterations.
-WINDOW, OFF, SCATTERS = 5, 0.10, 3.0
-# The standard deviation of normal noise by the median of absolute deviations.
-NORMAL = 1.4826
 # A disk is not taken to have become slower, or faster, by more than this factor at once.
 MOST_CHANGE = 100.0
 
@@ -68,25 +59,6 @@ class Choice:
     saved: float
     moving: float
     why: str
-
-
-def fits_with_room(
-    program: Program, memory_bytes: Sequence[float], rows: Sequence[int], spare: float = SPARE
-) -> bool:
-    """Tell whether all nodes are in core with memory to spare.
-
-    Examples
-    --------
-    >>> from fpmdask.mheta import Array, Section, Stage
-    >>> program = Program([Section([Stage(reads=["u"])])], [Array("u", 100)])
-    >>> fits_with_room(program, [2400.0], [20]), fits_with_room(program, [2399.0], [20])
-    (True, False)
-    """
-    needed = sum(array.row_bytes for array in program.arrays)
-    return all(
-        not count or spare * (program.fixed_bytes + count * needed) <= memory
-        for count, memory in zip(rows, memory_bytes, strict=True)
-    )
 
 
 def steady_seconds(program: Program, machine: Machine, rows: Sequence[int]) -> float:
@@ -208,31 +180,6 @@ def moving_seconds(
 
 
 _PER_BYTE = ("send_s_per_byte", "receive_s_per_byte", "read_s_per_byte", "write_s_per_byte")
-
-
-def scatter(seconds: Sequence[float]) -> float:
-    """Return the standard deviation of iterations, outliers tamed; 0 of less than three.
-
-    Examples
-    --------
-    >>> round(scatter([1.0, 1.1, 0.9, 9.0, 1.0]), 3)
-    0.148
-    """
-    if len(seconds) < 3:
-        return 0.0
-    middle = median(seconds)
-    return NORMAL * median(abs(one - middle) for one in seconds)
-
-
-def is_off(middle: float, noise: float, expected: float) -> bool:
-    """Tell whether the median of some iterations is not what was expected of them.
-
-    Examples
-    --------
-    >>> is_off(1.2, 0.01, 1.0), is_off(1.2, 0.1, 1.0), is_off(1.05, 0.0, 1.0)
-    (True, False, False)
-    """
-    return abs(middle - expected) > max(OFF * expected, SCATTERS * noise)
 
 
 def updated(

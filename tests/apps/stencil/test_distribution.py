@@ -6,19 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fpmdask.apps.stencil.distribution import (
     choose,
     drawn,
-    fits_with_room,
-    is_off,
     moving_seconds,
-    scatter,
     steady_seconds,
     updated,
 )
+from fpmdask.apps.stencil.history import is_off, scatter
 from fpmdask.apps.stencil.program import program
 from fpmdask.mheta import Machine, anchors, capacity, predict
 from tests.apps.stencil.test_program import spec
@@ -104,15 +100,6 @@ def test_constant_arrays_and_rows_out_of_core_cost_more_to_move():
     made, machine = pair("IO")
     roomy = replace(machine, memory_bytes=None)
     assert moving_seconds(made, roomy, even, after) < plain
-
-
-@given(st.lists(st.integers(0, 4), min_size=2, max_size=2), st.booleans())
-def test_who_must_spare_memory(spare, enough):
-    made, _ = pair("DC")
-    per_row = sum(array.row_bytes for array in made.arrays)
-    rows = [100 * one for one in spare]
-    memory = [1.2 * (made.fixed_bytes + per_row * count) + (1 if enough else -1) for count in rows]
-    assert fits_with_room(made, memory, rows) == (enough or not any(rows))
 
 
 def test_an_iteration_is_off_by_a_tenth_and_by_the_noise():

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 
 from fpmdask.apps.stencil.figures import (
-    BLOCKS,
-    History,
     fitted,
     from_saved,
-    instrumented_rows,
     measured,
     predicted,
     with_seconds,
 )
+from fpmdask.apps.stencil.history import BLOCKS, History, instrumented_rows
 from fpmdask.apps.stencil.program import program
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import predict

@@ -9,19 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Block, Part, Update, UpdateFailed
-from fpmdask.apps.stencil.distribution import is_off
-from fpmdask.apps.stencil.figures import History, instrumented_rows
+from fpmdask.apps.stencil.history import History, instrumented_rows, is_off
 from fpmdask.apps.stencil.plan import having, neighbours
-from fpmdask.apps.stencil.program import in_core_nbytes, streamed_rows
+from fpmdask.apps.stencil.sizes import in_core_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
 from fpmdask.errors import KernelError, PartitionError, RunCancelledError
-from fpmdask.mheta.instrument import Meter, NoRecorder, Recorder
 from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.regions import common, whole
 from fpmdask.runtime.remote_errors import describe_error
@@ -37,6 +35,10 @@ from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
 from fpmdask.runtime.zarr_storage import StoredRows
 from fpmdask.timing import FunctionKernel
+from fpmdask.timing.meter import Meter, NoRecorder
+
+if TYPE_CHECKING:
+    from fpmdask.mheta.instrument import Recorder
 
 
 def iterate(order: Mapping[str, Any]) -> None:
@@ -144,6 +146,8 @@ class Iterating:
             self._heed(self._note())
             began = time.perf_counter()
         if self.instruments:
+            from fpmdask.mheta.instrument import Recorder
+
             self.recorder = Recorder(time.perf_counter)
         self.block = self._part()
         self.block.bring(0, self._load_fields)
@@ -177,11 +181,15 @@ class Iterating:
         """Return room for this worker's rows: in memory, or on disk where that is too small."""
         low, high = span = self.spans[self.own]
         memory, prefetch = self.order["memory"], self.order["prefetch"]
-        count = streamed_rows(self.spec, high - low, memory, prefetch=prefetch)
+        self.blocks, count = 0, 0
+        band_nbytes = self.tuning.band_nbytes
+        needed = in_core_nbytes(self.spec, high - low, prefetch=prefetch)
+        if memory is not None and needed > memory:
+            from fpmdask.apps.stencil.program import streamed_rows  # loads MHETA
+
+            count = streamed_rows(self.spec, high - low, memory, prefetch=prefetch)
         if self.instruments:
             count = instrumented_rows(high - low, count)
-        self.blocks = 0
-        band_nbytes = self.tuning.band_nbytes
         if not count:
             return Block(self.spec, self.update, span, self.every, band_nbytes)
         found = Streamed(
@@ -486,7 +494,7 @@ class Iterating:
 
     def _tell_measured(self, done: int) -> None:
         """Tell what the instrumented iteration has taken; rows move to where they are to stay."""
-        assert isinstance(self.recorder, Recorder)
+        assert not isinstance(self.recorder, NoRecorder)
         assert isinstance(self.block, Streamed)
         events = [
             {name: value for name, value in asdict(event).items() if value is not None}

@@ -1,15 +1,56 @@
 """Sums of what iterations spend on computing, I/O and messages, where no events are needed.
 
-The clock is injected. A meter owns the sums of one node.
+These have the methods of `fpmdask.mheta.instrument.Recorder`, and workers load them without that
+package, which takes a slow one half a second. The clock is injected. A meter owns the sums of one
+node.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from fpmdask.mheta.instrument.recorder import Clock, NoRecorder
+from fpmdask.timing.deadline import Clock
 
 # Of the parts of a prediction; what waiting for a message takes is not told from receiving it.
 METERED = ("compute", "io", "send", "receive")
+
+
+class NoRecorder:
+    """Has the methods with which a program records, and records nothing."""
+
+    records = False
+
+    def at(self, section: int, tile: int | None = None) -> None:
+        """As `fpmdask.mheta.instrument.Recorder.at`."""
+
+    def stage(self, stage: int, rows: int) -> AbstractContextManager[Any]:
+        """As `Recorder.stage`; so are the others."""
+        return NOTHING
+
+    def compute(self, rows: int) -> AbstractContextManager[Any]:
+        """Do nothing."""
+        return NOTHING
+
+    def wait(self, array: str) -> AbstractContextManager[Any]:
+        """Do nothing."""
+        return NOTHING
+
+    def read(self, array: str, rows: int, nbytes: float) -> AbstractContextManager[Any]:
+        """Do nothing."""
+        return NOTHING
+
+    write = issue = read
+
+    def send(
+        self, peer: int | None = None, nbytes: float | None = None
+    ) -> AbstractContextManager[Any]:
+        """Do nothing."""
+        return NOTHING
+
+    receive = send
+
+
+NOTHING: AbstractContextManager[Any] = nullcontext()
 
 
 class Meter(NoRecorder):
