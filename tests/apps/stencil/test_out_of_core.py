@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster, get_worker
 
 import fpmdask
 from fpmdask.apps.stencil import gray_scott, jacobi
-from fpmdask.apps.stencil.program import most_rows
+from fpmdask.apps.stencil.sizes import most_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.rows import Rows

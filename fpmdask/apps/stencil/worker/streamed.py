@@ -24,18 +24,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Bring, Part, Update, difference, fill
-from fpmdask.apps.stencil.program import arg_name, field_name
+from fpmdask.apps.stencil.sizes import arg_name, field_name
 from fpmdask.apps.stencil.spec import StencilSpec
-from fpmdask.mheta.instrument import NoRecorder, Recorder
 from fpmdask.runtime.regions import Box, whole
 from fpmdask.runtime.rows import Span
 from fpmdask.runtime.worker.block_file import SECTOR, BlockFile, Region, aligned
+from fpmdask.timing.meter import NoRecorder
 from fpmdask.tuning import DEFAULT
+
+if TYPE_CHECKING:
+    from fpmdask.mheta.instrument import Recorder
 
 # Calls a function with each of some bands, all at once.
 Together = Callable[[Callable[[Span], None], Sequence[Span]], None]
@@ -88,6 +91,7 @@ class Streamed(Part):
             *map(field_name, range(self._count)),
             *map(arg_name, range(len(spec.args))),
         ]
+        self.file = file
         self._regions = [file.reserve((high - low, *self.row_shape), dtype) for dtype in arrays]
         self._rows = min(block_rows, high - low) + 3 * self.reach
         nbytes = [self._rows * region.row_nbytes + 2 * SECTOR for region in self._regions]
