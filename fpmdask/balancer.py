@@ -1059,11 +1059,12 @@ class Balancer:
 
         Where rows in proportion to speed would not leave every worker 20 % of its memory, and
         `distribution` is "mheta", the first iteration is made with even rows and instrumented:
-        every worker streams its rows from disk, in three blocks, and tells what reading, writing, computing and messages
-        take; how long each distribution would take follows from that (`fpmdask.mheta`). Rows move
-        if this saves more in the iterations to come than it takes (with a tolerance: in as many as
-        were made), and again after iterations that take 10 %, and three times their scatter, more
-        or less than predicted. `Balancer.report.mheta` says what was predicted and measured.
+        every worker streams its rows from disk, in three blocks, and tells what reading, writing,
+        computing and messages take; how long each distribution would take follows from that
+        (`fpmdask.mheta`). Rows move if this saves more in the iterations to come than it takes
+        (with a tolerance: in as many as were made), and again after iterations that take 10 %, and
+        three times their scatter, more or less than predicted. `Balancer.report.mheta` says what
+        was predicted and measured.
 
         Where a worker is lost in the middle, the others start again from u0. A chunk of the result
         that is lost afterwards is made again from u0 by all iterations on all rows in one task,
