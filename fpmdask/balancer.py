@@ -961,7 +961,8 @@ class Balancer:
         prefetch: bool = True,
         checkpoint: Any = None,
         checkpoint_every: int | None = None,
-        distribution: Any = None,
+        distribution: Any = "mheta",
+        machine: Any = None,
     ) -> Any:
         """Iterate an update of every cell from its neighbours, each worker on as many rows as fast.
 
@@ -1024,7 +1025,15 @@ class Balancer:
         checkpoint_every
             Iterations from one checkpoint to the next.
         distribution
-            Worker name → rows, or an earlier report; nothing is measured then.
+            Worker name → rows, or an earlier report; nothing is measured then. Or a rule: "even";
+            "balanced", all compute equally long, whatever their memory; "in-core", the same within
+            the workers' memory; "mheta", which is "balanced" where all rows are in core then, and
+            otherwise the rows for which MHETA predicts the shortest iterations, see Notes.
+        machine
+            A `fpmdask.mheta.Machine`, the report of an earlier call, or its document (a mapping,
+            JSON text or a path, see `Report.mheta`): nothing is measured, but for the computing of
+            a few rows where a machine is all that there is. Its nodes are the workers that it
+            names, or all workers in the order of their names.
 
         Returns
         -------
@@ -1054,6 +1063,23 @@ class Balancer:
         have taught; what they take tells whether rows should move, which they do once.
         O(iterations · (rows / workers + halo)) per worker. The values do not depend on the shares
         where update makes the same of a cell in any block.
+
+        A worker whose rows do not fit into its memory (two buffers of them, and args) streams them
+        from a file in its local directory, which takes as much disk as they do: in each iteration
+        each row is read once and written once, past the page cache. `report.shares` has the
+        ``"blocks"`` and the ``"io_seconds"``. Workers that can hold their rows keep them in memory.
+        Without `out` the memory of the workers must hold the result once, which is checked before
+        anything is computed. What update itself takes, and what Zarr does to decode some chunks,
+        comes on top of `memory`.
+
+        Where rows in proportion to speed would not leave every worker 20 % of its memory, and
+        `distribution` is "mheta", the first iteration is made with even rows and instrumented:
+        every worker streams its rows from disk, in three blocks, and tells what reading, writing,
+        computing and messages take; how long each distribution would take follows from that
+        (`fpmdask.mheta`). Rows move if this saves more in the iterations to come than it takes
+        (with a tolerance: in as many as were made), and again after iterations that take 10 %, and
+        three times their scatter, more or less than predicted. `Balancer.report.mheta` says what
+        was predicted and measured.
 
         Where a worker is lost in the middle, the others start again from u0, or from `checkpoint`.
         A chunk of the result that is lost afterwards is made again from u0 by all iterations on all
@@ -1086,6 +1112,7 @@ class Balancer:
             distribution,
             memory,
             prefetch,
+            machine,
         )
         storage = client.checked_storage(out, save_every, checkpoint, checkpoint_every)
         request = self._request()

@@ -15,6 +15,8 @@ import numpy as np
 
 from fpmdask.errors import PartitionError
 
+# What is read at once, about, and a chunk at least: Zarr has it in memory several times meanwhile.
+DECODED_NBYTES = 4 << 20
 # Stores of Zarr that several processes cannot write to.
 UNSHARED = frozenset({"MemoryStore", "ZipStore"})
 # The attribute of arrays that iterations write to: which ones are there.
@@ -189,11 +191,18 @@ class StoredRows:
 
         if not out.size:
             return
-        rows = (slice(low, low + len(out)), *(slice(None),) * (out.ndim - 1))
-        try:
-            self._array.get_basic_selection(rows, out=cpu.NDBuffer.from_numpy_array(out))
-        except Exception as error:  # of the store, or of a codec
-            raise self._error(error) from error
+        unit = int(self._array.chunks[0])
+        at_once = unit * max(1, DECODED_NBYTES // max(1, unit * out[0].nbytes))
+        start, end = low, low + len(out)
+        while start < end:
+            stop = min(end, (start // unit) * unit + at_once)
+            rows = (slice(start, stop), *(slice(None),) * (out.ndim - 1))
+            target = cpu.NDBuffer.from_numpy_array(out[start - low : stop - low])
+            try:
+                self._array.get_basic_selection(rows, out=target)
+            except Exception as error:  # of the store, or of a codec
+                raise self._error(error) from error
+            start = stop
 
     def _error(self, why: Any) -> PartitionError:
         return PartitionError(

@@ -34,12 +34,15 @@ from fpmdask.runtime.client.code_digest import code_digest
 from fpmdask.runtime.client.conversions import advice, as_stored, is_stored
 from fpmdask.runtime.client.inputs import SENDINGS
 from fpmdask.runtime.client.kernels import packed
+from fpmdask.runtime.client.machines import saved_machine
 from fpmdask.runtime.client.output import Output
 from fpmdask.runtime.client.rows import array_in_memory, rows_of_array, rows_of_zarr
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
 from fpmdask.runtime.rows import Rows
 from fpmdask.runtime.zarr_storage import place
 
+# By which rows are shared out; the first one by default.
+RULES = ("mheta", "even", "balanced", "in-core")
 CONDITIONS = ("reflect", "periodic", "nearest", "none")
 
 
@@ -61,6 +64,10 @@ class Given:
         Bytes of each worker, by name or for all; None: what is free.
     prefetch
         Whether workers that are out of core read the next block while they compute one.
+    rule
+        By which rows are shared out where `distribution` is None, of `RULES`.
+    machine
+        As of `saved_machine`, or None.
     """
 
     update: Update
@@ -71,6 +78,8 @@ class Given:
     distribution: dict[str, int] | None
     memory: int | dict[str, int] | None = None
     prefetch: bool = True
+    rule: str = RULES[0]
+    machine: dict[str, Any] | None = None
 
 
 def checked(
@@ -85,6 +94,7 @@ def checked(
     distribution: Any,
     memory: Any = None,
     prefetch: Any = True,
+    machine: Any = None,
 ) -> Given:
     """Return what is to be iterated.
 
@@ -118,6 +128,14 @@ def checked(
         raise PartitionError(f"tolerance = {tolerance!r}; give a number >= 0, or None")
     if not isinstance(prefetch, bool | np.bool_):
         raise PartitionError(f"prefetch = {prefetch!r}; give True or False")
+    rule = RULES[0]
+    if isinstance(distribution, str):
+        if distribution not in RULES:
+            raise PartitionError(
+                f"distribution = {distribution!r}; give {', '.join(map(repr, RULES))}, a mapping "
+                "of worker name to rows, or a report"
+            )
+        distribution, rule = None, distribution
     conditions = _conditions(boundary, shape, [x.dtype for x in (*fields, *constant)])
     settings = {
         "depth": _depths(depth, shape),
@@ -135,6 +153,8 @@ def checked(
         rows_by_worker(distribution, shape[0]),
         _memory(memory),
         bool(prefetch),
+        rule,
+        saved_machine(machine),
     )
 
 
@@ -350,6 +370,8 @@ async def _iterated(
         "distribution": given.distribution,
         "memory": given.memory,
         "prefetch": given.prefetch,
+        "rule": given.rule,
+        "machine": given.machine,
     }
     shapes = [Rows((), (x.shape[0],), 0, x.dtype.str, x.shape) for x in arrays]
     early = StencilSpec(tuple(shapes[:count]), tuple(shapes[count:]), **given.settings)

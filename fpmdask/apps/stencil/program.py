@@ -6,33 +6,13 @@ predicted and what is done are one.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from math import prod
-
-import numpy as np
-
+from fpmdask.apps.stencil.sizes import Sizes, arg_name, field_name, second_name
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
-from fpmdask.mheta import Array, Communication, Machine, Program, Section, Stage
-from fpmdask.mheta.blocks import Memory, block_rows
+from fpmdask.mheta import Array, Communication, Program, Section, Stage
+from fpmdask.mheta.blocks import block_rows
 
 NORM_NBYTES = 8
-
-
-def field_name(number: int) -> str:
-    """Return the name of a field."""
-    return f"u0[{number}]"
-
-
-def second_name(number: int) -> str:
-    """Return the name of a field's second buffer, which it has in core."""
-    return f"second[{number}]"
-
-
-def arg_name(number: int) -> str:
-    """Return the name of a constant array."""
-    return f"args[{number}]"
 
 
 def program(spec: StencilSpec, *, prefetch: bool = True, checks: bool = False) -> Program:
@@ -69,22 +49,21 @@ def program(spec: StencilSpec, *, prefetch: bool = True, checks: bool = False) -
     >>> found.sections[0].communication.message_bytes
     8000
     """
-    fields = [row_nbytes(spec, one.dtype) for one in spec.fields]
-    args = [row_nbytes(spec, one.dtype) for one in spec.args]
+    sizes = Sizes.of(spec, prefetch=prefetch)
+    fields, args = sizes.fields, sizes.args
     read = [*map(field_name, range(len(fields))), *map(arg_name, range(len(args)))]
     second = list(map(second_name, range(len(fields))))
     arrays = [
         Array(name, nbytes)
         for name, nbytes in zip([*read, *second], [*fields, *args, *fields], strict=True)
     ]
-    depth, buffers = spec.depth[0], 2 if prefetch else 1
+    depth = spec.depth[0]
     stage = Stage(reads=read, writes=read[: len(fields)], prefetch=prefetch)
     halos = Communication("nearest_neighbour", depth * sum(fields)) if depth else Communication()
     sections = [Section([stage], communication=halos)]
     if checks:
         sections.append(Section(communication=Communication("reduction_tree", NORM_NBYTES)))
-    around = depth * ((3 * buffers + 2) * (sum(fields) + sum(args)) + 4 * sum(fields))
-    return Program(sections, arrays, around)
+    return Program(sections, arrays, sizes.fixed)
 
 
 def streamed_rows(
@@ -115,48 +94,3 @@ def streamed_rows(
             "has; give more memory, or leave it out"
         )
     return found[0]
-
-
-def most_rows(
-    spec: StencilSpec, memory: Sequence[float], *, prefetch: bool = True, stored: bool = False
-) -> tuple[list[float], list[float]]:
-    """Return the rows that workers hold in core, and those that they hold at all.
-
-    Unless it is stored elsewhere, the result must fit into a worker's memory, once.
-
-    Parameters
-    ----------
-    spec, prefetch
-        The call.
-    memory
-        Of each worker, in bytes; inf: no limit.
-
-    Examples
-    --------
-    >>> from fpmdask.runtime.rows import Rows
-    >>> rows = Rows(("a",), (100,), 0, "<f8", (100, 1000))
-    >>> spec = StencilSpec((rows,), (), (0, 0), ("none", "none"), 10)
-    >>> most_rows(spec, [160_000.0, 15_999.0, 15.0])
-    ([10.0, 0.0, 0.0], [20.0, 0.0, 0.0])
-    """
-    limits = [None if math.isinf(nbytes) else int(nbytes) for nbytes in memory]
-    found = Memory.of(program(spec, prefetch=prefetch), Machine(len(limits), limits))
-    result = sum(np.dtype(one.dtype).itemsize for one in spec.fields) * prod(spec.shape[1:])
-    results = (math.inf if stored else nbytes // max(1, result) for nbytes in memory)
-    most = np.maximum(0.0, found.most[:, 0]).tolist()
-    return found.in_core[:, 0].tolist(), list(map(min, most, results))
-
-
-def row_nbytes(spec: StencilSpec, dtype: str | None) -> int:
-    """Return the bytes of a row with its halo on the other axes.
-
-    Examples
-    --------
-    >>> from fpmdask.runtime.rows import Rows
-    >>> rows = Rows(("a",), (100,), 0, "<f8", (100, 1000))
-    >>> row_nbytes(StencilSpec((rows,), (), (1, 1), ("none", 0.0), 10), "<f8")
-    8016
-    """
-    return np.dtype(dtype).itemsize * prod(
-        cells + 2 * side for cells, side in zip(spec.shape[1:], spec.sides, strict=True)
-    )

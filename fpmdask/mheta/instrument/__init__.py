@@ -8,5 +8,4 @@ from fpmdask.mheta.instrument.document import traces_to_dict as traces_to_dict
 from fpmdask.mheta.instrument.events import Event as Event
 from fpmdask.mheta.instrument.fit import fit as fit
 from fpmdask.mheta.instrument.recorder import Call as Call
-from fpmdask.mheta.instrument.recorder import NoRecorder as NoRecorder
 from fpmdask.mheta.instrument.recorder import Recorder as Recorder

@@ -4,9 +4,8 @@ The clock is injected: this module reads none of its own. A recorder owns the ev
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from fpmdask.errors import PartitionError
 from fpmdask.mheta.instrument.events import Event
@@ -172,44 +171,6 @@ class Recorder:
             raise PartitionError(f"{what} outside of a stage; open one with stage(stage, rows)")
         if inside is False and self._open is not None:
             raise PartitionError(f"{what} inside of {self._open}; end that stage first")
-
-
-class NoRecorder:
-    """Has the methods with which a program records, and records nothing."""
-
-    records = False
-
-    def at(self, section: int, tile: int | None = None) -> None:
-        """As `Recorder.at`."""
-
-    def stage(self, stage: int, rows: int) -> AbstractContextManager[Any]:
-        """As `Recorder.stage`; so are the others."""
-        return NOTHING
-
-    def compute(self, rows: int) -> AbstractContextManager[Any]:
-        """Do nothing."""
-        return NOTHING
-
-    def wait(self, array: str) -> AbstractContextManager[Any]:
-        """Do nothing."""
-        return NOTHING
-
-    def read(self, array: str, rows: int, nbytes: float) -> AbstractContextManager[Any]:
-        """Do nothing."""
-        return NOTHING
-
-    write = issue = read
-
-    def send(
-        self, peer: int | None = None, nbytes: float | None = None
-    ) -> AbstractContextManager[Any]:
-        """Do nothing."""
-        return NOTHING
-
-    receive = send
-
-
-NOTHING: AbstractContextManager[Any] = nullcontext()
 
 
 class Call:

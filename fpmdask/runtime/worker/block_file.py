@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from math import prod
 from typing import Any, NoReturn
 
@@ -84,6 +83,7 @@ class BlockFile:
         self._bounce = aligned(BOUNCE_NBYTES)
         self._busy = threading.Lock()  # it is one disk
         self._closed = False
+        self._idle = 0.0  # since when
         self._thread: ThreadPoolExecutor | None = None
 
     def reserve(self, shape: Sequence[int], dtype: Any) -> Region:
@@ -118,14 +118,19 @@ class BlockFile:
 
     # ---- for regions
 
-    def transfer(self, at: int, memory: Array, *, write: bool, issued: bool = False) -> None:
-        """Read or write contiguous memory; `issued` has paid the overhead already."""
+    def transfer(self, at: int, memory: Array, *, write: bool, issued: float | None = None) -> None:
+        """Read or write contiguous memory.
+
+        `issued` is when the overhead was paid already: from then on the disk is busy, however late
+        the thread gets the interpreter (some 3 ms beside one that computes).
+        """
         flat = memory.reshape(-1).view(np.uint8)
         with self._busy:
             if self._closed:
                 raise DiskFailed(errno.EBADF, "the block file is closed: the run is over")
-            until = time.perf_counter() + self.byte_seconds * len(flat)
-            until += 0.0 if issued else self.overhead_seconds
+            now = time.perf_counter()
+            began = now + self.overhead_seconds if issued is None else max(issued, self._idle)
+            until = began + self.byte_seconds * len(flat)
             try:
                 (self._write if write else self._read)(at, flat)
             except OSError as error:
@@ -135,13 +140,15 @@ class BlockFile:
             if not self._direct:
                 self._drop(at, len(flat), written=write)
             _sleep(until)
+            self._idle = time.perf_counter()
 
     def issue(self, at: int, memory: Array) -> Future[None]:
         """Begin to read contiguous memory."""
-        _sleep(time.perf_counter() + self.overhead_seconds)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "fpmdask-prefetch")
-        return self._thread.submit(self.transfer, at, memory, write=False, issued=True)
+        _sleep(time.perf_counter() + self.overhead_seconds)
+        issued = time.perf_counter()
+        return self._thread.submit(self.transfer, at, memory, write=False, issued=issued)
 
     def _failed(self, why: str, error: OSError) -> NoReturn:
         raise DiskFailed(
@@ -255,11 +262,15 @@ def aligned(nbytes: int, offset: int = 0) -> Array:
 
 
 def _open_direct(descriptor: int) -> bool:
-    with suppress(OSError):
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    """Have an empty file bypass the page cache; tell whether its file system can do so."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
-        return True
-    return False
+        write_at(descriptor, 0, aligned(SECTOR))  # some say so only then
+    except OSError:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        return False
+    return True
 
 
 def _whole_sectors(at: int, flat: Array) -> int:

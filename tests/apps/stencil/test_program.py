@@ -1,12 +1,16 @@
 """What MHETA is told of a stencil: the arrays that really take memory, the messages really sent."""
 
+import math
+
 import pytest
 
 from fpmdask.apps.stencil.block import Block, Update
 from fpmdask.apps.stencil.plan import neighbours, spans_of
-from fpmdask.apps.stencil.program import program, row_nbytes
+from fpmdask.apps.stencil.program import program
+from fpmdask.apps.stencil.sizes import fits_with_room, most_rows, row_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.mheta import Machine, capacity
+from fpmdask.mheta.blocks import Memory
 from fpmdask.runtime.rows import Rows
 
 
@@ -68,3 +72,21 @@ def test_a_stage_reads_what_an_update_reads_and_writes_the_fields():
     assert sizes["u0[1]"] == sizes["second[1]"] == row_nbytes(given, "<f4") == 4 * (4 + 4) * 5
     # two buffers
     assert program(given).fixed_bytes > found.fixed_bytes
+
+
+@pytest.mark.parametrize("given", CASES)
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_what_is_known_of_memory_without_mheta_is_what_mheta_says(given, prefetch):
+    found = program(given, prefetch=prefetch)
+    least = found.fixed_bytes
+    for nbytes in (0, max(0, least - 1), least, least + 100, 3 * least + 5000, 10**6, math.inf):
+        limit = None if math.isinf(nbytes) else nbytes
+        memory = Memory.of(found, Machine(1, [limit]))
+        in_core, most = most_rows(given, [nbytes], prefetch=prefetch, stored=True)
+        assert in_core == [memory.in_core[0, 0]]
+        assert most == [max(0.0, memory.most[0, 0])]
+        if 0 < in_core[0] < math.inf:
+            rows = int(in_core[0])
+            assert not fits_with_room(given, [nbytes], [rows + 1], prefetch=prefetch)
+            assert fits_with_room(given, [1.2 * nbytes + 1], [rows], prefetch=prefetch)
+            assert fits_with_room(given, [0], [0], prefetch=prefetch)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import fpmdask
 from fpmdask.apps.stencil import gray_scott, heat, jacobi
 from fpmdask.apps.stencil.client import checked
-from fpmdask.apps.stencil.program import most_rows
+from fpmdask.apps.stencil.sizes import most_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.rows import Rows

@@ -6,27 +6,29 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Block, Part, Update, UpdateFailed
+from fpmdask.apps.stencil.history import History, instrumented_rows, is_off
 from fpmdask.apps.stencil.plan import having, neighbours
-from fpmdask.apps.stencil.program import streamed_rows
+from fpmdask.apps.stencil.sizes import in_core_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
 from fpmdask.errors import KernelError, PartitionError, RunCancelledError, StorageError
-from fpmdask.mheta.instrument import NoRecorder, Recorder
 from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.regions import common, whole
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.rows import Rows, Span
 from fpmdask.runtime.worker.block_file import BlockFile, DiskFailed
 from fpmdask.runtime.worker.checkpoints import Checkpoints
+from fpmdask.runtime.worker.disk_benchmark import benchmark_disk
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
+from fpmdask.runtime.worker.message_benchmark import benchmark_messages
 from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
@@ -34,6 +36,10 @@ from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
 from fpmdask.runtime.zarr_storage import StoredRows
 from fpmdask.timing import FunctionKernel
+from fpmdask.timing.meter import Meter, NoRecorder
+
+if TYPE_CHECKING:
+    from fpmdask.mheta.instrument import Recorder
 
 
 def iterate(order: Mapping[str, Any]) -> None:
@@ -108,12 +114,14 @@ class Iterating:
         )
         phases = ("loading", "computing", "io", "moving", "saving", "total")
         self.spent = dict.fromkeys(phases, 0.0)
-        self.received = self.rows_computed = self.cycle = self.ahead = 0
+        self.received = self.rows_computed = self.cycle = self.ahead = self.moved = 0
         self.every = 1
         self.result: list[Array] = []
         self.closing = ExitStack()
         self.blocks = 0  # into which the rows are cut; 0 where they are in memory
-        self.recorder: Recorder | NoRecorder = NoRecorder()
+        self.recorder: Recorder | Meter | NoRecorder = NoRecorder()
+        self.history: History | None = None
+        self.moves = 0
         self.start = 0  # iterations that a checkpoint has
         self.checkpoints = None
         if order["checkpoint"] is not None:
@@ -135,7 +143,7 @@ class Iterating:
                 order["output"],
                 str(side.worker.name),
             )
-        self._place(order["rows"])
+        self._heed(order)
 
     def _place(self, rows: Sequence[tuple[str, int, int]]) -> None:
         """Take note of who has which rows."""
@@ -150,11 +158,17 @@ class Iterating:
         began = time.perf_counter()
         if self.order["probe"]:
             self._say(probe=self._probe())
-            self._place(self._note()["rows"])
+            self._heed(self._note())
             began = time.perf_counter()
         if self.checkpoints is not None:
             self.start = self.checkpoints.find(self.spec.iterations)
             self.spec = replace(self.spec, iterations=self.spec.iterations - self.start)
+            if self.spec.iterations < 2:  # nothing is left to be told of
+                self.instruments = False
+        if self.instruments:
+            from fpmdask.mheta.instrument import Recorder
+
+            self.recorder = Recorder(time.perf_counter)
         self.block = self._part()
         self.block.bring(0, self._load_checkpoint if self.start else self._load_fields)
         self.block.bring_args(self._load_args)
@@ -170,25 +184,40 @@ class Iterating:
             "rows_computed": self.rows_computed,
             "nbytes_received": self.received,
             "blocks": self.blocks,
+            "history": None if self.history is None else self.history.to_json(),
             **self.spent,
         }
+
+    def _heed(self, note: Mapping[str, Any]) -> None:
+        """Take the coordinator's word for what comes first."""
+        self._place(note["rows"])
+        self.expected: float | None = note["expected"]
+        self.instruments = bool(note["instrument"])
+        self.planned: bool = note["history"]
+        if self.planned and not self.instruments:
+            self._keep_history(0)
 
     def _part(self) -> Block | Streamed:
         """Return room for this worker's rows: in memory, or on disk where that is too small."""
         low, high = span = self.spans[self.own]
         memory, prefetch = self.order["memory"], self.order["prefetch"]
-        count = streamed_rows(self.spec, high - low, memory, prefetch=prefetch)
-        self.blocks = 0
+        self.blocks, count = 0, 0
         band_nbytes = self.tuning.band_nbytes
+        needed = in_core_nbytes(self.spec, high - low, prefetch=prefetch)
+        if memory is not None and needed > memory:
+            from fpmdask.apps.stencil.program import streamed_rows  # loads MHETA
+
+            count = streamed_rows(self.spec, high - low, memory, prefetch=prefetch)
+        if self.instruments:
+            count = instrumented_rows(high - low, count)
         if not count:
             return Block(self.spec, self.update, span, self.every, band_nbytes)
-        file = self.closing.enter_context(closing(BlockFile(self.side.worker.local_directory)))
         found = Streamed(
             self.spec,
             self.update,
             span,
             count,
-            file,
+            self._file(),
             prefetch=prefetch,
             threads=self.side.worker.state.nthreads,
             band_nbytes=band_nbytes,
@@ -249,12 +278,18 @@ class Iterating:
     def _iterations(self, began: float) -> int:
         """Make all of them; return how many there were."""
         spec, told = self.spec, began
-        look = 1 if self.order["trial"] else spec.iterations
+        look = 1 if self.order["trial"] and not self.planned else spec.iterations
         before, seconds = self._so_far(), 0.0
         for done in range(1, spec.iterations + 1):
             count = self.start + done
             checks = spec.tolerance is not None and not count % spec.check_every
+            computed = self.spent["computing"]
+            if isinstance(self.recorder, Meter):
+                self.recorder.taken()
             change = self._one(done - 1, checks=checks and done < spec.iterations)
+            if isinstance(self.recorder, Meter) and self.history is not None:
+                spent = self.recorder.taken()
+                self.history.add({**spent, "compute": self.spent["computing"] - computed})
             if done == spec.iterations:
                 break
             now = time.perf_counter()
@@ -267,6 +302,10 @@ class Iterating:
                 return done
             saving = self._save(done)
             now, began = now + saving, began + saving
+            if self.instruments:
+                self._tell_measured(done)
+            elif self.history is not None:
+                self._judge(done)
             if done != look:
                 continue
             look = min(2 * look, spec.iterations)
@@ -371,7 +410,8 @@ class Iterating:
             rest = [(low, inner[0]), (inner[1], high)]
         else:
             rest = [(low, high)]
-        fetch.wait()
+        with self.recorder.receive():
+            fetch.wait()
         self.received += fetch.nbytes
         self._compute(block, old, rest, into)
 
@@ -467,21 +507,78 @@ class Iterating:
         note = self._note()
         began = time.perf_counter()
         if note["rows"] is not None:
-            self._move(done, note["rows"], note["every"])
+            self._move(done, note["rows"], note["every"], note["piece"])
         self.spent["moving"] = time.perf_counter() - began
 
-    def _move(self, done: int, rows: Sequence[tuple[str, int, int]], every: int) -> None:
-        """Have the rows of a new distribution, those of others straight from them."""
+    # ---- what MHETA wants to know
+
+    def _keep_history(self, done: int) -> None:
+        self.recorder, self.history = Meter(time.perf_counter), History(done)
+
+    def _tell_measured(self, done: int) -> None:
+        """Tell what the instrumented iteration has taken; rows move to where they are to stay."""
+        assert not isinstance(self.recorder, NoRecorder)
+        assert isinstance(self.block, Streamed)
+        events = [
+            {name: value for name, value in asdict(event).items() if value is not None}
+            for event in self.recorder.events
+        ]
+        team, messages = list(self.ranks), []
+        if self.spec.depth[0]:
+            sizes = [1, max(2, sum(rows.nbytes for rows in self.block.edge(0, 0)))]
+            messages = benchmark_messages(self.exchange, f"{self.attempt} {done}", team, sizes)
+        seconds = sum(event["seconds"] for event in events if event["kind"] == "compute")
+        low, high = self.spans[self.own]
+        self._say(
+            measured={
+                "events": events,
+                "benchmarks": {**benchmark_disk(self.block.file), "messages": messages},
+            },
+            row_seconds=seconds / (high - low),
+            done=self.start + done,
+        )
+        self.instruments = False
+        self._keep_history(done)
+        self._go_on(done)
+
+    def _judge(self, done: int) -> None:
+        """Have the coordinator look again where iterations take other times than they should."""
+        history, again = self.history, False
+        assert history is not None
+        if history.is_full and self.expected is not None:
+            told = self.reduce([history.middle(), history.scatter()])
+            again = is_off(float(told[0]), float(told[1]), self.expected)
+        # where a tolerance may end it, moving pays only after some iterations
+        if self.spec.tolerance is not None and self.order["again"]:
+            again = again or (not self.moves and not done & (done - 1))
+        if again:
+            self._say(again=self.start + done, middle=history.middle(), **history.mean())
+            self._go_on(done)
+
+    def _go_on(self, done: int) -> None:
+        """Wait for what the coordinator makes of it."""
+        note, began = self._note(), time.perf_counter()
+        assert self.history is not None
+        self.expected = note["expected"]
+        if note["rows"] is not None:
+            self.moves += note["moves"]
+            self._move(done, note["rows"], 1, note["piece"])
+            self.history.begin()
+        self.spent["moving"] += time.perf_counter() - began
+
+    def _move(
+        self, done: int, rows: Sequence[tuple[str, int, int]], every: int, piece: int | None
+    ) -> None:
+        """Have the rows of a new distribution, those of others straight from them.
+
+        Where workers are out of core, `piece` rows at once: holders read them from disk.
+        """
         before, old = self.spans, self.block
         self._place(rows)
-        self.every, self.ahead = every, 0
-        if isinstance(old, Block):
-            old.args, old.buffers[(done + 1) % 2] = [], []
-        sources: Sequence[Array | OnDisk] = old.sources(done)
+        self.every, self.ahead, self.moved = every, 0, self.moved + 1
+        sources = self._old_sources(old, done)
         for n, source in enumerate(sources):
             self.exchange.offer(self._moved(n), source)
-        if isinstance(old, Streamed):
-            old.release()
         self.block = self._part()
 
         def bring(targets: Sequence[Array], low: int, high: int) -> None:
@@ -489,8 +586,7 @@ class Iterating:
             for peer, theirs in before.items():
                 if (met := common((theirs,), ((low, high),))) is None:
                     continue
-                # as many rows at once as the one with the smallest blocks can read
-                for start, stop in pieces(*met[0], self.order["piece"] or high):
+                for start, stop in pieces(*met[0], piece or high):
                     some = [target[start - low : stop - low] for target in targets]
                     start, stop = start - theirs[0], stop - theirs[0]
                     if peer == self.own:
@@ -500,7 +596,7 @@ class Iterating:
                     for n, target in enumerate(some):
                         box = ((start, stop), *whole(target.shape[1:]))
                         wants.append(Want(self._moved(n), box, target, [peer]))
-                    if self.order["piece"]:
+                    if piece is not None:
                         self._fetch(wants)
                         wants.clear()
             self._fetch(wants)
@@ -510,9 +606,34 @@ class Iterating:
         self.reduce([0.0])  # all have what they need: the old rows can go
         for key in self._keys("moved"):
             self.exchange.retire(key)
+        if isinstance(old, Streamed):
+            old.file.close()
+
+    def _old_sources(self, old: Block | Streamed, done: int) -> Sequence[Array | OnDisk]:
+        """Return the rows so far, in as little memory as may be: new ones come beside them."""
+        if isinstance(old, Streamed):
+            old.release()
+            return old.sources(done)
+        low, high = self.spans[self.own]
+        old.args, old.buffers[(done + 1) % 2] = [], []
+        memory, now = self.order["memory"], old.buffers[done % 2]
+        new = in_core_nbytes(self.spec, high - low, prefetch=self.order["prefetch"])
+        if memory is None or new + sum(rows.nbytes for rows in now) <= memory:
+            return old.sources(done)
+        file, found = self._file(), []
+        for rows in old.rows(now, old.low, old.high):
+            found.append(OnDisk(old, file.reserve(rows.shape, rows.dtype)))
+            found[-1].region.write((0, len(rows)), rows)
+        now.clear()
+        return found
+
+    def _file(self) -> BlockFile:
+        found = BlockFile(self.side.worker.local_directory)
+        self.closing.callback(found.close)
+        return found
 
     def _moved(self, field: int) -> tuple[Any, ...]:
-        return ("moved", self.attempt, field)
+        return ("moved", self.attempt, self.moved, field)
 
     def _keys(self, what: str) -> Iterator[tuple[Any, ...]]:
         """Return all that this worker may offer."""
