@@ -344,6 +344,7 @@ class Balancer:
         from fpmdask.apps.matmul import user_layout
         from fpmdask.apps.matmul.client import arrays, stored, target
         from fpmdask.runtime.client import conversions
+        from fpmdask.runtime.client.zarr_target import check_apart
 
         if rebalance is not None and not isinstance(rebalance, bool):
             raise PartitionError(f"rebalance = {rebalance!r}; give True, False or None")
@@ -389,7 +390,7 @@ class Balancer:
             if distribution is not None:
                 raise PartitionError("out is computed in tiles: no distribution of whole rows fits")
             out = target.check_out(out, spec.shape[::2], index, spec.dtype)
-            target.check_apart(out, a, b)
+            check_apart(out, a, b)
             into = stored.multiply_into
             return self._sync(self._matmul, into, a, b, index, out, request)
         multiply = conversions.converted(back, self._matmul)
@@ -939,9 +940,16 @@ class Balancer:
         depth: Any = 1,
         boundary: Any = "reflect",
         args: Sequence[Any] = (),
+        out: Any = None,
+        save_every: int | None = None,
         tolerance: float | None = None,
         check_every: int = 10,
-        distribution: Any = None,
+        memory: Any = None,
+        prefetch: bool = True,
+        checkpoint: Any = None,
+        checkpoint_every: int | None = None,
+        distribution: Any = "mheta",
+        machine: Any = None,
     ) -> Any:
         """Iterate an update of every cell from its neighbours, each worker on as many rows as fast.
 
@@ -957,7 +965,9 @@ class Balancer:
             `fpmdask.apps.stencil` has `jacobi`, `heat` and `gray_scott`.
         u0
             A NumPy, dask, Zarr or xarray array of numbers, of one or more dimensions, or a tuple of
-            fields of one shape. Rows, along the first axis, are shared out.
+            fields of one shape. Rows, along the first axis, are shared out. Of a Zarr array, also
+            as `dask.array.from_zarr` returns it, each worker reads the rows that it needs itself,
+            straight into their place: all workers must reach it by the same path.
         iterations
             How many, >= 0.
         depth
@@ -967,24 +977,68 @@ class Balancer:
             "nearest", "none" or a number; for all axes, or a sequence or mapping of them.
         args
             Arrays of the shape of u0 which are given to update with a halo, too.
+        out
+            Where the result is written by the workers that have it, on storage that the client and
+            all workers reach by the same path: a `zarr.Array` of the shape and dtype of u0 (a tuple
+            of them for several fields), a `zarr.Group`, a path or an fsspec URL. In these, arrays
+            that are not there are made: for several fields "field0", "field1", … in a group. Any
+            chunks do; each is written once, by one worker. It must not be where u0 or args are read
+            from.
+        save_every
+            Append a snapshot to `out` after every so many iterations, and one after the last; u0 is
+            none. Arrays have one more axis, the first one, which gets as long as there are
+            snapshots: those of earlier calls stay. The attribute ``"fpmdask.out"`` of an array has
+            ``"iterations"``, the iteration of each complete snapshot, also after a failure.
         tolerance
             End when no cell changes by more than this, >= 0, in one iteration.
         check_every
             Iterations between two looks at that.
+        memory
+            Bytes that each worker may use for its rows (2e8, "200MB"), for all of them or by name.
+            By default, and at most, what it has free. A worker that gets more rows than fit keeps
+            them in its local directory, and streams blocks of them in each iteration.
+        prefetch
+            Whether such a worker reads the next block while it computes one. Blocks are half as
+            large then.
+        checkpoint
+            A folder on storage that the client and all workers share, a path or an fsspec URL. The
+            fields after every `checkpoint_every` iterations are kept there, with checksums, until
+            there is a newer checkpoint; it is removed once the call has succeeded. When a worker is
+            lost, and when the same call is made again after a failure, the iterations go on from
+            there, with any workers and shares. It is the same call where u0 and args have the same
+            names or values, update has the same code (of functions in other packages than its own:
+            the same names) and all parameters that make the result are the same. A checkpoint of
+            another call is left as it is, one that is damaged is not used; a warning names them.
+        checkpoint_every
+            Iterations from one checkpoint to the next.
         distribution
-            Worker name → rows, or an earlier report; nothing is measured then.
+            Worker name → rows, or an earlier report; nothing is measured then. Or a rule: "even";
+            "balanced", all compute equally long, whatever their memory; "in-core", the same within
+            the workers' memory; "mheta", which is "balanced" where all rows are in core then, and
+            otherwise the rows for which MHETA predicts the shortest iterations, see Notes.
+        machine
+            A `fpmdask.mheta.Machine`, the report of an earlier call, or its document (a mapping,
+            JSON text or a path, see `Report.mheta`): nothing is measured, but for the computing of
+            a few rows where a machine is all that there is. Its nodes are the workers that it
+            names, or all workers in the order of their names.
 
         Returns
         -------
         dask.array.Array or tuple of it
             The fields, complete and in the workers' memory, one chunk per worker along the first
-            axis: what iterated `dask.array.map_overlap` gives.
+            axis: what iterated `dask.array.map_overlap` gives. With `out`, lazy arrays of the last
+            iteration as it is stored there.
 
         Raises
         ------
         PartitionError
             For arguments that cannot be, where update returns other shapes or dtypes than it
-            should, and where the arrays do not fit into the workers' memory.
+            should, where the result does not fit into the workers' memory, and where the disk of
+            a worker is full.
+        OSError
+            If `out` cannot be written to.
+        StorageError
+            If `checkpoint` cannot be read, or written to.
         Exception
             What update raises, with a note that names the worker.
 
@@ -997,9 +1051,27 @@ class Balancer:
         O(iterations · (rows / workers + halo)) per worker. The values do not depend on the shares
         where update makes the same of a cell in any block.
 
-        Where a worker is lost in the middle, the others start again from u0. A chunk of the result
-        that is lost afterwards is made again from u0 by all iterations on all rows in one task,
-        which needs memory for all of them on one worker: keep what is precious elsewhere, too.
+        A worker whose rows do not fit into its memory (two buffers of them, and args) streams them
+        from a file in its local directory, which takes as much disk as they do: in each iteration
+        each row is read once and written once, past the page cache. `report.shares` has the
+        ``"blocks"`` and the ``"io_seconds"``. Workers that can hold their rows keep them in memory.
+        Without `out` the memory of the workers must hold the result once, which is checked before
+        anything is computed. What update itself takes, and what Zarr does to decode some chunks,
+        comes on top of `memory`.
+
+        Where rows in proportion to speed would not leave every worker 20 % of its memory, and
+        `distribution` is "mheta", the first iteration is made with even rows and instrumented:
+        every worker streams its rows from disk, in three blocks, and tells what reading, writing,
+        computing and messages take; how long each distribution would take follows from that
+        (`fpmdask.mheta`). Rows move if this saves more in the iterations to come than it takes
+        (with a tolerance: in as many as were made), and again after iterations that take 10 %, and
+        three times their scatter, more or less than predicted. `Balancer.report.mheta` says what
+        was predicted and measured.
+
+        Where a worker is lost in the middle, the others start again from u0, or from `checkpoint`.
+        A chunk of the result that is lost afterwards is made again from u0 by all iterations on all
+        rows in one task, which needs memory for all of them on one worker: keep what is precious
+        elsewhere, too.
 
         Examples
         --------
@@ -1016,9 +1088,22 @@ class Balancer:
         from fpmdask.apps.stencil import client
 
         given = client.checked(
-            update, u0, iterations, depth, boundary, args, tolerance, check_every, distribution
+            update,
+            u0,
+            iterations,
+            depth,
+            boundary,
+            args,
+            tolerance,
+            check_every,
+            distribution,
+            memory,
+            prefetch,
+            machine,
         )
-        return self._sync(client.stencil, self.client, given, self._request(), self._follow)
+        storage = client.checked_storage(out, save_every, checkpoint, checkpoint_every)
+        request = self._request()
+        return self._sync(client.stencil, self.client, given, storage, request, self._follow)
 
     @_a_call
     def run(self, app: str, spec: Mapping[str, Any] | None = None) -> Any:
@@ -1118,10 +1203,20 @@ class Balancer:
         return await function(*args)
 
     async def _follow(
-        self, app: str, spec: dict[str, Any], asked: proxy.Asked | None = None
+        self,
+        app: str,
+        spec: dict[str, Any],
+        asked: proxy.Asked | None = None,
+        heard: proxy.Progress | None = None,
     ) -> tuple[Any, Report]:
-        """Run an app; `asked` does what it wants of this client."""
-        value, raw = await proxy.follow(self.client, app, spec, self.progress, asked)
+        """Run an app; `asked` does what it wants of this client, `heard` is called with events."""
+
+        def tell(event: Mapping[str, Any]) -> None:
+            for told in (heard, self.progress):
+                if told is not None:
+                    told(event)
+
+        value, raw = await proxy.follow(self.client, app, spec, tell, asked)
         report = build(raw, app)
         self._warn_of_workers(report.left_out)
         if not raw.get("only_holds"):

@@ -16,7 +16,11 @@ class KernelError(FpmdaskError, RuntimeError):
     """A kernel that cannot be built, identified or run."""
 
 
-class RecordsError(FpmdaskError, ValueError):
+class StorageError(FpmdaskError, ValueError):
+    """Storage that cannot be read, or written."""
+
+
+class RecordsError(StorageError):
     """Record files that cannot be read, or a target that cannot be written."""
 
 

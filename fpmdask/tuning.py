@@ -134,6 +134,9 @@ class RuntimeTuning(_Group):
     overdue: float = 10.0
     # Seconds of some worker's own steps from which on a run teaches. Half of what it took counts.
     learned_least_seconds: float = 0.05
+    # Seconds within which a worker says whether it finds `out`: one that hangs does not hold the
+    # others up, since it looks before it writes anything.
+    out_answer_seconds: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -180,9 +183,6 @@ class MatmulTuning(_Group):
     ranges_least_nbytes: int = 16 << 20
     # Bytes of all workers' sums that one adds up, unless all of them add up a part of C.
     sum_part_nbytes: int = _positive(16 << 20)
-    # Seconds within which a worker says whether it finds `out`: one that hangs does not hold the
-    # others up, since its task looks before it writes anything.
-    out_answer_seconds: float = 30.0
 
 
 @dataclass(frozen=True)

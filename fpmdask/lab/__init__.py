@@ -1,7 +1,8 @@
 """A heterogeneous Dask cluster emulated on one Linux machine.
 
 As root each worker gets a network namespace, a CPU quota, a memory limit with real paging and a
-link of limited rate; without root it gets a duty cycle.
+link of limited rate; without root it gets a duty cycle. Slow disks, of out-of-core programs, need
+no root.
 """
 
 from fpmdask.lab.checks import Check as Check

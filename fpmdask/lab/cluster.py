@@ -20,6 +20,8 @@ START_SECONDS = 120.0
 SHARED_MEMORY = 0.8
 # What Dask's nannies set.
 _MALLOC, TRIM_THRESHOLD = "MALLOC_TRIM_THRESHOLD_", "65536"
+# The settings of a slow disk, fpmdask.lab.disk, which a worker's block file reads.
+_DISK = "DASK_FPMDASK__LAB__DISK__"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -77,7 +79,13 @@ def environment(definition: LabDefinition, worker: WorkerDefinition | None) -> d
     values = {**os.environ, **dict(definition.dask)}
     if worker is not None:
         values.setdefault(_MALLOC, TRIM_THRESHOLD)
-        values |= dict.fromkeys(_BLAS_THREADS, str(worker.nthreads)) | dict(worker.environment)
+        values |= dict.fromkeys(_BLAS_THREADS, str(worker.nthreads))
+        if worker.disk_overhead or worker.disk_seconds_per_byte:
+            values |= {
+                f"{_DISK}OVERHEAD_SECONDS": repr(worker.disk_overhead),
+                f"{_DISK}SECONDS_PER_BYTE": repr(worker.disk_seconds_per_byte),
+            }
+        values |= dict(worker.environment)
     return values
 
 

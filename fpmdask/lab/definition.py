@@ -33,6 +33,9 @@ class WorkerDefinition:
         Bytes that may be paged out beyond ``memory``; the lab makes the swap space.
     rate : int or None
         Rate of the worker's link in bit/s, both directions; ``None`` is no limit.
+    disk_overhead, disk_seconds_per_byte : float
+        Seconds that a read or a write of an out-of-core program takes at least: so many a call,
+        and so many a byte. 0 leaves the disk as fast as it is.
     affinity : tuple of int
         CPUs that the worker may run on; empty for all.
     environment : tuple of (str, str)
@@ -45,6 +48,21 @@ class WorkerDefinition:
         Modules for ``--preload``.
     arguments : tuple of str
         Further arguments of ``dask worker``.
+
+    Notes
+    -----
+    A slow disk is configuration of the worker, ``fpmdask.lab.disk``, which its block file applies
+    (`fpmdask.runtime.worker.block_file`): a call that is done earlier sleeps for the rest of its
+    time, without the GIL. Not the kernel's block I/O groups, for these reasons:
+
+    1. ``blkio.throttle`` (cgroup version 1) is a token bucket: credit that gathers while a program
+       computes makes its next read nearly free. At 60 MiB/s, 96 MiB in direct reads of 8 MiB take
+       1.52 s, with computing of the same length between them 0.84 s. It hides what MHETA models.
+    2. It has bytes per second and calls per second, but no overhead of a call.
+    3. Buffered writes are throttled where the program waits for them (``fdatasync``), and not where
+       the kernel writes them back later. The limit belongs to one block device; a network file
+       system has none.
+    4. It needs root; the duty cycle does not.
     """
 
     name: str
@@ -53,6 +71,8 @@ class WorkerDefinition:
     memory: int | None = None
     swap: int = 0
     rate: int | None = None
+    disk_overhead: float = 0.0
+    disk_seconds_per_byte: float = 0.0
     affinity: tuple[int, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     memory_manager: bool = True

@@ -123,6 +123,8 @@ WORKER: _Readers = {
     "memory": quantity(_BYTES, 1),
     "swap": quantity(_BYTES, 0),
     "rate": quantity(_BITS, 1),
+    "disk_overhead": number(0.0, 10.0, "a number of seconds, 0 to 10"),
+    "disk_seconds_per_byte": number(0.0, 1e-3, "a number of seconds, 0 to 0.001"),
     "affinity": cpus,
     "environment": variables,
     "memory_manager": flag,

@@ -141,6 +141,43 @@ def capacity(program: Program, machine: Machine) -> FloatArray:
     return np.array(most, dtype=np.float64)
 
 
+def block_rows(program: Program, memory_bytes: float | None, rows: int) -> tuple[int, ...] | None:
+    """Return the rows of a block of each stage on one node: R1, R2.
+
+    Parameters
+    ----------
+    program : Program
+    memory_bytes : int or None
+        Memory of the node; None is unlimited.
+    rows : int
+        Of the node.
+
+    Returns
+    -------
+    tuple of int or None
+        In the order of sections and stages; 0 where a stage does no I/O, as all do where the rows
+        are in core. None: so many rows are infeasible.
+
+    Examples
+    --------
+    >>> from fpmdask.mheta import Section
+    >>> program = Program([Section([Stage(reads=["A"], prefetch=True)])], [Array("A", 100)])
+    >>> [block_rows(program, 1000, rows) for rows in (10, 11)], block_rows(program, 199, 2)
+    ([(0,), (5,)], None)
+    """
+    memory = Memory.of(program, Machine(1, memory_bytes=[memory_bytes]))
+    count = np.array([[float(rows)]])
+    if rows > memory.most[0, 0]:
+        return None
+    found = []
+    for section in program.sections:
+        for stage in section.stages:
+            need = 0 if rows <= memory.in_core[0, 0] else streams(stage, tuple(program.arrays)).need
+            block = memory.block_rows(count, need, section.tiles)[0, 0] if need else 0
+            found.append(int(min(rows, block)))
+    return tuple(found)
+
+
 def check_nodes(program: Program, machine: Machine) -> None:
     """Refuse a program that has figures for another number of nodes than the machine."""
     if not isinstance(program, Program) or not isinstance(machine, Machine):

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fsspec
-import msgpack
-import numpy as np
-from fsspec.implementations.local import LocalFileSystem
 
+from fpmdask import storage
 from fpmdask.errors import RecordsError
-from fpmdask.rawio import read_at, write_at
 from fpmdask.records.format import RECORD_NBYTES, File, Records
+from fpmdask.storage import is_local, said
 
 # What tells one version of a file from another, as file systems call it.
 STAMPS = ("mtime", "LastModified", "last_modified", "ETag", "etag", "md5Hash", "created")
-# Who may do what is asked of the user that the process acts as.
-EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class NotHere(RecordsError):
@@ -133,20 +126,8 @@ def read(file: File, first: int, records: Records) -> None:
         If it cannot be read, ends earlier, or is not what was found.
     """
     fs, path = _opened(file.path)
-    at = first * RECORD_NBYTES
     try:
-        if is_local(fs):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                done = read_at(descriptor, at, records)
-            finally:
-                os.close(descriptor)
-        else:
-            memory, done = records.reshape(-1).data, 0
-            with fs.open(path, "rb", cache_type="none") as opened:
-                opened.seek(at)
-                while done < len(memory) and (got := opened.readinto(memory[done:])):
-                    done += got
+        done = storage.read_bytes(fs, path, first * RECORD_NBYTES, records)
     except OSError as error:
         raise RecordsError(f"{file.path} cannot be read: {said(error)}") from error
     info = _info(fs, path)
@@ -157,7 +138,7 @@ def read(file: File, first: int, records: Records) -> None:
         )
 
 
-class Folder:
+class Folder(storage.Folder):
     """A folder that parts are written to: a path or an fsspec URL.
 
     Raises
@@ -166,37 +147,8 @@ class Folder:
         From every method, where the file system refuses.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.fs, self.path = _opened(url)
-        self.local = is_local(self.fs)
-
-    def at(self, name: str) -> str:
-        """Return the path of a file in it."""
-        return f"{self.path.rstrip('/')}/{name}"
-
-    def make(self) -> None:
-        """Make the folder, and those above it."""
-        with self._explained():
-            self.fs.makedirs(self.path, exist_ok=True)
-
-    def names(self) -> dict[str, int]:
-        """Return the name and length of everything in it; nothing where it is not there.
-
-        What is not UTF-8 in a name is escaped.
-        """
-        with self._explained():
-            if not self.fs.exists(self.path):
-                return {}
-            if not self.fs.isdir(self.path):
-                raise RecordsError(f"{self.url} is a file; give a folder that is empty, or new")
-            self.fs.invalidate_cache(self.path)
-            found = self.fs.ls(self.path, detail=True)
-        names = [each["name"].rstrip("/").rsplit("/", 1)[-1] for each in found]
-        return {
-            name.encode(errors="backslashreplace").decode(): int(each["size"] or 0)
-            for name, each in zip(names, found, strict=True)
-        }
+    error = RecordsError
+    exists = Exists
 
     def file(self, name: str) -> File:
         """Return a file of records in it.
@@ -209,169 +161,9 @@ class Folder:
         path = self.at(name)
         return _described(self.fs, path, _info(self.fs, path))
 
-    def check_writable(self) -> None:
-        """Refuse a local folder that cannot be made, or written into.
-
-        Raises
-        ------
-        RecordsError
-            With what is in the way.
-        """
-        if not self.local:
-            return
-        there = self._existing()
-        if not os.path.isdir(there):
-            raise RecordsError(f"{self.url} cannot be made: {there} is a file; give another folder")
-        if not os.access(there, os.W_OK | os.X_OK, effective_ids=EFFECTIVE):
-            raise RecordsError(
-                f"{self.url} cannot be written: {there} is not writable for the worker's user; "
-                "change its mode, or give another folder"
-            )
-
-    def free_nbytes(self) -> float:
-        """Return the free bytes of a local folder's disk, infinity elsewhere."""
-        if not self.local:
-            return float("inf")
-        status = os.statvfs(self._existing())
-        return float(status.f_bavail) * status.f_frsize
-
-    def device(self) -> int | None:
-        """Return the number of a local folder's file system, None elsewhere."""
-        return os.stat(self._existing()).st_dev if self.local else None
-
-    def _existing(self) -> str:
-        """Return the folder, or the one above it that is there."""
-        path = self.path
-        while not os.path.exists(path):
-            path = os.path.dirname(path)
-        return path
-
-    def write_json(self, name: str, data: Any, *, durable: bool = False, new: bool = False) -> None:
-        """Write plain data as a file that is there completely or not at all."""
-        with self.writing(name, durable=durable, new=new) as write:
-            write(np.frombuffer(json.dumps(data, indent=1).encode(), np.uint8))
-
-    def read_json(self, name: str) -> Any:
-        """Return the plain data in a file, None where it is not there or is not JSON.
-
-        Nor what cannot be sent on: numbers of more than 64 bits, text that is not UTF-8.
-        """
-        with self._explained():
-            if not self.fs.exists(self.at(name)):
-                return None
-            text = self.fs.cat_file(self.at(name))
-        try:
-            data = json.loads(text)
-            msgpack.packb(data)
-        except (ValueError, OverflowError, RecursionError):
-            return None
-        return data
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        with self._explained(), contextlib.suppress(FileNotFoundError):
-            self.fs.rm_file(self.at(name))
-
-    @contextlib.contextmanager
-    def writing(
-        self, name: str, suffix: str = "", *, durable: bool = False, new: bool = False
-    ) -> Iterator[Any]:
-        """Give a function that writes bytes; the file appears at the end, if all went well.
-
-        A local one is written beside its place under another name, which begins with a dot and ends
-        with ``suffix`` and ``.tmp``; object stores show a file only when it is complete. A
-        ``durable`` one is on the disk by then.
-
-        Raises
-        ------
-        Exists
-            If it is to be a ``new`` one and there is one. Of several who write at the same time one
-            succeeds; but not on other file systems, which are only asked before.
-        """
-        with self._explained():
-            if not self.local:
-                if new and self.fs.exists(self.at(name)):
-                    raise Exists(f"there is a {name} in {self.url}")
-                file = self.fs.open(self.at(name), "wb")
-                try:
-                    yield lambda records: file.write(records.reshape(-1).data)
-                    file.close()
-                except BaseException:
-                    with contextlib.suppress(Exception):
-                        file.close()  # it would complete the file later
-                    with contextlib.suppress(Exception):
-                        self.fs.rm_file(self.at(name))
-                    raise
-                return
-            temporary = self.at(f".{name.lstrip('.')}.{suffix or uuid.uuid4().hex}.tmp")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            descriptor = os.open(temporary, flags, 0o666)
-            written = 0
-
-            def write(data: np.ndarray) -> None:
-                nonlocal written
-                write_at(descriptor, written, data)
-                written += data.nbytes
-
-            try:
-                try:
-                    yield write
-                    if durable:
-                        os.fdatasync(descriptor)
-                finally:
-                    os.close(descriptor)
-                if new:
-                    self._put(temporary, name)
-                else:
-                    os.replace(temporary, self.at(name))
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
-
-    def _put(self, temporary: str, name: str) -> None:
-        """Give a file the name that no other has."""
-        try:
-            try:
-                os.link(temporary, self.at(name))
-            except FileExistsError:
-                raise
-            except OSError:  # there are no hard links here: an empty file keeps the name
-                os.close(os.open(self.at(name), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-                os.replace(temporary, self.at(name))
-            else:
-                os.unlink(temporary)
-        except FileExistsError as error:
-            raise Exists(f"there is a {name} in {self.url}") from error
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RecordsError(f"{self.url} cannot be used: {said(error)}") from error
-
-
-def is_local(fs: Any) -> bool:
-    """Tell whether a file system is this machine's."""
-    return isinstance(fs, LocalFileSystem)
-
 
 def _opened(url: str) -> tuple[Any, str]:
-    url = os.fspath(url)
-    if "://" not in url:  # fsspec takes `::` in a name for a chain of file systems
-        return LocalFileSystem(), os.path.abspath(url)
     try:
-        fs, path = fsspec.core.url_to_fs(url)
+        return storage.opened(url)
     except (ImportError, ValueError) as error:
         raise RecordsError(f"{url} cannot be opened: {error}") from error
-    return fs, str(path)
-
-
-def said(error: OSError) -> str:
-    """Return what a file system's error means, and what to do where that is known."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            "no space is left on its disk; make room and call again: what is finished is taken up"
-        )
-    return error.strerror or str(error) or type(error).__name__

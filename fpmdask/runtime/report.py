@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,15 @@ class Report:
         Worker name → its `PiecewiseLinearModel`.
     log : dict
         Events and decisions, for `fpmdask replay`.
+    mheta : dict
+        Of a run that MHETA has distributed, plain data: ``version``, 1; ``why`` rows are where they
+        are; ``workers``, the nodes; ``document``, program and machine with their figures
+        (`fpmdask.mheta`), which may be a later call's ``machine``; ``spectrum``: the rows and
+        predicted seconds along its path and the names of its corners; ``choices``: what was found
+        after which iteration; ``phases``: for each distribution ``first`` and ``count`` of its
+        iterations, ``rows``, and per iteration ``predicted`` and ``measured`` seconds of each node
+        in compute, io, send, wait and receive; ``iterations``: the measured ones of each of the
+        last iterations. Empty for other runs.
     """
 
     run: str
@@ -136,6 +145,7 @@ class Report:
     left_out: Mapping[str, str]
     models: Mapping[str, PiecewiseLinearModel]
     log: Mapping[str, Any] | None
+    mheta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def bytes_moved(self) -> int:
@@ -225,6 +235,7 @@ class Report:
             "layout": {},
             "links": {},
             "uncertainty": [None] * len(fields.get("workers", ())),
+            "mheta": {},
             **fields,
         }
         missing = cls.__dataclass_fields__.keys() - fields.keys()
@@ -326,8 +337,17 @@ class Report:
         laid = ", ".join(escape(f"{key}: {value}") for key, value in self.layout.items())
         return (
             f"<b>{escape(self.run)}</b>: {escape(self._ending())}{balance}<br>{laid}<br>{phases}"
-            f"<table>{head}{rows}</table>" + (f"left out:<ul>{out}</ul>" if out else "")
+            f"<table>{head}{rows}</table>"
+            + (f"left out:<ul>{out}</ul>" if out else "")
+            + self._mheta_html()
         )
+
+    def _mheta_html(self) -> str:
+        if not self.mheta:
+            return ""
+        from fpmdask.mheta.run_html import run_html
+
+        return run_html(self.mheta)
 
 
 def _plus_minus(unsure: float | None) -> str:
@@ -401,4 +421,5 @@ def build(raw: Mapping[str, Any], app: str) -> Report:
             if isinstance(model := from_json(data), PiecewiseLinearModel)
         },
         log=raw["log"],
+        mheta=_decode(raw.get("mheta", {})),  # messages have made tuples of lists
     )

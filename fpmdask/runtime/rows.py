@@ -95,6 +95,9 @@ class Rows:
     dtype, shape
         Of a NumPy array, the length of the axis 0 there. None: chunks of any other type, which
         Dask moves as a whole.
+    stored
+        A Zarr array, as `zarr_storage.packed` returned it, of which workers read rows themselves:
+        there are no keys, and one length.
     """
 
     keys: tuple[Any, ...]
@@ -102,6 +105,7 @@ class Rows:
     axis: int | None = 0
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
+    stored: bytes | None = None
 
     @cached_property
     def edges(self) -> list[int]:
@@ -170,4 +174,5 @@ class Rows:
             data["axis"],
             data["dtype"],
             None if shape is None else tuple(shape),
+            data["stored"],
         )

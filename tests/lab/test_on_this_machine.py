@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
+from fpmdask import config
 from fpmdask.errors import LabError
 from fpmdask.lab import Lab, LabState
 from fpmdask.lab.swap import in_use
@@ -48,6 +49,13 @@ def variables(names: list[str]) -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in names}
 
 
+def disk() -> tuple[float, float]:
+    return (
+        config.setting("lab.disk.overhead-seconds"),
+        config.setting("lab.disk.seconds-per-byte"),
+    )
+
+
 def sweep(nbytes: int) -> float:
     """Touch an array twice and return the seconds of the second time."""
     import numpy as np
@@ -73,6 +81,21 @@ def hcl6(root: None, prefix: str) -> Iterator[Lab]:
 def client(hcl6: Lab) -> Iterator[Client]:
     with Client(hcl6.scheduler_address, set_as_default=False) as client:
         yield client
+
+
+@pytest.mark.parametrize("backend", ["root", "duty-cycle"])
+def test_slow_disks_reach_their_workers_with_root_and_without(
+    backend: str, root: None, prefix: str
+) -> None:
+    with (
+        Lab.from_toml("io", name=f"{prefix}-io", backend=backend) as lab,
+        Client(lab.scheduler_address, set_as_default=False) as client,
+    ):
+        found = client.run(disk)
+        placed = addresses(client)
+        for worker in lab.workers:
+            expected = worker.disk_overhead, worker.disk_seconds_per_byte
+            assert found[placed[worker.name]] == expected
 
 
 def test_hcl6_has_six_workers_at_addresses_of_their_own(hcl6: Lab, client: Client) -> None:

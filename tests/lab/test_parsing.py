@@ -39,6 +39,26 @@ def test_hcl16_keeps_the_ratios_of_the_papers() -> None:
     assert memories == pytest.approx(oracles["hcl_memory_mb_2011"])
 
 
+# Of an ordinary node of Table 1, and of others; powers are by 0.40 of a core.
+ORDINARY, SLOW, FAST = (0.001, 1e-8), (0.002, 2e-8), (0.0005, 5e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "powers", "disks", "short_of_memory"),
+    [
+        ("dc", [0.25, 1, 1, 1.75], [ORDINARY] * 4, ()),
+        ("io", [1, 1, 1, 1], [SLOW, SLOW, ORDINARY, ORDINARY], (0, 1)),
+        ("hy1", [0.5, 0.75, 1, 1], [ORDINARY, ORDINARY, FAST, FAST], (2, 3)),
+        ("hy2", [0.5, 1.25, 1, 1], [ORDINARY, ORDINARY, SLOW, ORDINARY], (0, 1, 2)),
+    ],
+)
+def test_the_labs_of_mheta_keep_the_ratios_of_table_1(name, powers, disks, short_of_memory) -> None:
+    workers = load(name).workers
+    assert [worker.cpu for worker in workers] == pytest.approx([0.4 * power for power in powers])
+    assert [(w.disk_overhead, w.disk_seconds_per_byte) for w in workers] == disks
+    assert tuple(n for n, w in enumerate(workers) if w.memory is not None) == short_of_memory
+
+
 def test_one_definition_mixes_thread_counts() -> None:
     assert {worker.nthreads for worker in load("threads").workers} == {1, 2}
 
@@ -159,6 +179,9 @@ def test_units_defaults_and_environment() -> None:
         ("[[workers]]\nname='a'\nmemory=0", "memory of worker 'a'"),
         ("[[workers]]\nname='a'\nrate='1 GB'", "one of the units"),
         ("[[workers]]\nname='a'\nswap='1 GB'", "give it memory too"),
+        ("[[workers]]\nname='a'\ndisk_overhead=-1", "number of seconds, 0 to 10"),
+        ("[[workers]]\nname='a'\ndisk_overhead='1 ms'", "number of seconds, 0 to 10"),
+        ("[[workers]]\nname='a'\ndisk_seconds_per_byte=nan", "number of seconds, 0 to 0.001"),
         ("[lab]\nbackend='docker'\n[[workers]]\nname='a'", "auto, root, duty-cycle"),
         ("[lab]\nscheduler='moon'\n[[workers]]\nname='a'", "host, namespace"),
         ("[lab]\nperiod=2\n[[workers]]\nname='a'", "0.001 to 1 s"),

@@ -7,6 +7,7 @@ import dask
 import distributed  # noqa: F401  (its configuration)
 import pytest
 
+from fpmdask import config
 from fpmdask.errors import LabError
 from fpmdask.lab import cgroups, cluster, network
 from fpmdask.lab.definition import LabDefinition, WorkerDefinition
@@ -197,6 +198,26 @@ def test_a_worker_has_the_environment_that_a_nanny_gives(monkeypatch: pytest.Mon
     assert values["MALLOC_TRIM_THRESHOLD_"] == str(nanny["MALLOC_TRIM_THRESHOLD_"])
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
     assert cluster.environment(lab, worker)["MALLOC_TRIM_THRESHOLD_"] == "131072", "as for a nanny"
+
+
+def disk() -> tuple[float, float]:
+    return (
+        config.setting("lab.disk.overhead-seconds"),
+        config.setting("lab.disk.seconds-per-byte"),
+    )
+
+
+def test_a_slow_disk_is_a_setting_of_its_worker() -> None:
+    slow = WorkerDefinition("w", disk_overhead=0.002, disk_seconds_per_byte=2e-8)
+    lab = LabDefinition("x", (slow, WorkerDefinition("plain")))
+    set_by = {
+        name: value
+        for name, value in cluster.environment(lab, slow).items()
+        if name not in cluster.environment(lab, lab.workers[1])
+    }
+    with dask.config.set(dask.config.collect_env(set_by)):
+        assert disk() == (0.002, 2e-8)
+    assert disk() == (0, 0)
 
 
 def test_a_throttled_worker_gets_its_quota_and_an_idle_one_is_left_alone() -> None:

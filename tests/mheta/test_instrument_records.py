@@ -21,6 +21,7 @@ from fpmdask.mheta.instrument import (
 from fpmdask.mheta.instrument.events import KINDS
 from fpmdask.mheta.instrument.peers import pattern_peers
 from fpmdask.mheta.sections import PATTERNS
+from fpmdask.timing.meter import Meter
 from tests.mheta.traces import traced_jacobi
 
 VALUES = {
@@ -307,3 +308,43 @@ def test_accuracy_of_what_is_no_time(bad):
 def test_accuracy_of_different_shapes():
     with pytest.raises(PartitionError, match=r"predicted has the shape \(2,\), measured \(\)"):
         accuracy([1.0, 2.0], 1.0)
+
+
+# a meter
+
+
+def test_a_meter_has_the_methods_of_a_recorder_and_adds_up_what_it_records():
+    def iterate(recorder):
+        recorder.at(section=0, tile=0)
+        with recorder.stage(0, rows=5):
+            with recorder.read("A", rows=3, nbytes=24):
+                pass
+            with recorder.issue("A", rows=2, nbytes=16):
+                pass
+            with recorder.compute(3):
+                pass
+            with recorder.wait("A"):
+                pass
+            with recorder.write("A", rows=3, nbytes=24):
+                pass
+        with recorder.send(peer=1, nbytes=8):
+            pass
+        with recorder.receive() as call:
+            call.peer, call.nbytes = 1, 8
+
+    recorder, meter = Recorder(ticking()), Meter(ticking())
+    iterate(recorder)
+    iterate(meter)
+    seconds = {event.kind: event.seconds for event in recorder.events}
+    found = meter.taken()
+    assert found["io"] == sum(seconds[kind] for kind in ("read", "issue", "wait", "write"))
+    assert (found["send"], found["receive"]) == (seconds["send"], seconds["receive"])
+    # both count what a stage does besides as computing, and a meter reads the clock less often
+    assert found["compute"] == seconds["stage"] - found["io"] - 2
+    assert sum(meter.taken().values()) == meter.taken()["seconds"] == 1.0
+
+
+def test_what_raises_in_metered_code_is_raised():
+    meter = Meter(ticking())
+    with pytest.raises(ZeroDivisionError), meter.stage(0, rows=1):
+        raise ZeroDivisionError

@@ -21,6 +21,7 @@ from fpmdask.mheta import (
 from fpmdask.mheta.checks import named
 from fpmdask.mheta.explain import explain
 from fpmdask.mheta.html import COLOURS
+from fpmdask.mheta.run_html import run_html
 from fpmdask.mheta.search import SearchResult
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -173,3 +174,32 @@ def test_predictions_in_words():
         "infeasible: nodes 1-2 cannot hold or stream so many rows"
     )
     assert named([1, 2, 5, 7, 8, 9]) == "nodes 1-2, 5, 7-9"
+
+
+def shown_run():
+    seconds = {part: [0.5, 0.25] for part in ("seconds", *COLOURS)}
+    return {
+        "version": 1,
+        "why": "rows <move>",
+        "workers": ["a", "b"],
+        "spectrum": {"corners": ["Blk", "Bal", "Blk"], "seconds": [2.0, np.inf, 1.0, 1.5, 2.0]},
+        "choices": [{"best_seconds": 0.9}],
+        "phases": [
+            {"first": 1, "count": 1, "rows": [5, 5], "measured": seconds},
+            {"first": 2, "count": 8, "rows": [7, 3], "measured": seconds, "predicted": seconds},
+        ],
+    }
+
+
+def test_a_run_shows_its_spectrum_and_what_was_predicted_and_measured():
+    shown = run_html(shown_run())
+    (picture,) = parsed(shown)
+    dots = picture.findall(f"{SVG}circle")
+    assert len(dots) == 4, "what is infeasible is no point"
+    assert dots[1].find(f"{SVG}title").text == "predicted: 1 s"
+    assert picture.find(f"{SVG}polyline") is None
+    assert "rows &lt;move&gt;" in shown
+    assert "iterations 2 to 9: predicted 0.5 s, measured 0.5 s each" in shown
+    assert "iterations 1 to 1: measured 0.5 s each" in shown
+    # in core nothing is predicted
+    assert "in core" in run_html({"version": 1, "why": "in core", "workers": ["a"], "phases": []})

@@ -7,7 +7,7 @@ APP = App(
     "fpmdask.apps.stencil.coordinator:run",
     "fpmdask.apps.stencil.coordinator:check",
     {},
-    ("fpmdask.apps.stencil.worker",),
+    ("fpmdask.apps.stencil.worker.iterate",),
     ("fpmdask.apps.stencil.tasks",),
     request="fpmdask.apps.stencil.spec:StencilRequest",
 )

@@ -1,4 +1,4 @@
-"""One worker's rows of all fields, twice, with their halo: what an iteration does to them. Pure."""
+"""One worker's rows of all fields, with their halo: what an iteration does to them. Pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from fpmdask.tuning import DEFAULT
 Array = np.ndarray[Any, Any]
 # Calls a function with each of some rows, in threads perhaps.
 Each = Callable[[Callable[[Span], None], Sequence[Span]], None]
+# Fills rows start … stop of all fields, or of all constant arrays, without halo.
+Bring = Callable[[list[Array], int, int], None]
 # A band has so many times as many rows as its halo at least.
 BAND_DEPTHS = 16
 
@@ -88,8 +90,8 @@ def fill(array: Array, axis: int, before: int, after: int, condition: Condition)
     lines[:before], lines[end:] = low, high
 
 
-class Block:
-    """Rows of all fields, in two buffers that take turns, and of the constant arrays.
+class Part:
+    """The rows of one worker, where its halo comes from, and what an update makes of them.
 
     Parameters
     ----------
@@ -107,8 +109,10 @@ class Block:
     ----------
     open : tuple of bool
         Whether the halo above, and that below, is a neighbour's.
-    first : int
-        The row with which the buffers begin, its halo included; below 0 beyond the array.
+    first, last : int
+        The rows with the halo; `first` is below 0 where it is beyond the array.
+    row_shape : tuple of int
+        Of a row with its halo on the other axes.
     """
 
     def __init__(
@@ -128,18 +132,95 @@ class Block:
             not alone and (self.high < total or wraps),
         )
         closed = 0 if spec.boundary[0] == "none" or self.low == self.high else depth
-        self.halo = tuple(every * depth if is_open else closed for is_open in self.open)
-        self.first = self.low - self.halo[0]
-        self.sides = [
-            0 if condition == "none" else cells
-            for cells, condition in zip(spec.depth[1:], spec.boundary[1:], strict=True)
-        ]
-        rest = [n + 2 * side for n, side in zip(spec.shape[1:], self.sides, strict=True)]
-        shape = (self.high - self.low + sum(self.halo), *rest)
-        self.buffers = [[np.empty(shape, one.dtype) for one in spec.fields] for _ in range(2)]
-        self.args = [np.empty(shape, one.dtype) for one in spec.args]
+        self.reach = every * depth
+        self.halo = tuple(self.reach if is_open else closed for is_open in self.open)
+        self.first, self.last = self.low - self.halo[0], self.high + self.halo[1]
+        shapes = zip(spec.shape[1:], spec.sides, strict=True)
+        self.row_shape = tuple(n + 2 * side for n, side in shapes)
         count = max(1, -(-band_nbytes // max(1, spec.row_nbytes)), BAND_DEPTHS * depth)
         self._band = max(1, min(count, self.high - self.low))
+
+    def inner(self, rows: Array) -> Array:
+        """Return rows without halo on the other axes: a view."""
+        sides = zip(self.spec.sides, self.spec.shape[1:], strict=True)
+        return rows[:, *(slice(side, side + n) for side, n in sides)]
+
+    def fill_sides(self, rows: Array) -> None:
+        """Fill the halo of rows on the other axes."""
+        for axis, side in enumerate(self.spec.sides, 1):
+            fill(rows, axis, side, side, self.spec.boundary[axis])
+
+    def bands(self, low: int, high: int) -> list[Span]:
+        """Return rows in pieces of which updates are made one after the other."""
+        count = max(1, round((high - low) / self._band))
+        edges = [low + (high - low) * n // count for n in range(count + 1)]
+        return [span for span in pairwise(edges) if span[0] < span[1]]
+
+    def updated(
+        self, span: Span, fields: Sequence[Array], args: Sequence[Array], first: int, there: Span
+    ) -> list[Array]:
+        """Return rows after the next iteration, without halo.
+
+        Parameters
+        ----------
+        span
+            Which rows.
+        fields, args
+            Rows from number `first` on, with their halo.
+        there
+            Which of these there are.
+
+        Raises
+        ------
+        UpdateFailed, PartitionError
+            As `Update`, and for arrays of another shape or dtype than they should have.
+        """
+        depth = self.spec.depth[0]
+        start, stop = max(span[0] - depth, there[0]), min(span[1] + depth, there[1])
+        blocks, constant = (
+            [array[start - first : stop - first] for array in arrays] for arrays in (fields, args)
+        )
+        for one in (*blocks, *constant):
+            one.flags.writeable = False  # the next band needs these cells, too
+        made = self.update(blocks, constant)
+        return [
+            self._cut(value, block, span[1] - span[0], span[0] - start)
+            for value, block in zip(made, blocks, strict=True)
+        ]
+
+    def _cut(self, value: Array, block: Array, count: int, above: int) -> Array:
+        """Return what an update has made, without halo."""
+        if value.dtype != block.dtype:
+            raise PartitionError(
+                f"update returned {value.dtype} for blocks of {block.dtype}; give u0 of "
+                f"{value.dtype} (astype), or have update return {block.dtype}"
+            )
+        shape = (count, *self.spec.shape[1:])
+        if value.shape == shape:
+            return value
+        if value.shape != block.shape:
+            raise PartitionError(
+                f"update returned the shape {value.shape} for a block of the shape {block.shape}; "
+                f"return that, or {shape}, without halo"
+            )
+        return self.inner(value[above : above + count])
+
+
+class Block(Part):
+    """Rows of all fields, in two buffers that take turns, and of the constant arrays; in memory."""
+
+    def __init__(
+        self,
+        spec: StencilSpec,
+        update: Update,
+        rows: Span,
+        every: int = 1,
+        band_nbytes: int = DEFAULT.stencil.band_nbytes,
+    ) -> None:
+        super().__init__(spec, update, rows, every, band_nbytes)
+        shape = (self.last - self.first, *self.row_shape)
+        self.buffers = [[np.empty(shape, one.dtype) for one in spec.fields] for _ in range(2)]
+        self.args = [np.empty(shape, one.dtype) for one in spec.args]
 
     def rows(self, arrays: Sequence[Array], low: int, high: int) -> list[Array]:
         """Return rows of arrays with their halo on the other axes: views."""
@@ -147,30 +228,20 @@ class Block:
 
     def cells(self, arrays: Sequence[Array], low: int, high: int) -> list[Array]:
         """Return rows of arrays without halo on the other axes: views."""
-        inner = tuple(
-            slice(side, side + n) for side, n in zip(self.sides, self.spec.shape[1:], strict=True)
-        )
-        return [array[:, *inner] for array in self.rows(arrays, low, high)]
+        return [self.inner(rows) for rows in self.rows(arrays, low, high)]
 
     def fill(self, arrays: Sequence[Array], low: int, high: int) -> None:
         """Fill what follows from rows that are there: on the other axes, and beyond the ends."""
-        spec, (above, below) = self.spec, self.open
+        above, below = self.open
         if low <= self.low and not above:
             low = self.first
         if high >= self.high and not below:
-            high = self.high + self.halo[1]
+            high = self.last
         ends = [0 if is_open else n for is_open, n in zip(self.open, self.halo, strict=True)]
         for array in self.rows(arrays, self.low - ends[0], self.high + ends[1]):
-            fill(array, 0, ends[0], ends[1], spec.boundary[0])
+            fill(array, 0, ends[0], ends[1], self.spec.boundary[0])
         for array in self.rows(arrays, low, high):
-            for axis, side in enumerate(self.sides, 1):
-                fill(array, axis, side, side, spec.boundary[axis])
-
-    def bands(self, low: int, high: int) -> list[Span]:
-        """Return rows in pieces of which updates are made one after the other."""
-        count = max(1, round((high - low) / self._band))
-        edges = [low + (high - low) * n // count for n in range(count + 1)]
-        return [span for span in pairwise(edges) if span[0] < span[1]]
+            self.fill_sides(array)
 
     def compute(
         self, old: int, low: int, high: int, each: Each, into: Sequence[Array] | None = None
@@ -180,44 +251,21 @@ class Block:
         Raises
         ------
         UpdateFailed, PartitionError
-            As `Update`, and for arrays of another shape or dtype than they should have.
+            As `updated`.
         """
 
         def band(span: Span) -> None:
-            depth = self.spec.depth[0]
-            last = self.high + self.halo[1]
-            start, stop = max(span[0] - depth, self.first), min(span[1] + depth, last)
-            given = self.rows(self.buffers[old], start, stop)
-            args = self.rows(self.args, start, stop)
-            for one in (*given, *args):
-                one.flags.writeable = False  # the next band needs these cells, too
             targets = (
                 self.cells(self.buffers[1 - old], *span)
                 if into is None
                 else [one[span[0] - self.low : span[1] - self.low] for one in into]
             )
-            made = self.update(given, args)
-            for value, block, target in zip(made, given, targets, strict=True):
-                target[...] = self._cut(value, block, target, span[0] - start)
+            there = self.first, self.last
+            made = self.updated(span, self.buffers[old], self.args, self.first, there)
+            for value, target in zip(made, targets, strict=True):
+                target[...] = value
 
         each(band, self.bands(low, high))
-
-    def _cut(self, value: Array, given: Array, target: Array, above: int) -> Array:
-        """Return what an update has made, without halo."""
-        if value.dtype != target.dtype:
-            raise PartitionError(
-                f"update returned {value.dtype} for blocks of {target.dtype}; give u0 of "
-                f"{value.dtype} (astype), or have update return {target.dtype}"
-            )
-        if value.shape == target.shape:
-            return value
-        if value.shape != given.shape:
-            raise PartitionError(
-                f"update returned the shape {value.shape} for a block of the shape {given.shape}; "
-                f"return that, or {target.shape}, without halo"
-            )
-        starts = (above, *self.sides)
-        return value[tuple(slice(a, a + n) for a, n in zip(starts, target.shape, strict=True))]
 
     def change(self, each: Each) -> float:
         """Return the largest difference of a cell between the two buffers, 0 without rows."""
@@ -225,13 +273,49 @@ class Block:
 
         def band(span: Span) -> None:
             one, other = (self.cells(buffers, *span) for buffers in self.buffers)
-            for a, b in zip(one, other, strict=True):
-                if a.size:
-                    kind = np.result_type(a.dtype, np.float64 if a.dtype.kind in "iub" else a.dtype)
-                    found.append(float(np.abs(np.subtract(a, b, dtype=kind)).max()))
+            found.extend(map(difference, one, other))
 
         each(band, self.bands(self.low, self.high))
         return float(np.max(found))
+
+    # ---- as `Streamed` has it, too
+
+    def edge(self, turn: int, side: int) -> list[Array]:
+        """Return copies of the rows of each field that the neighbour above (0), below (1) needs."""
+        low = (self.low, self.high - self.reach)[side]
+        return [rows.copy() for rows in self.rows(self.buffers[turn % 2], low, low + self.reach)]
+
+    def neighbours_rows(self, turn: int, side: int) -> list[Array]:
+        """Return where the rows of the neighbour above (0), below (1) go."""
+        low = (self.low - self.reach, self.high)[side]
+        return self.rows(self.buffers[turn % 2], low, low + self.reach)
+
+    def bring(self, turn: int, bring: Bring) -> None:
+        """Have the fields' rows filled."""
+        bring(self.cells(self.buffers[turn % 2], self.low, self.high), self.low, self.high)
+
+    def bring_args(self, bring: Bring) -> None:
+        """Have the rows of the constant arrays filled, and the halo that neighbours have."""
+        if not self.args or self.low == self.high:
+            return
+        low, high = (
+            edge + sign * self.reach * is_open
+            for edge, sign, is_open in zip((self.low, self.high), (-1, 1), self.open, strict=True)
+        )
+        bring(self.cells(self.args, low, high), low, high)
+        self.fill(self.args, self.first, self.last)
+
+    def sources(self, turn: int) -> Sequence[Array]:
+        """Return the fields' rows."""
+        return self.cells(self.buffers[turn % 2], self.low, self.high)
+
+
+def difference(one: Array, other: Array) -> float:
+    """Return the largest difference of a cell, 0 without cells."""
+    if not one.size:
+        return 0.0
+    kind = np.result_type(one.dtype, np.float64 if one.dtype.kind in "iub" else one.dtype)
+    return float(np.abs(np.subtract(one, other, dtype=kind)).max())
 
 
 def in_turn(function: Callable[[Span], None], spans: Iterable[Span]) -> None:

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import math
+import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
 import dask.array as da
 import numpy as np
+from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
-from dask.utils import funcname
+from dask.utils import funcname, parse_bytes
 from distributed import Client
 
+from fpmdask import config
 from fpmdask.apps.stencil.block import Update
 from fpmdask.apps.stencil.spec import Condition, StencilSpec
 from fpmdask.apps.stencil.tasks import again, cut
 from fpmdask.errors import ChunksLostError, PartitionError
+from fpmdask.runtime.checkpoint import Call
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.arguments import rows_by_worker
-from fpmdask.runtime.client.conversions import advice, as_array
+from fpmdask.runtime.client.checkpoint import KeptCheckpoint
+from fpmdask.runtime.client.code_digest import code_digest
+from fpmdask.runtime.client.conversions import advice, as_stored, is_stored
 from fpmdask.runtime.client.inputs import SENDINGS
 from fpmdask.runtime.client.kernels import packed
-from fpmdask.runtime.client.rows import array_in_memory, is_there, rows_of_array
+from fpmdask.runtime.client.machines import saved_machine
+from fpmdask.runtime.client.output import Output
+from fpmdask.runtime.client.rows import array_in_memory, rows_of_array, rows_of_zarr
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef, meta_of
+from fpmdask.runtime.rows import Rows
+from fpmdask.runtime.zarr_storage import place
 
+# By which rows are shared out; the first one by default.
+RULES = ("mheta", "even", "balanced", "in-core")
 CONDITIONS = ("reflect", "periodic", "nearest", "none")
 
 
@@ -43,6 +60,14 @@ class Given:
         The other parameters of `StencilSpec`.
     distribution
         Worker name → rows, or None.
+    memory
+        Bytes of each worker, by name or for all; None: what is free.
+    prefetch
+        Whether workers that are out of core read the next block while they compute one.
+    rule
+        By which rows are shared out where `distribution` is None, of `RULES`.
+    machine
+        As of `saved_machine`, or None.
     """
 
     update: Update
@@ -51,6 +76,10 @@ class Given:
     args: tuple[Any, ...]
     settings: Mapping[str, Any]
     distribution: dict[str, int] | None
+    memory: int | dict[str, int] | None = None
+    prefetch: bool = True
+    rule: str = RULES[0]
+    machine: dict[str, Any] | None = None
 
 
 def checked(
@@ -63,6 +92,9 @@ def checked(
     tolerance: Any,
     check_every: Any,
     distribution: Any,
+    memory: Any = None,
+    prefetch: Any = True,
+    machine: Any = None,
 ) -> Given:
     """Return what is to be iterated.
 
@@ -94,6 +126,16 @@ def checked(
     number = isinstance(tolerance, int | float | np.integer | np.floating)
     if tolerance is not None and (isinstance(tolerance, bool) or not number or not tolerance >= 0):
         raise PartitionError(f"tolerance = {tolerance!r}; give a number >= 0, or None")
+    if not isinstance(prefetch, bool | np.bool_):
+        raise PartitionError(f"prefetch = {prefetch!r}; give True or False")
+    rule = RULES[0]
+    if isinstance(distribution, str):
+        if distribution not in RULES:
+            raise PartitionError(
+                f"distribution = {distribution!r}; give {', '.join(map(repr, RULES))}, a mapping "
+                "of worker name to rows, or a report"
+            )
+        distribution, rule = None, distribution
     conditions = _conditions(boundary, shape, [x.dtype for x in (*fields, *constant)])
     settings = {
         "depth": _depths(depth, shape),
@@ -109,7 +151,77 @@ def checked(
         tuple(map(_cut_along_rows, constant)),
         settings,
         rows_by_worker(distribution, shape[0]),
+        _memory(memory),
+        bool(prefetch),
+        rule,
+        saved_machine(machine),
     )
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What a call writes, beside its result in memory: as `Balancer.stencil` has it, checked."""
+
+    out: Any = None
+    save_every: int | None = None
+    checkpoint: str | None = None
+    checkpoint_every: int = 0
+
+
+def call_name(given: Given, inputs: Sequence[Any], save_every: int | None, places: Any) -> str:
+    """Return what tells the same call: its inputs' names, its code, parameters and targets."""
+    names = [x.name if isinstance(x, da.Array) else tokenize(x) for x in inputs]
+    code, settings = code_digest(given.update.function), sorted(given.settings.items())
+    facts = names, len(given.fields), code, settings, save_every, places
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def checked_storage(out: Any, save_every: Any, checkpoint: Any, checkpoint_every: Any) -> Storage:
+    """Return where a call writes to.
+
+    Raises
+    ------
+    PartitionError
+        For what cannot be.
+    """
+    for what, every, needed, value in (
+        ("save_every", save_every, "out", out),
+        ("checkpoint_every", checkpoint_every, "checkpoint", checkpoint),
+    ):
+        if every is not None and (isinstance(every, bool) or not _whole(every, 1)):
+            raise PartitionError(f"{what} = {every!r}; give an int >= 1, or None")
+        if every is not None and value is None:
+            raise PartitionError(f"{what} is given without {needed}; give both, or neither")
+    if checkpoint is None:
+        return Storage(out, None if save_every is None else int(save_every))
+    if not isinstance(checkpoint, str | os.PathLike):
+        raise PartitionError(f"checkpoint = {checkpoint!r}; give a path or an fsspec URL")
+    if checkpoint_every is None:
+        raise PartitionError("checkpoint is given without checkpoint_every; give both, or neither")
+    url = os.fspath(checkpoint)
+    url = url if "://" in url else os.path.abspath(url)
+    every = None if save_every is None else int(save_every)
+    return Storage(out, every, url, int(checkpoint_every))
+
+
+def _memory(given: Any) -> int | dict[str, int] | None:
+    """Return bytes, or worker name → bytes."""
+    if isinstance(given, Mapping):
+        return {str(name): _nbytes(value, f"memory of {name}") for name, value in given.items()}
+    return None if given is None else _nbytes(given, "memory")
+
+
+def _nbytes(given: Any, what: str) -> int:
+    try:
+        found = -1 if isinstance(given, bool) else int(parse_bytes(given))
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        found = -1
+    if found <= 0:
+        raise PartitionError(
+            f"{what} = {given!r}; give bytes > 0 such as 2e8 or '200MB', for all workers or a "
+            "mapping of worker names"
+        )
+    return found
 
 
 def _whole(number: Any, least: int) -> bool:
@@ -117,13 +229,13 @@ def _whole(number: Any, least: int) -> bool:
 
 
 def _array(given: Any, what: str) -> Any:
-    x = as_array(given)
-    if not isinstance(x, da.Array | np.ndarray):
+    x = as_stored(given)
+    if not is_stored(x) and not isinstance(x, da.Array | np.ndarray):
         raise PartitionError(
             f"{what} is a {type(x).__name__}, which is no array; {advice(x)}"
             + ("; several fields are a tuple" if isinstance(x, list) else "")
         )
-    meta = x if isinstance(x, np.ndarray) else meta_of(x)
+    meta = meta_of(x) if isinstance(x, da.Array) else np.empty(0, x.dtype)
     if type(meta) is not np.ndarray or x.dtype.kind not in "biufc":
         raise PartitionError(
             f"{what} is a {type(meta).__name__} of {x.dtype}; give NumPy arrays of numbers"
@@ -139,7 +251,7 @@ def _array(given: Any, what: str) -> Any:
 
 def _cut_along_rows(x: Any) -> Any:
     """Return an array with one chunk along all axes but the first."""
-    if isinstance(x, np.ndarray):
+    if not isinstance(x, da.Array):
         return x
     return x.rechunk({0: tuple(n for n in x.chunks[0] if n), **dict.fromkeys(range(1, x.ndim), -1)})
 
@@ -198,27 +310,86 @@ def _conditions(given: Any, shape: Sequence[int], dtypes: Sequence[Any]) -> tupl
 
 
 async def stencil(
-    client: Client, given: Given, request: dict[str, Any], follow: proxy.Follow
+    client: Client,
+    given: Given,
+    storage: Storage,
+    request: dict[str, Any],
+    follow: proxy.Follow,
 ) -> Any:
     """Iterate; ``follow`` runs ``request`` as the app "stencil"."""
+    shape, dtypes = given.fields[0].shape, [np.dtype(x.dtype) for x in given.fields]
+    several, iterations = given.update.several, given.settings["iterations"]
+    inputs, warned, every = (*given.fields, *given.args), set[str](), storage.save_every
+    kept, output = None, None
+    if storage.out is not None:
+        output = Output(storage.out, shape, dtypes, several, every, iterations)
+        if every is None:  # snapshots that are there are not written to
+            output.check_apart(*inputs)
+    if storage.checkpoint is not None:
+        places = [] if output is None else [place(target.out) for target in output.targets]
+        name = await asyncio.to_thread(call_name, given, inputs, every, places)
+        call = Call(name, tuple(shape), tuple(dtype.str for dtype in dtypes))
+        kept = KeptCheckpoint(storage.checkpoint, storage.checkpoint_every, call)
+        if output is not None:
+            output.call = name
+
+    def heard(event: Mapping[str, Any]) -> None:
+        if output is not None:
+            output.heard(event)
+        if event["event"] == "warning" and event["message"] not in warned:
+            warned.add(event["message"])
+            warnings.warn(event["message"], stacklevel=2)
+
+    async with kept or nullcontext():
+        with output or nullcontext():
+            if output is not None:
+                seconds = config.tuning().runtime.out_answer_seconds
+                await output.check_reached(client, request["workers"], seconds)
+            request = {
+                **request,
+                "output": None if output is None else output.order(),
+                "checkpoint": None if kept is None else kept.order(),
+            }
+            found = await _iterated(client, given, request, partial(follow, heard=heard))
+    if output is not None:
+        found = tuple(output.results())
+    return found if several else found[0]
+
+
+async def _iterated(
+    client: Client,
+    given: Given,
+    request: dict[str, Any],
+    follow: proxy.Follow,
+) -> tuple[da.Array, ...]:
+    """Return the fields, or nothing where they are written to an output."""
     arrays = (*given.fields, *given.args)
-    coming = sum(x.nbytes for x in arrays if not is_there(x))
-    own = sum(3 * x.nbytes for x in given.fields) + sum(x.nbytes for x in given.args)
-    early = {**request, "distribution": given.distribution}
-    await proxy.check(client, "stencil", {**early, "needed": coming + own})
+    count = len(given.fields)
+    request = {
+        **request,
+        "distribution": given.distribution,
+        "memory": given.memory,
+        "prefetch": given.prefetch,
+        "rule": given.rule,
+        "machine": given.machine,
+    }
+    shapes = [Rows((), (x.shape[0],), 0, x.dtype.str, x.shape) for x in arrays]
+    early = StencilSpec(tuple(shapes[:count]), tuple(shapes[count:]), **given.settings)
+    await proxy.check(client, "stencil", {**request, "stencil": early.to_json()})
     kernel = packed(given.name, given.update, "update", error=PartitionError)
     # what is in this process can be sent again
     sendings = SENDINGS if any(isinstance(x, np.ndarray) for x in arrays) else 1
     while True:
-        inputs = [await array_in_memory(client, x, request["workers"]) for x in arrays]
-        rows = [rows_of_array(x, 0) for x in inputs]
-        count = len(given.fields)
+        inputs = [
+            x if is_stored(x) else await array_in_memory(client, x, request["workers"])
+            for x in arrays
+        ]
+        rows = [rows_of_zarr(x) if is_stored(x) else rows_of_array(x, 0) for x in inputs]
         spec = StencilSpec(tuple(rows[:count]), tuple(rows[count:]), **given.settings)
         asked = {
             **request,
             "stencil": spec.to_json(),
             "update": kernel,
-            "distribution": given.distribution,
         }
         sendings -= 1
         try:
@@ -229,8 +400,9 @@ async def stencil(
             del inputs
         else:
             break
-    found = _collected(client, spec, kernel["code"], value, inputs)
-    return found if given.update.several else found[0]
+    if request["output"] is not None:
+        return ()
+    return _collected(client, spec, kernel["code"], value, inputs)
 
 
 def _collected(
@@ -253,7 +425,7 @@ def _collected(
             (name, n, *after): Task((name, n, *after), cut, TaskRef(made), field, *span)
             for n, span in enumerate(pairwise(edges))
         }
-        dependencies: Any = inputs
+        dependencies: Any = [x for x in inputs if isinstance(x, da.Array)]
         layers = HighLevelGraph.from_collections(
             name, {**shared, **graph}, dependencies=dependencies
         )

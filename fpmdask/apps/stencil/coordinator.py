@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fpmdask.apps.stencil.plan import (
@@ -17,11 +19,14 @@ from fpmdask.apps.stencil.plan import (
     shared,
     spans_of,
 )
+from fpmdask.apps.stencil.sizes import fits_with_room, most_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
-from fpmdask.models import ConstantModel
-from fpmdask.runtime.coordinator.checks import check_names, check_room
+from fpmdask.models import ConstantModel, Model
+from fpmdask.partition import even
+from fpmdask.runtime.coordinator.checks import check_names
 from fpmdask.runtime.coordinator.chunks import (
+    free_nbytes,
     free_nbytes_of,
     publish,
     wait_for_chunks,
@@ -31,9 +36,14 @@ from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
 from fpmdask.runtime.coordinator.speeds import Learned, taught
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker, attempted
 
-ITERATE = "fpmdask.apps.stencil.worker:iterate"
+if TYPE_CHECKING:
+    from fpmdask.apps.stencil.planner import Planner
+
+ITERATE = "fpmdask.apps.stencil.worker.iterate:iterate"
 # Fewer iterations are over before other shares could pay.
 LEAST_TRIED = 3
+# Rows that every worker has in the instrumented iteration, at least: blocks of two sizes.
+LEAST_INSTRUMENTED = 5
 
 
 def check(context: RunContext) -> None:
@@ -44,12 +54,71 @@ def check(context: RunContext) -> None:
     CoordinatorError
         If no worker, or not every named one, is connected.
     PartitionError
-        If the inputs that are not in memory yet, the buffers and the result do not fit into the
-        workers' memory.
+        If the workers have no room for what must be in memory.
     """
-    check_names(context, context.spec["distribution"], context.candidates(), "the distribution")
-    needed = float(context.spec["needed"])
-    check_room(context, needed, "the inputs, two buffers and the result")
+    workers = context.candidates()
+    check_names(context, context.spec["distribution"], workers, "the distribution")
+    if isinstance(context.spec["memory"], Mapping):
+        check_names(context, context.spec["memory"], workers, "memory")
+    free = {worker: free_nbytes(context, worker) for worker in workers}
+    room_of(context, StencilSpec.from_json(context.spec["stencil"]), free)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What workers have for rows: address → bytes, and rows in core, and rows at all."""
+
+    memory: dict[str, float]
+    in_core: dict[str, float]
+    most: dict[str, float]
+
+
+def room_of(context: RunContext, spec: StencilSpec, free: Mapping[str, float]) -> Room:
+    """Return what workers have for rows: what is free, and not more than the caller says.
+
+    Raises
+    ------
+    PartitionError
+        If the result does not fit, or not the rows that are given.
+    """
+    given, names = context.spec["memory"], {worker: context.name(worker) for worker in free}
+    by_name = given if isinstance(given, Mapping) else dict.fromkeys(names.values(), given)
+    output = context.spec["output"]
+    units = 0 if output is None else output["nbytes"]
+    least = {
+        w: min(nbytes, by_name.get(names[w]) or math.inf) - units for w, nbytes in free.items()
+    }
+    if units and max(least.values()) < 0:
+        raise PartitionError(
+            f"workers need {units} bytes for the rows that out writes as one, which is more than "
+            "each has; give more memory, or out with chunks, or shards, of fewer rows"
+        )
+    memory = {
+        w: nbytes if math.isinf(nbytes) else max(0, math.floor(nbytes))
+        for w, nbytes in least.items()
+    }
+    stored = output is not None
+    found = most_rows(spec, [*memory.values()], prefetch=context.spec["prefetch"], stored=stored)
+    in_core, most = (
+        {w: count if count >= spec.least else 0.0 for w, count in zip(free, rows, strict=True)}
+        for rows in found
+    )
+    distribution = context.spec["distribution"] or {}
+    for worker, name in names.items():
+        if (rows := distribution.get(name, 0)) > most[worker]:
+            raise PartitionError(
+                f"distribution gives {name} {rows} rows, and it has {memory[worker]:.0f} bytes of "
+                f"memory, which hold a block of rows and the result of {most[worker]:.0f} rows; "
+                "give it fewer, or more memory, or give out="
+            )
+    if sum(most.values()) < spec.shape[0]:
+        have = ", ".join(f"{names[w]} {nbytes:.0f}" for w, nbytes in memory.items())
+        raise PartitionError(
+            f"the result has {spec.shape[0]} rows, and the workers' memory holds a block of rows "
+            f"and the result of {sum(most.values()):.0f} rows (bytes: {have}); add workers or "
+            "memory, or give out=, a Zarr array to which it is written"
+        )
+    return Room(memory, in_core, most)
 
 
 async def run(context: RunContext) -> dict[str, Any]:
@@ -72,9 +141,12 @@ class Iterations(Attempt):
     def __init__(self, context: RunContext, spec: StencilSpec, number: int) -> None:
         super().__init__(context, number)
         self.spec, self.shares = spec, dict[str, int]()
-        self.limits: dict[str, float] = {}
+        self.limits: dict[str, float] = {}  # the most rows
         self.learned = Learned(context, "stencil", {"row_nbytes": spec.row_nbytes})
         self.reason = "even"
+        self.saved = -1
+        self.planner: Planner | None = None  # of runs whose iterations MHETA predicts
+        self.instruments = False
 
     async def run(self) -> dict[str, Any]:
         """Iterate and publish."""
@@ -84,60 +156,249 @@ class Iterations(Attempt):
         places = await wait_for_chunks(context, [key for one in inputs for key in one.keys])
         await self._share_out(places)
         given = context.spec["distribution"] is not None
-        tries = len(self.shares) > 1 and spec.iterations >= LEAST_TRIED
-        order = {
+        common = {
             "spec": spec.to_json(),
             "fields": [[places[key] for key in one.keys] for one in spec.fields],
             "args": [[places[key] for key in one.keys] for one in spec.args],
             "bare": without_fpmdask(context.scheduler, places),
-            "rows": _rows(self.shares),
-            "trial": tries,
-            "probe": tries and self.reason == "even",
+            "trial": self._tries() and self.planner is None,
+            "probe": self._tries() and self.reason == "unknown",
+            "output": context.spec["output"],
+            "checkpoint": context.spec["checkpoint"],
+            "prefetch": context.spec["prefetch"],
+            "again": context.spec["rule"] == "mheta" and not given,
+            **self._first_note(),
         }
-        self.dispatch(ITERATE, dict.fromkeys(self.shares, order))
+        memory = {w: None if math.isinf(n) else n for w, n in self.room.memory.items()}
+        self.dispatch(ITERATE, {w: {**common, "memory": memory[w]} for w in self.shares})
         self.work = {worker: rows for worker, rows in self.shares.items() if rows}
-        if order["probe"]:
+        if common["probe"]:
             told = await self.everyone("probe", "measure", self._heard)
             await self._by_probes({worker: told[worker]["probe"] for worker in self.shares})
+        answers = await (self._planned() if self.planner else self._tried(given=given))
+        context.expected = None
+        value = await self._publish(answers)
+        self._report(answers, time.perf_counter() - began)
+        if self.planner is not None:
+            histories = [answers[worker]["history"] for worker in self.shares]
+            context.report["mheta"] = await asyncio.to_thread(self.planner.report, histories)
+        return value
+
+    async def _tried(self, *, given: bool) -> dict[str, Any]:
+        """Return the workers' answers; rows move once, by what the first iterations take."""
         answers = await self.everyone("trial", "iterate", self._heard)
         if any("trial" in told for told in answers.values()):
             await self._revise(answers, given=given)
             answers = await self.everyone(None, "iterate", self._heard)
-        context.expected = None
-        value = await self._publish(answers)
-        self._report(answers, time.perf_counter() - began)
-        return value
+        return answers
+
+    async def _planned(self) -> dict[str, Any]:
+        """Return the workers' answers; rows move where MHETA says so."""
+        if self.instruments:
+            told = await self.everyone("measured", "measure", self._heard)
+            if not all("measured" in one for one in told.values()):
+                assert self.planner is not None
+                self.planner.give_up("the run has ended with its first iteration")
+                return told
+            await self._measured(told)
+        while True:
+            answers = await self.everyone("again", "iterate", self._heard)
+            if not any("again" in told for told in answers.values()):
+                return answers
+            await self._again(answers)
+
+    def _tries(self) -> bool:
+        """Tell whether measuring can pay."""
+        return len(self.shares) > 1 and self.spec.iterations >= LEAST_TRIED
+
+    def _first_note(self) -> dict[str, Any]:
+        """Return what workers are told before they load their rows."""
+        planned = self.planner is not None
+        return {
+            "rows": _rows(self.shares),
+            "instrument": self.instruments,
+            "history": planned,
+            "expected": self._expected(),
+        }
 
     async def _share_out(self, places: Mapping[Any, Sequence[str]]) -> None:
         """Decide who begins with which rows."""
         context, spec = self.context, self.spec
         workers = self._ordered(places)
         units = spec.shape[0]
-        free = await free_nbytes_of(context, workers)
-        needed = spec.row_nbytes_needed
-        self.limits = {w: min(units, free[w] // max(1, needed)) for w in workers}
+        self.room = room_of(context, spec, await free_nbytes_of(context, workers))
+        self.limits = self.room.most
+        rule, saved = context.spec["rule"], context.spec["machine"]
         if (given := context.spec["distribution"]) is not None:
             self.shares, self.reason = self._given(given, workers), "given"
-            return
+        elif rule == "even":
+            await self._share([ConstantModel(1.0)] * len(workers), workers)
+        else:
+            await self._by_what_is_known(workers)
+        if saved is not None and len(workers) > 1 and self.reason != "unknown":
+            models, each = self._known(workers), max(1, units // len(workers))
+            per_row = None if models is None else [float(m.time(each)) / each for m in models]
+            await self._by_machine(saved, workers, per_row)
+
+    def _known(self, workers: Sequence[str]) -> list[Model] | None:
+        """Return what earlier runs have taught of workers, None unless of all of them."""
         known = [self.learned.of(worker) for worker in workers]
-        models = [model for model in known if model is not None]
-        if len(models) == len(workers):
+        models: list[Model] = [model for model in known if model is not None]
+        return models if len(models) == len(workers) else None
+
+    async def _by_what_is_known(self, workers: Sequence[str]) -> None:
+        models, saved = self._known(workers), self.context.spec["machine"]
+        if models is not None:
             self.reason = "known"
-        able = self.reason == "known"
-        found = await asyncio.to_thread(
-            shared,
-            units,
-            models if able else [ConstantModel(1.0)] * len(workers),
-            [self.limits[worker] for worker in workers],
-            spec.least,
-        )
+            await (self._by_speeds if saved is None else self._share)(models, workers)
+            return
+        await self._share([ConstantModel(1.0)] * len(workers), workers)
+        complete = saved is not None and saved["program"] is not None
+        self.reason = "unknown" if self._tries() and not complete else "even"
+
+    async def _share(self, models: Sequence[Model], workers: Sequence[str]) -> None:
+        """Have all workers compute equally long, in core if the rule says so and all rows fit."""
+        room, units = self.room, self.spec.shape[0]
+        within = self.context.spec["rule"] in ("in-core", "mheta")
+        for most in [room.in_core, room.most] if within else [room.most]:
+            limits, self.limits = [most[worker] for worker in workers], most
+            try:
+                found = await asyncio.to_thread(shared, units, models, limits, self.spec.least)
+            except PartitionError:  # they need more; or none may have less than a halo
+                if most is room.most:
+                    raise
+            else:
+                break
         self.shares = dict(zip(workers, found, strict=True))
+
+    async def _by_speeds(self, models: Sequence[Model], workers: Sequence[str]) -> None:
+        """Share out by known speeds; if that is not in core for certain, MHETA is to say how."""
+        await self._share(models, workers)
+        if self.context.spec["rule"] != "mheta" or not self._tries():
+            return
+        room, units, least = self.room, self.spec.shape[0], self.spec.least
+        most = [room.most[worker] for worker in workers]
+        balanced = await asyncio.to_thread(shared, units, models, most, least)
+        memory = [room.memory[worker] for worker in workers]
+        if fits_with_room(self.spec, memory, balanced, prefetch=self.context.spec["prefetch"]):
+            return
+        equal = dict(zip(workers, even(units, len(workers)).tolist(), strict=True))
+        least = max(least, LEAST_INSTRUMENTED)
+        if all(least <= rows <= room.most[worker] for worker, rows in equal.items()):
+            self.planner = await asyncio.to_thread(self._new_planner, workers)
+            self.instruments, self.shares = True, equal
+
+    def _new_planner(self, workers: Sequence[str]) -> Planner:
+        """Return a planner; in a thread, since it loads MHETA."""
+        from fpmdask.apps.stencil.planner import Planner
+
+        memory = [self.room.memory[worker] for worker in workers]
+        return Planner(
+            self.spec,
+            [self.context.name(worker) for worker in workers],
+            [None if math.isinf(nbytes) else math.floor(nbytes) for nbytes in memory],
+            [self.room.most[worker] for worker in workers],
+            prefetch=self.context.spec["prefetch"],
+        )
+
+    async def _by_machine(
+        self,
+        saved: Mapping[str, Any],
+        workers: Sequence[str],
+        seconds_per_row: Sequence[float] | None = None,
+    ) -> None:
+        """Share out as a saved machine says, if it knows how fast workers compute."""
+        planner = await asyncio.to_thread(self._new_planner, workers)
+        if not planner.know(saved, seconds_per_row):
+            return
+        self.planner, self.instruments = planner, False
+        if self.context.spec["rule"] == "mheta" and self.reason != "given":
+            rows = [*self.shares.values()]
+            found = await asyncio.to_thread(planner.choose, rows, 0, placed=False)
+            self.shares = dict(zip(workers, found.rows, strict=True))
+            self.reason = "predicted"
+        planner.begin([*self.shares.values()])
+
+    def _expected(self) -> float | None:
+        """Return the seconds that an iteration should take, None where nobody knows."""
+        if self.planner is None or self.context.spec["rule"] != "mheta":
+            return None
+        return self.planner.expected if self.reason != "given" else None
+
+    async def _measured(self, told: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on as MHETA says after the instrumented iteration."""
+        assert self.planner is not None
+        planner, self.reason = self.planner, "measured"
+        try:
+            await asyncio.to_thread(planner.fit, [told[w]["measured"] for w in self.shares])
+        except PartitionError as error:  # noise, or a worker that was disturbed
+            planner.give_up(str(error))
+            models = [ConstantModel(1 / told[worker]["row_seconds"]) for worker in self.shares]
+            before = self.shares
+            await self._share(models, list(before))
+            self._go_on(before, None)
+            return
+        await self._choose(next(iter(told.values()))["done"], None)
+
+    async def _again(self, told: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on as MHETA says after what iterations have taken."""
+        assert self.planner is not None
+        news = [told[worker] for worker in self.shares]
+        middle = max(one["middle"] for one in news)
+        if self.planner.figures is None:
+            self._go_on(self.shares, None)
+            return
+        await asyncio.to_thread(self.planner.update, [*self.shares.values()], news)
+        await self._choose(news[0]["again"], middle)
+
+    async def _choose(self, done: int, middle: float | None) -> None:
+        assert self.planner is not None
+        before = self.shares
+        rows = [*before.values()]
+        found = await asyncio.to_thread(self.planner.choose, rows, done)
+        self.shares = dict(zip(before, found.rows, strict=True))
+        # where rows stay they take what they took
+        expected = found.seconds if found.moves or middle is None else middle
+        self.context.expected = (self.spec.iterations - done) * expected
+        self._go_on(before, expected)
+
+    def _go_on(self, before: Mapping[str, int], expected: float | None) -> None:
+        """Tell the workers with which rows they go on."""
+        assert self.planner is not None
+        moves = self.shares != before
+        piece = self._piece(before, on_disk=self.instruments)
+        # after the instrumented iteration rows are on disk, in blocks of another size
+        again = moves or self.instruments
+        self.instruments = False
+        if again:
+            self.planner.begin([*self.shares.values()])
+        self.work = {worker: rows for worker, rows in self.shares.items() if rows}
+        self.context.emit("shared out", rows=self._by_name(), every=1)
+        for worker in self.workers:
+            self.tell(
+                worker,
+                rows=_rows(self.shares) if again else None,
+                moves=moves,
+                piece=piece,
+                expected=expected,
+            )
+
+    def _streams(self, shares: Mapping[str, int]) -> bool:
+        """Tell whether a worker has more rows than it can hold in core."""
+        return any(rows > self.room.in_core[worker] for worker, rows in shares.items())
+
+    def _piece(self, before: Mapping[str, int], *, on_disk: bool = False) -> int | None:
+        """Return how many rows move at once; None: all, where none are on disk, nor will be."""
+        if not (on_disk or self._streams(before) or self._streams(self.shares)):
+            return None
+        nbytes = max(1, self.spec.row_nbytes)
+        return max(1, self.context.tuning.stencil.band_nbytes // nbytes)
 
     def _ordered(self, places: Mapping[Any, Sequence[str]]) -> list[str]:
         """Return the workers in the order of the rows that they hold now, so that few move."""
         held: dict[str, list[int]] = {}
         first, row = self.spec.fields[0], 0
-        for key, rows in zip(first.keys, first.lengths, strict=True):
+        for key, rows in zip(first.keys, first.lengths, strict=first.stored is None):
             for worker in places[key]:
                 held.setdefault(worker, []).append(row)
             row += rows
@@ -160,13 +421,20 @@ class Iterations(Attempt):
     async def _by_probes(self, seconds: Mapping[str, float | None]) -> None:
         """Tell the workers who has which rows, by what a row has taken each of them."""
         known = sorted(one for one in seconds.values() if one)
-        models = [ConstantModel(1 / (one or known[len(known) // 2])) for one in seconds.values()]
-        limits, least = [self.limits[worker] for worker in seconds], self.spec.least
-        found = await asyncio.to_thread(shared, self.spec.shape[0], models, limits, least)
-        self.shares, self.reason = dict(zip(seconds, found, strict=True)), "measured"
+        middle = known[len(known) // 2]
+        models = [ConstantModel(1 / (one or middle)) for one in seconds.values()]
+        self.reason, saved = "measured", self.context.spec["machine"]
+        if saved is not None:
+            await self._share(models, list(seconds))
+            await self._by_machine(
+                saved, list(seconds), [one or middle for one in seconds.values()]
+            )
+        else:
+            await self._by_speeds(models, list(seconds))
         self.work = {worker: rows for worker, rows in self.shares.items() if rows}
+        note = self._first_note()
         for worker in self.workers:
-            self.tell(worker, rows=_rows(self.shares))
+            self.tell(worker, **note)
 
     async def _revise(self, told: Mapping[str, Mapping[str, Any]], *, given: bool) -> None:
         """Tell the workers with which shares to go on, after what the first iterations took."""
@@ -191,6 +459,12 @@ class Iterations(Attempt):
         if self.shares == before and left:  # else the buffers are new in any case
             worth = moving_seconds(before, before, speeds, spec.row_nbytes) / left
         every = exchange_every(speeds, self.shares, spec.depth[0], most, worth)
+        streams = self._streams(self.shares)
+        if streams:
+            every = 1
+        piece = None
+        if streams or self._streams(before):
+            piece = max(1, self.context.tuning.stencil.band_nbytes // max(1, spec.row_nbytes))
         moves = self.shares != before or every > 1
         if self.shares != before:
             self.reason = "measured"
@@ -199,7 +473,7 @@ class Iterations(Attempt):
         self.work = {worker: rows for worker, rows in self.shares.items() if rows}
         self.context.emit("shared out", rows=self._by_name(), every=every)
         for worker in self.workers:
-            self.tell(worker, rows=_rows(self.shares) if moves else None, every=every)
+            self.tell(worker, rows=_rows(self.shares) if moves else None, every=every, piece=piece)
 
     def _by_name(self) -> dict[str, int]:
         return {self.context.name(worker): rows for worker, rows in self.shares.items()}
@@ -207,6 +481,11 @@ class Iterations(Attempt):
     def _heard(self, worker: str, news: Mapping[str, Any]) -> None:
         if "iterations" in news:
             self.context.emit("iterated", iterations=news["iterations"])
+        if "warning" in news:
+            self.context.emit("warning", message=news["warning"])
+        if news.get("saved", self.saved) != self.saved and news["attempt"] == self.number:
+            self.saved = news["saved"]  # all workers say so
+            self.context.emit("saved", iteration=self.saved)
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         if "raised" in answer:
@@ -221,6 +500,9 @@ class Iterations(Attempt):
     async def _publish(self, answers: Mapping[str, Any]) -> dict[str, Any]:
         """Make each worker's rows a chunk of the result."""
         context, spec = self.context, self.spec
+        iterations = max(answer["iterations"] for answer in answers.values())
+        if context.spec["output"] is not None:
+            return {"iterations": iterations}
         names = [f"fpmdask-stencil-{uuid4().hex}" for _ in spec.fields]
         having = [worker for worker, rows in self.shares.items() if rows]
         after = (0,) * (len(spec.shape) - 1)
@@ -230,7 +512,6 @@ class Iterations(Attempt):
         }
         if not await publish(context, keys):
             raise LostWorker("a worker left while the result was published")
-        iterations = max(answer["iterations"] for answer in answers.values())
         return {
             "names": names,
             "sizes": [self.shares[worker] for worker in having],
@@ -255,8 +536,11 @@ class Iterations(Attempt):
                 "compute_seconds": answer["computing"],
                 "wait_seconds": max(
                     0.0,
-                    answer["total"] - sum(answer[k] for k in ("computing", "loading", "moving")),
+                    answer["total"]
+                    - sum(answer[k] for k in ("computing", "io", "loading", "moving", "saving")),
                 ),
+                "io_seconds": answer["io"],
+                "blocks": answer["blocks"],
                 "nbytes_received": answer["nbytes_received"],
                 "iterations": answer["iterations"],
             }

@@ -79,12 +79,17 @@ def neighbours(
     >>> neighbours({"a": (0, 3), "b": (3, 3), "c": (3, 5)}, "c", wraps=True)
     ('a', 'a')
     """
-    having = [one for one, (low, high) in spans.items() if low < high]
-    if worker not in having or len(having) == 1:
+    found = having(spans)
+    if worker not in found or len(found) == 1:
         return None, None
-    at, last = having.index(worker), len(having) - 1
-    above = having[at - 1] if at or wraps else None
-    return above, having[(at + 1) % len(having)] if at < last or wraps else None
+    at, last = found.index(worker), len(found) - 1
+    above = found[at - 1] if at or wraps else None
+    return above, found[(at + 1) % len(found)] if at < last or wraps else None
+
+
+def having(spans: Mapping[str, Span]) -> list[str]:
+    """Return who has rows, in order: these are MHETA's ranks."""
+    return [one for one, (low, high) in spans.items() if low < high]
 
 
 def revised(
@@ -155,11 +160,11 @@ def exchange_every(
     least at k = √(c / (depth · r)). It is 1 where that saves less than `worth` seconds per
     iteration.
     """
-    having = [worker for worker, rows in shares.items() if rows]
-    rows = [seconds for worker in having if (seconds := told[worker].row_seconds)]
-    if not depth or len(having) < 2 or not rows:
+    workers = [worker for worker, rows in shares.items() if rows]
+    rows = [seconds for worker in workers if (seconds := told[worker].row_seconds)]
+    if not depth or len(workers) < 2 or not rows:
         return 1
-    fixed, each = min(told[worker].exchange_seconds for worker in having), depth * max(rows)
-    found = min(math.isqrt(int(fixed / each)), most, min(shares[w] for w in having) // depth)
+    fixed, each = min(told[worker].exchange_seconds for worker in workers), depth * max(rows)
+    found = min(math.isqrt(int(fixed / each)), most, min(shares[w] for w in workers) // depth)
     saved = fixed - fixed / max(1, found) - (found - 1) * each
     return found if found > 1 and saved > worth else 1

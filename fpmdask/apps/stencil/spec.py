@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, NotRequired
+from typing import Any, Literal
 
 import numpy as np
 
@@ -55,10 +55,10 @@ class StencilSpec:
         return items * prod(self.shape[1:])
 
     @property
-    def row_nbytes_needed(self) -> int:
-        """Bytes that a row takes of a worker's memory: two buffers and the result."""
-        of_fields = sum(np.dtype(one.dtype).itemsize for one in self.fields)
-        return self.row_nbytes + 2 * of_fields * prod(self.shape[1:])
+    def sides(self) -> tuple[int, ...]:
+        """Cells of halo that rows are kept with, on both sides of each axis but the first."""
+        ends = zip(self.depth[1:], self.boundary[1:], strict=True)
+        return tuple(0 if condition == "none" else cells for cells, condition in ends)
 
     @property
     def least(self) -> int:
@@ -84,9 +84,18 @@ class StencilSpec:
 
 
 class StencilRequest(Request):
-    """Iterate; ``stencil`` is a `StencilSpec`, ``needed`` bytes that workers must have room for."""
+    """Iterate; ``stencil`` is a `StencilSpec`.
+
+    ``memory`` is bytes for rows, of every worker or by name; ``rule`` who gets which rows;
+    ``machine`` a saved `fpmdask.mheta.Machine`; ``output`` and ``checkpoint`` what workers write.
+    """
 
     stencil: Mapping[str, Any]
     update: Packed
     distribution: Mapping[str, int] | None
-    needed: NotRequired[float]
+    memory: float | Mapping[str, float] | None
+    prefetch: bool
+    rule: Literal["mheta", "even", "balanced", "in-core"]
+    machine: Mapping[str, Any] | None
+    output: Mapping[str, Any] | None
+    checkpoint: Mapping[str, Any] | None

@@ -10,6 +10,7 @@ import numpy as np
 
 from fpmdask.apps.stencil.block import Array, iterated
 from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.runtime.zarr_storage import StoredRows
 
 
 def again(
@@ -24,12 +25,18 @@ def again(
     counts
         Chunks of each field, and of each constant array.
     chunks
-        All of these.
+        All of these. What is stored in a Zarr array is read from there.
     """
-    code, spec = facts
-    rest = iter(chunks)
-    arrays = [np.concatenate([next(rest) for _ in range(count)]) for count in counts]
-    return iterated(StencilSpec.from_json(spec), cloudpickle.loads(code), arrays, iterations)
+    code, facts_of_spec = facts
+    spec = StencilSpec.from_json(facts_of_spec)
+    rest, arrays = iter(chunks), []
+    for one, count in zip((*spec.fields, *spec.args), counts, strict=True):
+        if one.stored is None:
+            arrays.append(np.concatenate([next(rest) for _ in range(count)]))
+        else:
+            arrays.append(np.empty(spec.shape, one.dtype))
+            StoredRows(one.stored).read(0, arrays[-1])
+    return iterated(spec, cloudpickle.loads(code), arrays, iterations)
 
 
 def cut(fields: Sequence[Array], field: int, low: int, high: int) -> Array:

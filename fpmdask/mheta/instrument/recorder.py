@@ -71,6 +71,8 @@ class Recorder:
     start=0.0, seconds=23.0)
     """
 
+    records = True
+
     def __init__(self, clock: Clock) -> None:
         if not callable(clock):
             raise PartitionError(

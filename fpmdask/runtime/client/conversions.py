@@ -12,6 +12,9 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
+from fpmdask.runtime.dask_private import DataNode
+from fpmdask.runtime.zarr_storage import is_shared
+
 Convert = Callable[[Any], Any]
 
 
@@ -27,6 +30,29 @@ def as_array(x: Any) -> Any:
     if _is(x, "zarr", "Array"):
         return da.from_zarr(x)
     return x.data if _is(x, "xarray", "DataArray") else x
+
+
+def as_stored(x: Any) -> Any:
+    """Return the Zarr array that several processes can read: `x`, or what `from_zarr` made `x` of.
+
+    Anything else as `as_array` does.
+    """
+    if _is(x, "zarr", "Array"):
+        return x if is_shared(x) else as_array(x)
+    x = as_array(x)
+    if isinstance(x, da.Array) and x.name.startswith("from-zarr-"):
+        layer = x.dask.layers.get(f"original-{x.name}", {})
+        for found in layer.values():
+            array = found.value if isinstance(found, DataNode) else found
+            same = (getattr(array, "shape", None), getattr(array, "dtype", None))
+            if _is(array, "zarr", "Array") and same == (x.shape, x.dtype) and is_shared(array):
+                return array
+    return x
+
+
+def is_stored(x: Any) -> bool:
+    """Tell whether `as_stored` has returned a Zarr array."""
+    return _is(x, "zarr", "Array")
 
 
 def as_keys(x: Any) -> Any:

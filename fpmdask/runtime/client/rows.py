@@ -20,6 +20,7 @@ from fpmdask.runtime.client.conversions import advice
 from fpmdask.runtime.client.inputs import SENDINGS, finished, rooms, scattered
 from fpmdask.runtime.dask_private import Alias, meta_of
 from fpmdask.runtime.rows import Rows
+from fpmdask.runtime.zarr_storage import packed
 
 Result = TypeVar("Result")
 
@@ -193,6 +194,12 @@ def rows_of_array(x: da.Array, axis: int | None) -> Rows:
     if axis is None or not plain:
         return Rows(keys, lengths, axis)
     return Rows(keys, lengths, axis, x.dtype.str, shape)
+
+
+def rows_of_zarr(x: Any) -> Rows:
+    """Return what a run is told of a Zarr array that workers read themselves."""
+    shape = (0, *map(int, x.shape[1:]))
+    return Rows((), (int(x.shape[0]),), 0, x.dtype.str, shape, packed(x))
 
 
 async def frame_in_memory(client: Client, x: Any, workers: Sequence[str] | None) -> Any:

@@ -175,6 +175,9 @@ class Attempt:
         context = self.context
         if "unusable" in answer:
             raise PartitionError(answer["unusable"])
+        if "failed" in answer:
+            error = answer["failed"]
+            raise KernelFailed(f"{error['type']}: {error['message']}", error)
         if "missing" in answer:
             peer = context.name(answer["missing"])
             raise LostWorker(f"{context.name(worker)} did not get all it needs of {peer}")

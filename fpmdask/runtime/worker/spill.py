@@ -38,7 +38,9 @@ class SpillFile:
     def __init__(self, folder: str) -> None:
         self.descriptor, path = tempfile.mkstemp(dir=folder)
         os.unlink(path)
-        weakref.finalize(self, os.close, self.descriptor)
+        self.close = weakref.finalize(
+            self, os.close, self.descriptor
+        )  # once, and here at the latest
         self._end = 0
         self._reserving = threading.Lock()
 
@@ -56,18 +58,18 @@ class Spilled:
     """
 
     def __init__(self, file: SpillFile, at: int, nbytes: int) -> None:
-        self._file, self._at, self.nbytes = file, at, nbytes
+        self._file, self.at, self.nbytes = file, at, nbytes
         self._written = 0
         self.shape, self.dtype = (nbytes,), np.dtype(np.uint8)
 
     def write(self, data: np.ndarray) -> None:
         """Append the bytes of an array, one after the other."""
-        write_at(self._file.descriptor, self._at + self._written, data)
+        write_at(self._file.descriptor, self.at + self._written, data)
         self._written += data.nbytes
 
     def fill(self, at: int, target: np.ndarray) -> None:
         """Fill an array of bytes with those from ``at`` on."""
-        if read_at(self._file.descriptor, self._at + at, target) < target.nbytes:
+        if read_at(self._file.descriptor, self.at + at, target) < target.nbytes:
             raise OSError(f"spilled bytes end before {at + target.nbytes}")
 
     def read(self, box: Box) -> SpilledPiece:

@@ -15,6 +15,8 @@ import fpmdask
 from fpmdask.apps.matmul.client import stored, target
 from fpmdask.apps.matmul.client.checkpoint import MARK, Checkpoint
 from fpmdask.errors import PartitionError
+from fpmdask.runtime import zarr_storage
+from fpmdask.runtime.client import zarr_target
 from tests.tuned import SHORT_ROUNDS
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
@@ -117,14 +119,14 @@ def test_a_worker_that_hangs_is_not_waited_for(elsewhere):
     (pid,) = client.run(os.getpid, workers=[second]).values()
     known, unknown = (target.Target(out, run, (), None) for run in ("this call", "another"))
     with Checkpoint(out, "this call"):  # both have imported what they need to answer
-        client.sync(target.check_reached, client, known, workers, 30.0)
+        client.sync(zarr_target.check_reached, client, known, workers, 30.0)
     os.kill(pid, signal.SIGSTOP)
     (first,) = {*workers} - {second}
     try:
         with Checkpoint(out, "this call"):
-            client.sync(target.check_reached, client, known, workers, 1.0)
+            client.sync(zarr_target.check_reached, client, known, workers, 1.0)
             with pytest.raises(PartitionError, match=f"worker {first} does not find"):
-                client.sync(target.check_reached, client, unknown, workers, 1.0)
+                client.sync(zarr_target.check_reached, client, unknown, workers, 1.0)
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -206,5 +208,5 @@ def test_the_same_path_in_another_kind_of_storage_is_another_place(tmp_path):
     remote = zarr.create_array(
         f"memory://{tmp_path}/c", shape=(50, 40), chunks=(10, 10), dtype="f8"
     )
-    assert target.place(local)[1].strip("/") == target.place(remote)[1].strip("/")
-    assert target.place(local) != target.place(remote)
+    assert zarr_storage.place(local)[1].strip("/") == zarr_storage.place(remote)[1].strip("/")
+    assert zarr_storage.place(local) != zarr_storage.place(remote)

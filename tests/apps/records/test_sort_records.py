@@ -629,7 +629,7 @@ async def test_a_full_disk_is_said_and_loses_nothing(
     if where == "spill":
         monkeypatch.setattr(Spilled, "write", full)
     else:
-        monkeypatch.setattr("fpmdask.records.files.write_at", full)
+        monkeypatch.setattr("fpmdask.storage.write_at", full)
     balancer = await fpmdask.Balancer(c)
     with pytest.raises(RecordsError, match="no space is left"):
         await balancer.sort_records(written.paths, tmp_path / "out")

@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import time
+from bisect import bisect_left
 
 import dask.array as da
 import numpy as np
@@ -15,7 +16,10 @@ from hypothesis import strategies as st
 import fpmdask
 from fpmdask.apps.stencil import gray_scott, heat, jacobi
 from fpmdask.apps.stencil.client import checked
+from fpmdask.apps.stencil.sizes import most_rows
+from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.rows import Rows
 from tests.eventually import nothing_left, until
 from tests.tuned import tuned
 
@@ -92,6 +96,8 @@ def cases(draw):
         "workers": draw(st.integers(1, 4)),
         "iterations": draw(st.sampled_from([0, 1, 2, 5, 9])),
         "shares": draw(st.sampled_from([None, "slow", "first", "uneven"])),
+        "memory": draw(st.sampled_from([None, 0.0, 0.3, 0.8])),  # from least to in core
+        "prefetch": draw(st.booleans()),
     }
 
 
@@ -105,6 +111,31 @@ def check_cases(count):
 
     collect()
     return found
+
+
+def memory_of(case, fields, args, distribution):
+    """Return bytes of each worker: between what its rows need at least, and in core."""
+    if case["memory"] is None:
+        return None
+    shapes = [
+        [Rows((), (len(x),), 0, x.dtype.str, x.shape) for x in some] for some in (fields, args)
+    ]
+    spec = StencilSpec(*map(tuple, shapes), case["depth"], case["boundary"], 1)
+    # a neighbour's halo comes from one worker: some may have no rows
+    workers = max(1, min(case["workers"], len(fields[0]) // max(1, 2 * case["depth"][0])))
+    rows = max(distribution.values()) if distribution else -(-len(fields[0]) // workers)
+
+    def least(which):
+        def enough(nbytes):
+            return most_rows(spec, [float(nbytes)], prefetch=case["prefetch"])[which][0] >= rows
+
+        return bisect_left(range(1 << 24), True, key=enough)
+
+    low, high = least(1), least(0)
+    return low + int((high - low) * case["memory"])
+
+
+STREAMED = []
 
 
 async def compare(c, case):
@@ -139,7 +170,10 @@ async def compare(c, case):
         boundary=case["boundary"],
         args=args,
         distribution=distribution,
+        memory=memory_of(case, fields, args, distribution),
+        prefetch=case["prefetch"],
     )
+    STREAMED.append(max(share["blocks"] for share in balancer.report.shares))
     wanted = iterated(update, fields, args, case["iterations"], depth, case["boundary"])
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted, strict=True):
@@ -154,9 +188,12 @@ async def compare(c, case):
 @cluster(4, config=tuned(stencil={"trial_seconds": 0.0, "band_nbytes": 200}))
 async def test_what_iterated_map_overlap_gives(c, s, *workers):
     """Rows move after the first iteration, and halos come for several iterations at once."""
+    STREAMED.clear()
     for case in check_cases(100):
         await compare(c, case)
     await nothing_left(s)
+    assert max(STREAMED) > 3
+    assert len(list(filter(None, STREAMED))) > 20
 
 
 @pytest.mark.slow
@@ -400,6 +437,12 @@ X = np.ones((8, 6))
         ({"distribution": {"0": 3}}, "distribution has 3 rows in all, there are 8"),
         ({"distribution": {"0": -8}}, "distribution gives 0 -8 rows"),
         ({"distribution": [8]}, r"distribution = \[8\]; give worker name"),
+        ({"memory": 0}, "memory = 0; give bytes > 0"),
+        ({"memory": "lots"}, "memory = 'lots'; give bytes > 0 such as 2e8 or '200MB'"),
+        ({"memory": [1]}, r"memory = \[1\]"),
+        ({"memory": True}, "memory = True"),
+        ({"memory": {"0": -1}}, "memory of 0 = -1"),
+        ({"prefetch": "no"}, "prefetch = 'no'; give True or False"),
     ],
 )
 def test_bad_input_is_refused_at_once(given, says):

@@ -66,13 +66,6 @@ def joined(done: Sequence[Bounds], new: Bounds) -> list[Bounds]:
     return [*done, new]
 
 
-def run_of(out: Any) -> str | None:
-    """Return which call is writing to a Zarr array that was just opened."""
-    found = out.attrs.get(MARK)
-    run: str | None = found.get("run") if isinstance(found, Mapping) else None
-    return run
-
-
 class Checkpoint:
     """What is in `out`; as a context manager, the time in which a call writes to it.
 

@@ -17,12 +17,14 @@ from distributed import Client
 from fpmdask import config
 from fpmdask.apps.matmul.client.arrays import check, product
 from fpmdask.apps.matmul.client.checkpoint import Checkpoint
-from fpmdask.apps.matmul.client.target import Target, check_reached, step
+from fpmdask.apps.matmul.client.target import Target
 from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.inputs import accounts, taking_part
+from fpmdask.runtime.client.zarr_target import check_reached
 from fpmdask.runtime.memory import Account
+from fpmdask.runtime.zarr_storage import write_unit
 from fpmdask.tuning import DEFAULT, Tuning
 
 # Of the workers' free memory, what the inputs, their panels and twice the tile of C may fill.
@@ -143,7 +145,7 @@ async def multiply_into(
     panel_depth = tuning.matmul.panel_depth
     shape = tile_shape(spec, target.unit, free, len(workers), panel_depth=panel_depth)
     with Checkpoint(out, target.run) as written:
-        await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
+        await check_reached(client, target, _names(workers), tuning.runtime.out_answer_seconds)
         written.begin([_name(a), _name(b), list(spec.shape), spec.dtype.str])
         await _multiply_tiles(client, a, b, target, written, shape, request, follow, tuning)
     stored: da.Array = da.from_zarr(out)
@@ -221,7 +223,7 @@ async def fill(
         raise CoordinatorError(NOBODY)
     target = Target(out, uuid4().hex, index, names)
     with Checkpoint(out, target.run) as written:
-        await check_reached(client, target, _names(workers), tuning.matmul.out_answer_seconds)
+        await check_reached(client, target, _names(workers), tuning.runtime.out_answer_seconds)
         written.begin([c.name])
         if c.size:
             write = partial(_write, client, c, target, 0, 0)
@@ -237,7 +239,7 @@ async def _write(client: Client, c: da.Array, target: Target, row: int, column: 
         for start, size, at in zip((row, column), c.shape, target.index, strict=True)
         if at != 0
     )
-    aligned = c[target.index].rechunk(step(target.out))
+    aligned = c[target.index].rechunk(write_unit(target.out))
     store: Any = target  # dask asks for arrays and needs what can be assigned to
     writing = da.store(aligned, store, regions=region, lock=False, compute=False)
     while not await _computed(client, writing, target.names):

@@ -1,24 +1,17 @@
-"""The Zarr array that C is written to: what it may be, where it is, and who finds it there."""
+"""The Zarr array that C is written to: what it may be, and who writes to it."""
 
 from __future__ import annotations
 
-import asyncio
-import copy
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from distributed import Client, get_worker
-from distributed.utils import offload
+from distributed import get_worker
 
-from fpmdask.apps.matmul.client.checkpoint import MARK, run_of
+from fpmdask.apps.matmul.client.checkpoint import MARK
 from fpmdask.errors import PartitionError
-from fpmdask.runtime.dask_private import DataNode, Task
-
-# Stores of Zarr that several processes cannot write to.
-UNSHARED = frozenset({"MemoryStore", "ZipStore"})
+from fpmdask.runtime.client.zarr_target import writable
+from fpmdask.runtime.zarr_storage import Marked, write_unit
 
 
 def check_out(out: Any, sides: Sequence[int], index: Sequence[Any], dtype: np.dtype[Any]) -> Any:
@@ -35,123 +28,19 @@ def check_out(out: Any, sides: Sequence[int], index: Sequence[Any], dtype: np.dt
     dtype : numpy.dtype
         Of C.
 
-    Returns
-    -------
-    zarr.Array
-        Opened anew: the caller's knows the attributes of when it was opened. A folder has an
-        absolute path, which means the same to workers that run elsewhere.
-
     Raises
     ------
     PartitionError
-        For anything but a writable Zarr array of C's shape and dtype, in a store that several
-        processes can write to.
+        As `writable`.
     """
-    arrays = () if (zarr := sys.modules.get("zarr")) is None else (zarr.Array,)
-    if not isinstance(out, arrays):
-        raise PartitionError(f"out is a {type(out).__name__}; give a zarr.Array, or None")
     shape = tuple(size for size, at in zip(sides, index, strict=True) if at != 0)
-    _check_like(out, shape, dtype)
-    store = type(out.store).__name__
-    if any(kind.__name__ in UNSHARED for kind in type(out.store).__mro__):
-        raise PartitionError(
-            f"out is in a {store}, of which workers in other processes write copies; give an array "
-            "in a store that all workers reach, such as a folder"
-        )
-    if out.read_only:
-        raise PartitionError("out is read-only; open it with mode 'r+'")
-    try:
-        opened = _opened(out, _absolute(out.store))
-    except FileNotFoundError as error:
-        raise PartitionError(f"out is not at {out.store_path} any more; make it again") from error
-    _check_like(opened, shape, dtype)
+    opened = writable(out, shape, dtype, "C")
     # with the next attribute, the caller's would write back what it remembers of an earlier call
     out.metadata.attributes.pop(MARK, None)
     return opened
 
 
-def _check_like(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if tuple(out.shape) != shape:
-        raise PartitionError(f"out has the shape {tuple(out.shape)}; C has {shape}")
-    if out.dtype != dtype:
-        raise PartitionError(f"out has dtype {out.dtype}; C has {dtype}")
-
-
-def _absolute(store: Any) -> Any:
-    root = getattr(store, "root", None)
-    if isinstance(root, Path) and not root.is_absolute():
-        store = copy.copy(store)
-        store.root = root.absolute()  # links stay: they may lead elsewhere on other machines
-    return store
-
-
-def _opened(array: Any, store: Any) -> Any:
-    """Return the same array, with what `store` says of it now."""
-    import zarr
-
-    return zarr.open_array(store, path=array.path, zarr_format=array.metadata.zarr_format)
-
-
-def check_apart(out: Any, *inputs: Any) -> None:
-    """Refuse to write C over an input that is read meanwhile.
-
-    Raises
-    ------
-    PartitionError
-        If the graph of an input holds the same Zarr array, by its place. O(arguments of tasks).
-    """
-    at = place(out)
-    for x in inputs:
-        for found in _held(dict(getattr(x, "dask", {})).values()):
-            if isinstance(found, type(out)) and place(found) == at:
-                raise PartitionError(
-                    f"out is {out.store_path}, which an input is read from; give another array"
-                )
-
-
-def _held(tasks: Iterable[Any]) -> Iterator[Any]:
-    """Yield what tasks hold, in themselves or in their arguments."""
-    left = [*tasks]
-    while left:
-        found = left.pop()
-        if isinstance(found, DataNode):
-            left.append(found.value)
-        elif isinstance(found, Task):
-            left += [*found.args, *found.kwargs.values()]
-        elif isinstance(found, Mapping):
-            left += found.values()
-        elif isinstance(found, list | tuple | set | frozenset):
-            left += found
-        else:
-            yield found
-
-
-def place(array: Any) -> tuple[str, str]:
-    """Return in what kind of storage an array is, and where: alike for all paths to a folder."""
-    from zarr.storage import WrapperStore
-
-    store = array.store
-    while isinstance(store, WrapperStore):
-        store = store._store
-    root = getattr(store, "root", None)
-    if isinstance(root, Path):
-        return "file", str((root / array.path).resolve())
-    filesystem = getattr(store, "fs", None)
-    if filesystem is None:
-        return type(store).__name__, f"{store}/{array.path}".rstrip("/")
-    protocol = filesystem.protocol
-    protocols = (protocol,) if isinstance(protocol, str) else tuple(protocol)
-    if "file" in protocols:
-        return "file", str(Path(store.path, array.path).resolve())
-    return str(protocols[0]), f"{store.path}/{array.path}".strip("/")
-
-
-def step(out: Any) -> tuple[int, ...]:
-    """Return, per axis, what is written as one: a shard, or a chunk."""
-    return tuple(map(int, getattr(out, "shards", None) or out.chunks))
-
-
-class Target:
+class Target(Marked):
     """`out` as tasks write to it: only a worker that finds this call's mark there does.
 
     Parameters
@@ -169,18 +58,19 @@ class Target:
     def __init__(
         self, out: Any, run: str, index: Sequence[Any], names: Sequence[str] | None
     ) -> None:
-        self.out, self.run, self.index, self.names = out, run, tuple(index), names
+        super().__init__(out, MARK, run)
+        self.index, self.names = tuple(index), names
 
     @property
     def unit(self) -> tuple[int, int]:
         """Rows and columns of C that are written as one."""
-        sizes = iter(step(self.out))
+        sizes = iter(write_unit(self.out))
         rows, columns = (1 if at == 0 else next(sizes) for at in self.index)
         return rows, columns
 
     def __setitem__(self, region: Any, block: np.ndarray) -> None:
-        if not finds(self.out, self.run):
-            raise PartitionError(_elsewhere(self.out, [str(get_worker().name)]))
+        if not self.found():
+            raise PartitionError(self.elsewhere([str(get_worker().name)]))
         try:
             self.out[region] = block
         except OSError as error:
@@ -189,77 +79,3 @@ class Target:
                 f"({error}); mend this and call again: tiles that are written are kept"
             )
             raise OSError(*filter(None, (error.errno, says))) from error
-
-
-def finds(out: Any, run: str) -> bool:
-    """Tell whether the call is known where `out` is for this process."""
-    try:
-        return run_of(_opened(out, out.store)) == run
-    except FileNotFoundError:
-        return False
-
-
-async def _answer(out: Any, run: str) -> bool:
-    return await offload(finds, out, run)
-
-
-async def check_reached(
-    client: Client, target: Target, workers: Mapping[str, str], answer_seconds: float
-) -> None:
-    """Refuse an array that workers do not find where the client does.
-
-    Parameters
-    ----------
-    client
-        It has put the call's mark into the array's attributes.
-    target
-        The array and that mark.
-    workers
-        Address -> name of those that take part, one at least.
-    answer_seconds
-        How long their answers are waited for.
-
-    Raises
-    ------
-    PartitionError
-        With the names of those that find no such mark (they would write to another place), or
-        that cannot look: they lack fpmdask or zarr, or may not read it.
-    """
-    asking = {
-        address: asyncio.ensure_future(
-            client.run(_answer, target.out, target.run, workers=[address], on_error="return")
-        )
-        for address in workers
-    }
-    try:
-        await asyncio.wait(asking.values(), timeout=answer_seconds)
-        answers = {a: asked.result().get(a) for a, asked in asking.items() if asked.done()}
-    finally:
-        for asked in asking.values():
-            asked.cancel()
-    lacking = [address for address, found in answers.items() if found is not True]
-    if not lacking:
-        return
-    scheduler: Any = client.scheduler
-    known = (await scheduler.identity(n_workers=-1))["workers"]
-    names = [workers[address] for address in lacking if address in known]  # the others have left
-    if not names:
-        return
-    errors = {workers[a]: answers[a] for a in lacking if isinstance(answers[a], Exception)}
-    failed = [name for name in names if name in errors]
-    if not failed:
-        raise PartitionError(_elsewhere(target.out, names))
-    error = errors[failed[0]]
-    raise PartitionError(
-        f"worker {', '.join(failed)} cannot open out at {target.out.store_path} ({error}); mend "
-        "this there (it needs fpmdask, zarr and the same path), or name the workers that can by "
-        "workers="
-    ) from error
-
-
-def _elsewhere(out: Any, names: Sequence[str]) -> str:
-    return (
-        f"worker {', '.join(names)} does not find what this client has written to out at "
-        f"{out.store_path}; give an array on storage that the client and all workers reach by the "
-        "same path"
-    )

@@ -20,7 +20,7 @@ from fpmdask.apps.records.plan import Job
 from fpmdask.apps.records.worker.runs import SPARSE, Run, picked
 from fpmdask.apps.records.worker.survey import JOB, note, side_name
 from fpmdask.errors import RecordsError, RunCancelledError
-from fpmdask.records.files import Folder, read, said
+from fpmdask.records.files import Folder, read
 from fpmdask.records.format import (
     KEY,
     KEY_NBYTES,
@@ -37,6 +37,7 @@ from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.spill import Spilled, SpillFile
 from fpmdask.runtime.worker.steps import step
 from fpmdask.sorting.splitters import place_of, sampled
+from fpmdask.storage import said
 
 # Records that are gathered, summed and written at once: they stay in the cache meanwhile.
 STEP = 1 << 14

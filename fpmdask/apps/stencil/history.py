@@ -1,0 +1,133 @@
+"""What iterations have taken a worker, and whether that is as predicted. Pure.
+
+It does not load MHETA: workers that are in core need it not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from fpmdask.timing.meter import METERED
+
+# The median of so many iterations says whether a prediction holds; it does not if it is off by so
+# much, and by so many times the scatter of the run's own iterations.
+WINDOW, OFF, SCATTERS = 5, 0.10, 3.0
+# The standard deviation of normal noise by the median of absolute deviations.
+NORMAL = 1.4826
+# The instrumented iteration has so many blocks: two, and the last one half as large.
+BLOCKS = 2.5
+# Iterations of which a worker remembers each, the last ones.
+REMEMBERED = 512
+
+
+def instrumented_rows(rows: int, streamed: int) -> int:
+    """Return the rows of a block in the instrumented iteration.
+
+    Parameters
+    ----------
+    rows
+        Of the worker.
+    streamed
+        Those of a block that fits into its memory; 0: all rows do.
+
+    Examples
+    --------
+    >>> instrumented_rows(100, 0), instrumented_rows(100, 30), instrumented_rows(4, 0)
+    (40, 30, 2)
+    """
+    found = -int(-rows // BLOCKS)
+    return max(1, min(found, streamed or found))
+
+
+class History:
+    """What the iterations of one worker have taken, by distribution.
+
+    Parameters
+    ----------
+    done
+        Iterations that were made before.
+
+    Examples
+    --------
+    >>> history = History()
+    >>> parts = {"compute": 0.5, "io": 0.0, "send": 0.0, "receive": 0.0}
+    >>> for seconds in (1.0, 1.2, 1.1):
+    ...     history.add({"seconds": seconds, **parts})
+    >>> history.middle(), history.phases[-1]["count"]
+    (1.1, 3)
+    """
+
+    def __init__(self, done: int = 0) -> None:
+        self._done = done
+        self.phases: list[dict[str, Any]] = []
+        self._each: deque[list[float]] = deque(maxlen=REMEMBERED)
+        self._recent: deque[dict[str, float]] = deque(maxlen=4 * WINDOW)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with another distribution."""
+        count = sum(phase["count"] for phase in self.phases)
+        if not self.phases or self.phases[-1]["count"]:
+            sums = dict.fromkeys(("seconds", *METERED), 0.0)
+            self.phases.append({"first": self._done + count + 1, "count": 0, **sums})
+        self._recent.clear()
+
+    def add(self, spent: Mapping[str, float]) -> None:
+        """Add an iteration: its ``seconds``, and those of its parts."""
+        phase = self.phases[-1]
+        phase["count"] += 1
+        for name, seconds in spent.items():
+            phase[name] += seconds
+        self._each.append([spent[name] for name in ("seconds", *METERED)])
+        self._recent.append(dict(spent))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the last `WINDOW` iterations of this distribution can be judged now."""
+        return not self.phases[-1]["count"] % WINDOW and self.phases[-1]["count"] > 0
+
+    def middle(self) -> float:
+        """Return the median seconds of the last iterations."""
+        return median(one["seconds"] for one in [*self._recent][-WINDOW:])
+
+    def scatter(self) -> float:
+        """Return the scatter of this distribution's iterations before the last ones."""
+        seconds = [one["seconds"] for one in self._recent]
+        return scatter(seconds[:-WINDOW] or seconds)
+
+    def mean(self) -> dict[str, float]:
+        """Return what the last iterations took, each part on average."""
+        recent = [*self._recent][-WINDOW:]
+        return {part: sum(one[part] for one in recent) / len(recent) for part in METERED}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"phases": self.phases, "iterations": list(self._each)}
+
+
+def scatter(seconds: Sequence[float]) -> float:
+    """Return the standard deviation of iterations, outliers tamed; 0 of less than three.
+
+    Examples
+    --------
+    >>> round(scatter([1.0, 1.1, 0.9, 9.0, 1.0]), 3)
+    0.148
+    """
+    if len(seconds) < 3:
+        return 0.0
+    middle = median(seconds)
+    return NORMAL * median(abs(one - middle) for one in seconds)
+
+
+def is_off(middle: float, noise: float, expected: float) -> bool:
+    """Tell whether the median of some iterations is not what was expected of them.
+
+    Examples
+    --------
+    >>> is_off(1.2, 0.01, 1.0), is_off(1.2, 0.1, 1.0), is_off(1.05, 0.0, 1.0)
+    (True, False, False)
+    """
+    return abs(middle - expected) > max(OFF * expected, SCATTERS * noise)

@@ -1,0 +1,148 @@
+"""What MHETA makes of a run: its figures, its choices, and what the report says of both. Pure.
+
+The coordinator owns a planner in a run that is out of core, or whose machine was given, and calls
+it in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fpmdask.apps.stencil.distribution import Choice, choose, drawn, updated
+from fpmdask.apps.stencil.figures import fitted, from_saved, measured, predicted
+from fpmdask.apps.stencil.program import program
+from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.mheta import Machine, Program
+from fpmdask.mheta.document import Document
+
+VERSION = 1
+
+
+class Planner:
+    """Decides who gets which rows.
+
+    Parameters
+    ----------
+    spec, prefetch
+        The call.
+    names
+        Of the workers, in the order of their rows: MHETA's nodes.
+    memory
+        Of each, in bytes; None: no limit.
+    most
+        Rows that each may have.
+    """
+
+    def __init__(
+        self,
+        spec: StencilSpec,
+        names: Sequence[str],
+        memory: Sequence[int | None],
+        most: Sequence[float],
+        *,
+        prefetch: bool,
+    ) -> None:
+        self.spec, self.names, self.memory, self.most = spec, list(names), list(memory), list(most)
+        self.program = program(spec, prefetch=prefetch)
+        self.figures: tuple[Program, Machine] | None = None
+        self.why = "no choice: rows are where the caller, or another rule, has them"
+        self.expected: float | None = None
+        self._choices: list[dict[str, Any]] = []
+        self._phases: list[tuple[list[int], dict[str, list[float]] | None]] = []
+
+    def know(
+        self, saved: Mapping[str, Any], seconds_per_row: Sequence[float] | None = None
+    ) -> bool:
+        """Take the figures of a saved machine; tell whether they are complete.
+
+        Raises
+        ------
+        PartitionError
+            If they are of other workers, or of another program.
+        """
+        self.figures = from_saved(saved, self.program, self.names, self.memory, seconds_per_row)
+        return self.figures is not None
+
+    def fit(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Take the figures of an instrumented iteration.
+
+        Raises
+        ------
+        PartitionError
+            Where what workers tell contradicts itself.
+        """
+        self.figures = fitted(self.program, told, self.memory)
+
+    def update(self, rows: Sequence[int], told: Sequence[Mapping[str, float]]) -> None:
+        """Take the mean seconds of each worker's last iterations, with these rows."""
+        assert self.figures is not None
+        compute, io = ([one[part] for one in told] for part in ("compute", "io"))
+        self.figures = updated(*self.figures, rows, compute, io)
+
+    def choose(self, before: Sequence[int], done: int, *, placed: bool = True) -> Choice:
+        """Return with which rows to go on after some iterations."""
+        assert self.figures is not None
+        spec = self.spec
+        left = spec.iterations - done
+        if spec.tolerance is not None and done:
+            left = min(done, left)  # it may end at any time
+        found = choose(*self.figures, before, left, spec.least, self.most, placed=placed)
+        self.why, self.expected = found.why, found.seconds
+        self._choices.append(
+            {
+                "after": done,
+                "rows": list(found.rows),
+                "best": list(found.best),
+                "best_seconds": found.best_seconds,
+                "seconds": found.seconds,
+                "saved_seconds": found.saved,
+                "moving_seconds": found.moving,
+                "why": found.why,
+            }
+        )
+        return found
+
+    def give_up(self, why: str) -> None:
+        """Note that no figures could be made of what was measured."""
+        self.figures = None
+        self.why = f"rows are shared out by speed within memory, since MHETA has no figures: {why}"
+
+    def begin(self, rows: Sequence[int]) -> None:
+        """Note that iterations are made with these rows from now on."""
+        expected = None if self.figures is None else predicted(*self.figures, rows)
+        self._phases.append((list(rows), expected))
+
+    def report(self, histories: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what `fpmdask.runtime.report.Report.mheta` has.
+
+        Parameters
+        ----------
+        histories
+            Of the workers, as `History.to_json` returns them.
+        """
+        phases = []
+        for number, (rows, expected) in enumerate(self._phases):
+            if any(len(one["phases"]) <= number for one in histories):
+                break
+            some = [one["phases"][number] for one in histories]
+            phase = {"first": some[0]["first"], "count": some[0]["count"], "rows": rows}
+            if expected is not None:
+                phase["predicted"] = expected
+            phases.append({**phase, "measured": measured(some, expected)})
+        found: dict[str, Any] = {
+            "version": VERSION,
+            "why": self.why,
+            "workers": self.names,
+            "choices": self._choices,
+            "phases": phases,
+            "iterations": {
+                name: one["iterations"] for name, one in zip(self.names, histories, strict=True)
+            },
+        }
+        if self.figures is not None:
+            total = self.spec.shape[0]
+            document = Document(*self.figures, total, iterations=1).to_dict()
+            found["document"] = {**document, "_workers": self.names}
+            found["spectrum"] = drawn(*self.figures, total)
+        return found

@@ -1,0 +1,724 @@
+"""The iterations on one worker: halos come from its neighbours, rows stay until shares change."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fpmdask.apps.stencil.block import Array, Block, Part, Update, UpdateFailed
+from fpmdask.apps.stencil.history import History, instrumented_rows, is_off
+from fpmdask.apps.stencil.plan import having, neighbours
+from fpmdask.apps.stencil.sizes import in_core_nbytes
+from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
+from fpmdask.errors import KernelError, PartitionError, RunCancelledError, StorageError
+from fpmdask.runtime.dask_private import send_to_scheduler
+from fpmdask.runtime.regions import common, whole
+from fpmdask.runtime.remote_errors import describe_error
+from fpmdask.runtime.rows import Rows, Span
+from fpmdask.runtime.worker.block_file import BlockFile, DiskFailed
+from fpmdask.runtime.worker.checkpoints import Checkpoints
+from fpmdask.runtime.worker.disk_benchmark import benchmark_disk
+from fpmdask.runtime.worker.fetch import FetchFailed, Want
+from fpmdask.runtime.worker.message_benchmark import benchmark_messages
+from fpmdask.runtime.worker.reduce import AllReduce
+from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
+from fpmdask.runtime.worker.side import RunSpace, WorkerSide
+from fpmdask.runtime.worker.space import Whole
+from fpmdask.runtime.worker.steps import step
+from fpmdask.runtime.zarr_storage import StoredRows
+from fpmdask.timing import FunctionKernel
+from fpmdask.timing.meter import Meter, NoRecorder
+
+if TYPE_CHECKING:
+    from fpmdask.mheta.instrument import Recorder
+
+
+def iterate(order: Mapping[str, Any]) -> None:
+    """Task: take part in all iterations."""
+    step(order, lambda side, space: _iterate(side, space, order))
+
+
+def _iterate(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
+    threads = side.worker.state.nthreads
+    pool = ThreadPoolExecutor(threads, "fpmdask-stencil") if threads > 1 else None
+    iterating = Iterating(side, space, order, pool)
+    try:
+        with side.blas_threads():
+            return iterating.run()
+    except UpdateFailed as failed:
+        # the run is over: its end ends what the others wait for
+        return {"raised": describe_error(failed.__cause__ or failed)}
+    except StorageFailed as failed:
+        return {"failed": describe_error(failed.__cause__ or failed)}
+    except StorageError as failed:
+        return {"failed": describe_error(failed)}
+    except PartitionError as unusable:
+        return {"unusable": str(unusable)}
+    except DiskFailed as failed:  # the others have no more room than before
+        return {"unusable": f"on worker {side.worker.name} {failed.strerror}"}
+    except FetchFailed as failed:
+        iterating.end()
+        return {"missing": failed.peers[0]}
+    except BaseException:
+        iterating.end()
+        raise
+    finally:
+        iterating.closing.close()
+        if pool is not None:
+            pool.shutdown()
+
+
+class Iterating:
+    """One attempt on one worker.
+
+    Parameters
+    ----------
+    side, space, order
+        The worker, the run, and what it is to do.
+    pool
+        The worker's threads, None where it has one.
+    """
+
+    def __init__(
+        self,
+        side: WorkerSide,
+        space: RunSpace,
+        order: Mapping[str, Any],
+        pool: ThreadPoolExecutor | None,
+    ) -> None:
+        update = getattr(space.kernel, "function", None)
+        if not isinstance(space.kernel, FunctionKernel) or not isinstance(update, Update):
+            raise KernelError("the update was not prepared on this worker")
+        self.side, self.space, self.exchange, self.order = side, space, space.exchange, order
+        self.exchange.know(order["channels"], order["bare"])
+        self.own, self.attempt, self.update, self.pool = (
+            side.worker.address,
+            order["attempt"],
+            update,
+            pool,
+        )
+        self.tuning = space.tuning.stencil
+        self.spec = StencilSpec.from_json(order["spec"])
+        self.notes = space.notes(f"attempt {self.attempt}")
+        self.reduce = AllReduce(
+            self.exchange, f"stencil {self.attempt}", [worker for worker, *_ in order["rows"]]
+        )
+        phases = ("loading", "computing", "io", "moving", "saving", "total")
+        self.spent = dict.fromkeys(phases, 0.0)
+        self.received = self.rows_computed = self.cycle = self.ahead = self.moved = 0
+        self.every = 1
+        self.result: list[Array] = []
+        self.closing = ExitStack()
+        self.blocks = 0  # into which the rows are cut; 0 where they are in memory
+        self.recorder: Recorder | Meter | NoRecorder = NoRecorder()
+        self.history: History | None = None
+        self.moves = 0
+        self.start = 0  # iterations that a checkpoint has
+        self.checkpoints = None
+        if order["checkpoint"] is not None:
+            self.checkpoints = Checkpoints(
+                order["checkpoint"],
+                self.attempt,
+                self.own,
+                [worker for worker, *_ in order["rows"]],
+                self.reduce,
+                space.cancelled,
+                lambda message: self._say(warning=message),
+            )
+        self.output = None
+        if order["output"] is not None:
+            self.output = RowsOutput(
+                self.exchange,
+                self.reduce,
+                f"stencil {self.attempt}",
+                order["output"],
+                str(side.worker.name),
+            )
+        self._heed(order)
+
+    def _place(self, rows: Sequence[tuple[str, int, int]]) -> None:
+        """Take note of who has which rows."""
+        self.spans: dict[str, Span] = {worker: (low, high) for worker, low, high in rows}
+        wraps = self.spec.boundary[0] == "periodic"
+        found = neighbours(self.spans, self.own, wraps)
+        self.above, self.below = found if self.spec.depth[0] else (None, None)
+        self.ranks = {worker: rank for rank, worker in enumerate(having(self.spans))}
+
+    def run(self) -> Mapping[str, Any]:
+        """Iterate; the result is kept for the coordinator to publish."""
+        began = time.perf_counter()
+        if self.order["probe"]:
+            self._say(probe=self._probe())
+            self._heed(self._note())
+            began = time.perf_counter()
+        if self.checkpoints is not None:
+            self.start = self.checkpoints.find(self.spec.iterations)
+            self.spec = replace(self.spec, iterations=self.spec.iterations - self.start)
+            if self.spec.iterations < 2:  # nothing is left to be told of
+                self.instruments = False
+        if self.instruments:
+            from fpmdask.mheta.instrument import Recorder
+
+            self.recorder = Recorder(time.perf_counter)
+        self.block = self._part()
+        self.block.bring(0, self._load_checkpoint if self.start else self._load_fields)
+        self.block.bring_args(self._load_args)
+        self.spent["loading"] = time.perf_counter() - began
+        done = self._iterations(time.perf_counter())
+        if self.output is not None:
+            self._save(done, last=True)
+        else:
+            self._keep_result(done)
+        self.spent["total"] = time.perf_counter() - began
+        return {
+            "iterations": self.start + done,
+            "rows_computed": self.rows_computed,
+            "nbytes_received": self.received,
+            "blocks": self.blocks,
+            "history": None if self.history is None else self.history.to_json(),
+            **self.spent,
+        }
+
+    def _heed(self, note: Mapping[str, Any]) -> None:
+        """Take the coordinator's word for what comes first."""
+        self._place(note["rows"])
+        self.expected: float | None = note["expected"]
+        self.instruments = bool(note["instrument"])
+        self.planned: bool = note["history"]
+        if self.planned and not self.instruments:
+            self._keep_history(0)
+
+    def _part(self) -> Block | Streamed:
+        """Return room for this worker's rows: in memory, or on disk where that is too small."""
+        low, high = span = self.spans[self.own]
+        memory, prefetch = self.order["memory"], self.order["prefetch"]
+        self.blocks, count = 0, 0
+        band_nbytes = self.tuning.band_nbytes
+        needed = in_core_nbytes(self.spec, high - low, prefetch=prefetch)
+        if memory is not None and needed > memory:
+            from fpmdask.apps.stencil.program import streamed_rows  # loads MHETA
+
+            count = streamed_rows(self.spec, high - low, memory, prefetch=prefetch)
+        if self.instruments:
+            count = instrumented_rows(high - low, count)
+        if not count:
+            return Block(self.spec, self.update, span, self.every, band_nbytes)
+        found = Streamed(
+            self.spec,
+            self.update,
+            span,
+            count,
+            self._file(),
+            prefetch=prefetch,
+            threads=self.side.worker.state.nthreads,
+            band_nbytes=band_nbytes,
+        )
+        self.blocks = len(found.blocks)
+        return found
+
+    def _keep_result(self, done: int) -> None:
+        """Make the fields' rows a chunk of the result."""
+        block, (low, high) = self.block, self.spans[self.own]
+        if not self.result:
+            sources: Sequence[Array | OnDisk] = block.sources(done)
+            if isinstance(block, Block):
+                self.result = self._unused(done)
+            else:
+                block.release()
+                self.result = [np.empty(one.shape, one.dtype) for one in sources]
+            for target, source in zip(self.result, sources, strict=True):
+                for start, stop in pieces(0, high - low, self._piece(source)):
+                    target[start:stop] = rows_of(source, start, stop)
+        for number, value in enumerate(self.result):
+            self.space.parts[number] = Whole(value)
+
+    def _piece(self, source: Array | OnDisk) -> int:
+        """Return how many rows are copied at once."""
+        if isinstance(source, OnDisk):
+            return source.rows_in(self.tuning.band_nbytes)
+        return max(1, len(source))
+
+    def _probe(self) -> float | None:
+        """Return the seconds that a row takes, of a few that this worker would have; None of none.
+
+        What a neighbour has is taken to be as the nearest row: for a time that is near enough.
+        """
+        low, high = self.spans[self.own]
+        if low == high:
+            return None
+        part = Part(self.spec, self.update, (low, high), 1, self.tuning.band_nbytes)
+        low, high = part.bands(low, high)[0]
+        spec = replace(self.spec, boundary=("nearest", *self.spec.boundary[1:]))
+        self.block = block = Block(spec, self.update, (low, high))
+        block.open = False, False
+        block.bring(0, self._load_fields)
+        block.bring_args(self._load_args)
+        turn, began = 0, time.perf_counter()
+        while True:
+            block.fill(block.buffers[turn % 2], low, high)
+            block.compute(turn % 2, low, high, self._each)
+            turn += 1
+            now = time.perf_counter()
+            if turn == 1:  # not typical: memory is new
+                began, first = now, now - began
+            elif now - began >= self.tuning.trial_seconds:
+                return (now - began) / (turn - 1) / (high - low)
+            if turn == 1 and first >= self.tuning.trial_seconds:
+                return first / (high - low)
+
+    def _iterations(self, began: float) -> int:
+        """Make all of them; return how many there were."""
+        spec, told = self.spec, began
+        look = 1 if self.order["trial"] and not self.planned else spec.iterations
+        before, seconds = self._so_far(), 0.0
+        for done in range(1, spec.iterations + 1):
+            count = self.start + done
+            checks = spec.tolerance is not None and not count % spec.check_every
+            computed = self.spent["computing"]
+            if isinstance(self.recorder, Meter):
+                self.recorder.taken()
+            change = self._one(done - 1, checks=checks and done < spec.iterations)
+            if isinstance(self.recorder, Meter) and self.history is not None:
+                spent = self.recorder.taken()
+                self.history.add({**spent, "compute": self.spent["computing"] - computed})
+            if done == spec.iterations:
+                break
+            now = time.perf_counter()
+            if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
+                told = now
+                self._say(iterations=count)
+            if checks or done == look:
+                change, seconds = self.reduce([change, now - began])
+            if checks and change <= (spec.tolerance or 0.0):
+                return done
+            saving = self._save(done)
+            now, began = now + saving, began + saving
+            if self.instruments:
+                self._tell_measured(done)
+            elif self.history is not None:
+                self._judge(done)
+            if done != look:
+                continue
+            look = min(2 * look, spec.iterations)
+            if done == 1:  # not typical: memory is new, channels are opened
+                before, began = self._so_far(), time.perf_counter()
+            elif seconds >= self.tuning.trial_seconds:
+                self._revise(done, before, now - began)
+                look = spec.iterations
+        return spec.iterations
+
+    def _save(self, done: int, *, last: bool = False) -> float:
+        """Write the rows of now where that is due; return the seconds that this took."""
+        began, iteration = time.perf_counter(), self.start + done
+        if self.output is not None and (last or self.output.due(iteration)):
+            self.output.save(self.spans, iteration, self._rows_now(done))
+            self._say(saved=iteration)
+        if self.checkpoints is not None and not last and self.checkpoints.due(iteration):
+            fields = len(self.spec.fields)
+            self.checkpoints.save(self.spans, iteration, fields, self._rows_now(done))
+        seconds = time.perf_counter() - began
+        self.spent["saving"] += seconds
+        return seconds
+
+    def _rows_now(self, done: int) -> Iterator[tuple[int, Sequence[Array]]]:
+        """Yield the rows of now, in order, those on disk in pieces: the first one, and fields."""
+        low, high = self.spans[self.own]
+        sources = self.result or self.block.sources(done)
+        for start, stop in pieces(0, high - low, min(map(self._piece, sources))):
+            yield low + start, [rows_of(source, start, stop) for source in sources]
+
+    def _so_far(self) -> tuple[float, int]:
+        return self.spent["computing"], self.rows_computed
+
+    def _one(self, turn: int, *, checks: bool) -> float:
+        """Make one iteration; return the largest change of a cell where that is looked at."""
+        if not self.notes.empty():
+            self._note()
+        self.recorder.at(section=0, tile=0)
+        block = self.block
+        if isinstance(block, Streamed):
+            return self._streamed(block, checks=checks)
+        self._in_memory(block, turn)
+        return block.change(self._each) if checks else 0.0
+
+    def _streamed(self, block: Streamed, *, checks: bool) -> float:
+        """Make one iteration out of core: exchange halos, then stream the rows."""
+        changes = [0.0]
+        # with at_once = 0 all are asked now, and this thread receives when it waits
+        fetches = [
+            (self.ranks[peer], self.exchange.fetch(wants, at_once=0))
+            for peer, wants in self._halos(block, 0)
+        ]
+        for rank, fetch in fetches:
+            with self.recorder.receive(rank) as receiving:
+                fetch.wait()
+                if receiving is not None:
+                    receiving.nbytes = fetch.nbytes
+            self.received += fetch.nbytes
+        began, io = time.perf_counter(), block.io_seconds
+        block.sweep(self._together, self.recorder, changes if checks else None)
+        io = block.io_seconds - io
+        self.spent["io"] += io
+        self.spent["computing"] += time.perf_counter() - began - io
+        self.rows_computed += block.high - block.low
+        return float(np.max(changes))
+
+    def _together(self, function: Callable[[Span], None], bands: Sequence[Span]) -> None:
+        if self.space.cancelled.is_set():
+            raise RunCancelledError("the run is over")
+        if self.pool is None or len(bands) < 2:
+            for band in bands:
+                function(band)
+        else:
+            for _ in self.pool.map(function, bands):
+                pass
+
+    def _in_memory(self, block: Block, turn: int) -> None:
+        """Make one iteration; with the first of a cycle halos are exchanged meanwhile."""
+        depth, old = self.spec.depth[0], turn % 2
+        if block.low == block.high:
+            self._last(turn)
+            return
+        fresh = not self.ahead
+        if fresh:
+            self.ahead = min(self.every, self.spec.iterations - turn)
+        self.ahead -= 1
+        above, below = (depth * is_open for is_open in block.open)
+        low, high = block.low - self.ahead * above, block.high + self.ahead * below
+        into = self._last(turn)
+        if not fresh or not (above or below):
+            self._compute(block, old, [(low, high)], into, fill=(low - above, high + below))
+            return
+        began = time.perf_counter()
+        block.fill(block.buffers[old], block.low, block.high)
+        self.spent["computing"] += time.perf_counter() - began
+        # with at_once = 0 all are asked now, and this thread receives when it waits
+        wants = [want for _, some in self._halos(block, old) for want in some]
+        fetch = self.exchange.fetch(wants, at_once=0)
+        inner = block.low + above, block.high - below
+        if inner[0] < inner[1]:
+            self._compute(block, old, [inner], into)
+            rest = [(low, inner[0]), (inner[1], high)]
+        else:
+            rest = [(low, high)]
+        with self.recorder.receive():
+            fetch.wait()
+        self.received += fetch.nbytes
+        self._compute(block, old, rest, into)
+
+    def _last(self, turn: int) -> Sequence[Array] | None:
+        """Return where the last iteration goes: it is the result."""
+        if turn + 1 < self.spec.iterations:
+            return None
+        self.result = self._unused(turn)
+        return self.result
+
+    def _unused(self, turn: int) -> list[Array]:
+        """Return room for all rows in the memory of the buffer that an iteration writes to.
+
+        New memory costs over 1 s per GB.
+        """
+        assert isinstance(self.block, Block)
+        shape = (self.block.high - self.block.low, *self.spec.shape[1:])
+        return [
+            one.reshape(-1)[: math.prod(shape)].reshape(shape)
+            for one in self.block.buffers[(turn + 1) % 2]
+        ]
+
+    def _compute(
+        self,
+        block: Block,
+        old: int,
+        spans: Sequence[Span],
+        into: Sequence[Array] | None,
+        fill: Span | None = None,
+    ) -> None:
+        began = time.perf_counter()
+        if fill is not None:
+            block.fill(block.buffers[old], *fill)
+        for low, high in spans:
+            block.compute(old, low, high, self._each, into)
+            self.rows_computed += high - low
+        self.spent["computing"] += time.perf_counter() - began
+
+    def _each(self, function: Callable[[Span], None], spans: Sequence[Span]) -> None:
+        """Call a function with each of some rows, in the worker's threads."""
+
+        def one(span: Span) -> None:
+            if self.space.cancelled.is_set():
+                raise RunCancelledError("the run is over")
+            function(span)
+
+        if self.pool is None or len(spans) < 2:
+            for span in spans:
+                one(span)
+        else:
+            for _ in self.pool.map(one, spans):
+                pass
+
+    # ---- other workers
+
+    def _halos(self, block: Block | Streamed, old: int) -> list[tuple[str, list[Want]]]:
+        """Offer the rows at both ends, which neighbours need; return what to ask them for."""
+        self.cycle += 1
+        found = []
+        for side, peer in enumerate((self.above, self.below)):
+            if peer is None:
+                continue
+            way, back = ("up", "down") if side else ("down", "up")
+            edges, halos = block.edge(old, side), block.neighbours_rows(old, side)
+            # Who has come so far has read the version before the last one. These rows stay as they
+            # are, so that the part may be written to whenever they are read.
+            with self.recorder.send(self.ranks[peer], sum(rows.nbytes for rows in edges)):
+                for n, rows in enumerate(edges):
+                    self.exchange.offer(self._halo(back, n), rows, self.cycle)
+            wants = [
+                Want(self._halo(way, n), whole(rows.shape), rows, [peer], self.cycle)
+                for n, rows in enumerate(halos)
+            ]
+            found.append((peer, wants))
+        return found
+
+    def _halo(self, way: str, field: int, parity: int | None = None) -> tuple[Any, ...]:
+        """Return the key of rows that go up, or down, to a neighbour in this cycle."""
+        return ("halo", self.attempt, way, field, self.cycle % 2 if parity is None else parity)
+
+    def _revise(self, done: int, before: tuple[float, int], seconds: float) -> None:
+        """Tell how fast this worker is, and have rows move if the coordinator says so."""
+        computing, rows = (a - b for a, b in zip(self._so_far(), before, strict=True))
+        low, high = self.spans[self.own]
+        turns = max(1, round(rows / (high - low))) if high > low else 1
+        nbytes = (high - low) * self.spec.row_nbytes
+        self._say(
+            trial=self.start + done,
+            row_seconds=computing / rows if rows else None,
+            exchange_seconds=(seconds - computing) / turns,
+            byte_seconds=self.spent["loading"] / nbytes if nbytes else 0.0,
+        )
+        note = self._note()
+        began = time.perf_counter()
+        if note["rows"] is not None:
+            self._move(done, note["rows"], note["every"], note["piece"])
+        self.spent["moving"] = time.perf_counter() - began
+
+    # ---- what MHETA wants to know
+
+    def _keep_history(self, done: int) -> None:
+        self.recorder, self.history = Meter(time.perf_counter), History(done)
+
+    def _tell_measured(self, done: int) -> None:
+        """Tell what the instrumented iteration has taken; rows move to where they are to stay."""
+        assert not isinstance(self.recorder, NoRecorder)
+        assert isinstance(self.block, Streamed)
+        events = [
+            {name: value for name, value in asdict(event).items() if value is not None}
+            for event in self.recorder.events
+        ]
+        team, messages = list(self.ranks), []
+        if self.spec.depth[0]:
+            sizes = [1, max(2, sum(rows.nbytes for rows in self.block.edge(0, 0)))]
+            messages = benchmark_messages(self.exchange, f"{self.attempt} {done}", team, sizes)
+        seconds = sum(event["seconds"] for event in events if event["kind"] == "compute")
+        low, high = self.spans[self.own]
+        self._say(
+            measured={
+                "events": events,
+                "benchmarks": {**benchmark_disk(self.block.file), "messages": messages},
+            },
+            row_seconds=seconds / (high - low),
+            done=self.start + done,
+        )
+        self.instruments = False
+        self._keep_history(done)
+        self._go_on(done)
+
+    def _judge(self, done: int) -> None:
+        """Have the coordinator look again where iterations take other times than they should."""
+        history, again = self.history, False
+        assert history is not None
+        if history.is_full and self.expected is not None:
+            told = self.reduce([history.middle(), history.scatter()])
+            again = is_off(float(told[0]), float(told[1]), self.expected)
+        # where a tolerance may end it, moving pays only after some iterations
+        if self.spec.tolerance is not None and self.order["again"]:
+            again = again or (not self.moves and not done & (done - 1))
+        if again:
+            self._say(again=self.start + done, middle=history.middle(), **history.mean())
+            self._go_on(done)
+
+    def _go_on(self, done: int) -> None:
+        """Wait for what the coordinator makes of it."""
+        note, began = self._note(), time.perf_counter()
+        assert self.history is not None
+        self.expected = note["expected"]
+        if note["rows"] is not None:
+            self.moves += note["moves"]
+            self._move(done, note["rows"], 1, note["piece"])
+            self.history.begin()
+        self.spent["moving"] += time.perf_counter() - began
+
+    def _move(
+        self, done: int, rows: Sequence[tuple[str, int, int]], every: int, piece: int | None
+    ) -> None:
+        """Have the rows of a new distribution, those of others straight from them.
+
+        Where workers are out of core, `piece` rows at once: holders read them from disk.
+        """
+        before, old = self.spans, self.block
+        self._place(rows)
+        self.every, self.ahead, self.moved = every, 0, self.moved + 1
+        sources = self._old_sources(old, done)
+        for n, source in enumerate(sources):
+            self.exchange.offer(self._moved(n), source)
+        self.block = self._part()
+
+        def bring(targets: Sequence[Array], low: int, high: int) -> None:
+            wants: list[Want] = []
+            for peer, theirs in before.items():
+                if (met := common((theirs,), ((low, high),))) is None:
+                    continue
+                for start, stop in pieces(*met[0], piece or high):
+                    some = [target[start - low : stop - low] for target in targets]
+                    start, stop = start - theirs[0], stop - theirs[0]
+                    if peer == self.own:
+                        for target, source in zip(some, sources, strict=True):
+                            target[...] = rows_of(source, start, stop)
+                        continue
+                    for n, target in enumerate(some):
+                        box = ((start, stop), *whole(target.shape[1:]))
+                        wants.append(Want(self._moved(n), box, target, [peer]))
+                    if piece is not None:
+                        self._fetch(wants)
+                        wants.clear()
+            self._fetch(wants)
+
+        self.block.bring(done, bring)
+        self.block.bring_args(self._load_args)
+        self.reduce([0.0])  # all have what they need: the old rows can go
+        for key in self._keys("moved"):
+            self.exchange.retire(key)
+        if isinstance(old, Streamed):
+            old.file.close()
+
+    def _old_sources(self, old: Block | Streamed, done: int) -> Sequence[Array | OnDisk]:
+        """Return the rows so far, in as little memory as may be: new ones come beside them."""
+        if isinstance(old, Streamed):
+            old.release()
+            return old.sources(done)
+        low, high = self.spans[self.own]
+        old.args, old.buffers[(done + 1) % 2] = [], []
+        memory, now = self.order["memory"], old.buffers[done % 2]
+        new = in_core_nbytes(self.spec, high - low, prefetch=self.order["prefetch"])
+        if memory is None or new + sum(rows.nbytes for rows in now) <= memory:
+            return old.sources(done)
+        file, found = self._file(), []
+        for rows in old.rows(now, old.low, old.high):
+            found.append(OnDisk(old, file.reserve(rows.shape, rows.dtype)))
+            found[-1].region.write((0, len(rows)), rows)
+        now.clear()
+        return found
+
+    def _file(self) -> BlockFile:
+        found = BlockFile(self.side.worker.local_directory)
+        self.closing.callback(found.close)
+        return found
+
+    def _moved(self, field: int) -> tuple[Any, ...]:
+        return ("moved", self.attempt, self.moved, field)
+
+    def _keys(self, what: str) -> Iterator[tuple[Any, ...]]:
+        """Return all that this worker may offer."""
+        fields = range(len(self.spec.fields))
+        if what == "moved":
+            yield from map(self._moved, fields)
+        else:
+            for way, n, parity in product(("up", "down"), fields, range(2)):
+                yield self._halo(way, n, parity)
+
+    def end(self) -> None:
+        """Have all that wait for this worker be refused: it goes on no further."""
+        self.reduce.end()
+        if self.output is not None:
+            self.output.end()
+        for key in (*self._keys("moved"), *self._keys("halo")):
+            self.exchange.offers.end(key)
+
+    # ---- chunks of the inputs
+
+    def _load_fields(self, targets: Sequence[Array], low: int, high: int) -> None:
+        """Fill rows from the inputs."""
+        self._load(self.spec.fields, self.order["fields"], targets, low)
+
+    def _load_checkpoint(self, targets: Sequence[Array], low: int, high: int) -> None:
+        """Fill rows from the checkpoint that was found."""
+        assert self.checkpoints is not None
+        self.checkpoints.load(targets, low)
+
+    def _load_args(self, targets: Sequence[Array], low: int, high: int) -> None:
+        """Fill rows of the constant arrays from the inputs; some may be at the other end."""
+        total, at = self.spec.shape[0], 0
+        while low < high:
+            start = low % total
+            count = min(high - low, total - start)
+            rows = [target[at : at + count] for target in targets]
+            self._load(self.spec.args, self.order["args"], rows, start)
+            low, at = low + count, at + count
+
+    def _load(
+        self,
+        inputs: Sequence[Rows],
+        holders: Sequence[Sequence[Sequence[str]]],
+        targets: Sequence[Array],
+        low: int,
+    ) -> None:
+        """Fetch rows of inputs, from a number on, into their places."""
+        wants = []
+        for one, places, target in zip(inputs, holders, targets, strict=True):
+            at = 0
+            if not len(target):
+                continue
+            if one.stored is not None:
+                self._stored(one.stored).read(low, target)
+                continue
+            for chunk, begin, end in one.pieces((low, low + len(target))):
+                rest = target.shape[1:]
+                box = ((begin, end), *whole(rest))
+                out = target[at : at + end - begin]
+                shape = (one.lengths[chunk], *rest)
+                wants.append(Want(one.keys[chunk], box, out, places[chunk], shape=shape))
+                at += end - begin
+        self._fetch(wants)
+
+    def _stored(self, array: bytes) -> StoredRows:
+        """Return a Zarr array, which is opened once."""
+        kept = self.space.kept
+        if array not in kept:
+            kept[array] = StoredRows(array, f"worker {self.side.worker.name}")
+        found: StoredRows = kept[array]
+        return found
+
+    def _fetch(self, wants: Sequence[Want]) -> None:
+        fetch = self.exchange.fetch(wants)
+        fetch.wait()
+        self.received += fetch.nbytes
+
+    # ---- the coordinator
+
+    def _note(self) -> Mapping[str, Any]:
+        note: Mapping[str, Any] | None = self.notes.get()
+        if note is None or "stop" in note:
+            raise RunCancelledError("this attempt is over")
+        return note
+
+    def _say(self, **news: Any) -> None:
+        message = {"op": "fpmdask-news", "run": self.order["run"], "attempt": self.attempt, **news}
+        send_to_scheduler(self.side.worker, message)

@@ -1,0 +1,233 @@
+"""`out=` of iterations: the Zarr arrays that a call writes its fields to, one for each.
+
+Runs on the client, which makes and marks the arrays; workers write to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from math import prod
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import dask.array as da
+import numpy as np
+from distributed import Client
+
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.client.inputs import taking_part
+from fpmdask.runtime.client.zarr_target import check_apart, check_reached, writable
+from fpmdask.runtime.zarr_storage import (
+    OUT_MARK,
+    Marked,
+    packed,
+    reopened,
+    snapshot_index,
+    write_unit,
+)
+
+# Bytes of a chunk of an array that is made.
+CHUNK_NBYTES = 8 << 20
+
+
+class Output:
+    """The arrays of a call; as a context manager, the time in which it writes to them.
+
+    Parameters
+    ----------
+    out
+        What the caller gave: a `zarr.Array`, for several fields a tuple of them; or a `zarr.Group`,
+        a path or an fsspec URL, where arrays that are not there are made.
+    shape, dtypes
+        Of the fields.
+    several
+        Whether there is a tuple of fields.
+    every, iterations
+        Iterations from one snapshot to the next, None without; iterations in all, at most.
+
+    Attributes
+    ----------
+    call
+        What tells the same call when it is made again to go on from a checkpoint; None: it begins
+        anew, after the snapshots that are there.
+
+    Raises
+    ------
+    PartitionError
+        For what the fields cannot be written to. On entering, too.
+    """
+
+    def __init__(
+        self,
+        out: Any,
+        shape: Sequence[int],
+        dtypes: Sequence[np.dtype[Any]],
+        several: bool,
+        every: int | None,
+        iterations: int,
+    ) -> None:
+        self._every, self._iterations = every, iterations
+        self.call: str | None = None
+        self._shape, self._run = tuple(shape), uuid4().hex
+        self._begin, self._saved = 0, list[int]()
+        self._given = _arrays(out, shape, dtypes, several, every is not None)
+        if len(self._given) != len(dtypes):
+            raise PartitionError(f"out has {len(self._given)} arrays for {len(dtypes)} fields")
+        self.targets = []
+        for array, dtype in zip(self._given, dtypes, strict=True):
+            wanted: tuple[Any, ...] = tuple(shape)
+            if every is not None:
+                leads = getattr(array, "ndim", 0) == len(shape) + 1
+                wanted = (array.shape[0] if leads else "snapshots", *shape)
+            found = writable(array, wanted, dtype, "the result")
+            self.targets.append(Marked(found, OUT_MARK, self._run))
+
+    def check_apart(self, *inputs: Any) -> None:
+        """Refuse arrays that an input is read from."""
+        for target in self.targets:
+            check_apart(target.out, *inputs)
+
+    async def check_reached(
+        self, client: Client, workers: Sequence[str] | None, answer_seconds: float
+    ) -> None:
+        """Refuse arrays that workers do not find where the client does."""
+        there = await taking_part(client, workers)
+        if not there:
+            raise CoordinatorError("no worker that is to take part is connected; start one")
+        names = {address: str(worker["name"]) for address, worker in there.items()}
+        for target in self.targets:
+            await check_reached(client, target, names, answer_seconds)
+
+    def __enter__(self) -> Self:
+        states = [target.state() for target in self.targets]
+        if self._every is not None:
+            again = self.call is not None and all(s.get("call") == self.call for s in states)
+            before = min((s.get("iterations", ()) for s in states), key=len)
+            self._begin = min(s["begin"] for s in states) if again else len(before)
+            self._saved = list(before)
+            last = snapshot_index(self._begin, self._every, self._iterations)
+            assert last is not None
+            self._resize(last + 1)
+        for target in self.targets:
+            with _explained(target):
+                begin = None if self._every is None else self._begin
+                target.update(run=self._run, call=self.call, begin=begin)
+        return self
+
+    def heard(self, event: Mapping[str, Any]) -> None:
+        """Take note of a complete snapshot, if that is what an event of the run says."""
+        if event["event"] != "saved" or self._every is None:
+            return
+        at = snapshot_index(self._begin, self._every, event["iteration"])
+        self._saved = [*self._saved[:at], event["iteration"]]
+        for target in self.targets:
+            target.update(iterations=self._saved)
+
+    def order(self) -> dict[str, Any]:
+        """Return what workers are told, plain data."""
+        return {
+            "arrays": [packed(target.out) for target in self.targets],
+            "run": self._run,
+            "every": self._every,
+            "begin": self._begin,
+            # a worker has up to as many rows of others, and of its own for others
+            "nbytes": 2 * sum(self._unit_nbytes(target.out) for target in self.targets),
+        }
+
+    def _unit_nbytes(self, array: Any) -> int:
+        rows = write_unit(array)[-len(self._shape)]
+        return min(rows, self._shape[0]) * prod(self._shape[1:]) * int(array.dtype.itemsize)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # what went wrong matters to the caller, not that this goes wrong then, too
+        with contextlib.suppress(Exception) if kind is not None else contextlib.nullcontext():
+            if self._every is not None:
+                self._resize(len(self._saved))
+            for target in self.targets:
+                if kind is None or self.call is None:
+                    target.update(run=None, call=None, begin=None)
+                else:  # the same call goes on
+                    target.update(run=None)
+            for array, target in zip(self._given, self.targets, strict=True):
+                # the caller's, which knows the metadata of when it was opened
+                attributes = array.metadata.attributes
+                attributes.clear()
+                attributes.update(reopened(target.out).attrs.asdict())
+                array.resize(target.out.shape)
+
+    def results(self) -> list[da.Array]:
+        """Return lazy arrays of the fields after the last iteration."""
+        found = [da.from_zarr(reopened(target.out)) for target in self.targets]
+        return [x if self._every is None else x[-1] for x in found]
+
+    def _resize(self, snapshots: int) -> None:
+        for target in self.targets:
+            with _explained(target):
+                target.out = reopened(target.out)  # with its attributes of now
+                target.out.resize((snapshots, *self._shape))
+
+
+@contextlib.contextmanager
+def _explained(target: Marked) -> Any:
+    """Say what is wrong where an array's metadata cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise PartitionError(
+            f"out at {target.out.store_path} cannot be written to ({error}); give an array that "
+            "this client and the workers may write to"
+        ) from error
+
+
+def _arrays(
+    out: Any, shape: Sequence[int], dtypes: Sequence[np.dtype[Any]], several: bool, leads: bool
+) -> Sequence[Any]:
+    """Return an array for each field; those that are not there in a path or group are made."""
+    if several and isinstance(out, tuple | list):
+        return out
+    path = isinstance(out, str | os.PathLike)
+    if path:  # of the folders that Zarr opens by itself, files are replaced as a whole
+        out = os.fspath(out).removeprefix("file://")
+    if not path and "zarr" not in sys.modules:
+        return [out]
+    import zarr
+
+    if not path and not isinstance(out, zarr.Group):
+        return [out]
+    rows = max(1, min(shape[0], CHUNK_NBYTES // max(1, prod(shape[1:]) * dtypes[0].itemsize)))
+    sizes: dict[str, Any] = {"shape": tuple(shape), "chunks": (rows, *shape[1:])}
+    if leads:
+        sizes = {"shape": (0, *shape), "chunks": (1, *sizes["chunks"])}
+    try:
+        if path and not several:
+            try:
+                return [zarr.open_array(out, mode="r+")]
+            except FileNotFoundError:
+                return [zarr.create_array(out, dtype=dtypes[0], **sizes)]
+        group = zarr.open_group(out, mode="a") if path else out
+        return [
+            group[name] if name in group else group.create_array(name, dtype=dtype, **sizes)
+            for name, dtype in zip(field_names(len(dtypes)), dtypes, strict=True)
+        ]
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        raise PartitionError(f"out = {out!r} cannot be opened ({error})") from error
+
+
+def field_names(count: int) -> list[str]:
+    """Return what the arrays of several fields are called in a group.
+
+    Examples
+    --------
+    >>> field_names(2)
+    ['field0', 'field1']
+    """
+    return [f"field{n}" for n in range(count)]

@@ -1,0 +1,56 @@
+"""Microbenchmark of a worker's block file: overheads of its calls, for MHETA's machine.
+
+Runs on workers, in the thread of a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+from fpmdask.runtime.worker.block_file import BlockFile, Prefetch, aligned
+
+REPEATS = 5
+NBYTES = 4096  # a sector
+
+
+def benchmark_disk(file: BlockFile, repeats: int = REPEATS) -> dict[str, float]:
+    """Return the seconds of a read, of a write, and of a prefetch's issue beyond those of a read.
+
+    Notes
+    -----
+    Medians of calls that move a sector, each after one that is not timed. Where a read is waited
+    for longer than its issue takes, which is so on any real disk, the third is negative.
+    """
+    memory = aligned(NBYTES)
+    memory[:] = 0
+    rows = file.reserve((1, NBYTES), np.uint8)
+    block, span = memory.reshape(1, NBYTES), (0, 1)
+
+    def issue() -> Prefetch:
+        return rows.prefetch(span, block)
+
+    writing = _seconds(lambda: rows.write(span, block), repeats)
+    reading = _seconds(lambda: rows.read(span, block), repeats)
+    issuing = _seconds(issue, repeats, Prefetch.wait)
+    return {
+        "read_overhead_s": reading,
+        "write_overhead_s": writing,
+        "prefetch_overhead_s": issuing - reading,
+    }
+
+
+def _seconds(
+    call: Callable[[], object], repeats: int, after: Callable[..., object] | None = None
+) -> float:
+    found = []
+    for _ in range(1 + repeats):
+        began = time.perf_counter()
+        made = call()
+        found.append(time.perf_counter() - began)
+        if after is not None:
+            after(made)
+    return median(found[1:])

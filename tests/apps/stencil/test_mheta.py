@@ -1,0 +1,203 @@
+"""Rows that do not fit into memory are where MHETA predicts the shortest iterations."""
+
+import collections
+import time
+
+import numpy as np
+import pytest
+
+import fpmdask
+from fpmdask.apps.stencil import jacobi
+from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.mheta import predict
+from fpmdask.mheta.document import Document
+from fpmdask.runtime.report import Report
+from tests.apps.stencil.test_stencil import RANDOM, cluster, local, worker_name
+from tests.eventually import nothing_left
+
+SLOW = {"fpmdask.lab.disk.overhead-seconds": 0.001, "fpmdask.lab.disk.seconds-per-byte": 1e-5}
+U0 = RANDOM.random((60, 50))
+# Of worker "1": 7 rows are in core, 5 with prefetch. The others have no limit.
+MEMORY = {"1": 9600}
+
+
+def busy(block):
+    """Compute for a time that does not depend on who does it."""
+    time.sleep(0.001 * len(block))
+    return jacobi(block)
+
+
+CALLS = collections.Counter()
+
+
+def slowing(block):
+    """Compute as `busy`, but worker "2" four times as long after some iterations."""
+    CALLS[worker_name()] += 1
+    late = worker_name() == "2" and CALLS["2"] > 50
+    time.sleep((0.01 if late else 0.001) * len(block))
+    return jacobi(block)
+
+
+def shares_of(report):
+    return dict(zip(report.workers, report.distribution.tolist(), strict=True))
+
+
+def check_report(report, iterations):
+    """Check what holds for the report of any run that MHETA distributed."""
+    said = report.mheta
+    assert said["version"] == 1
+    assert said["why"]
+    assert sorted(said["workers"]) == sorted(shares_of(report))
+    counts = [(phase["first"], phase["count"]) for phase in said["phases"]]
+    first = counts[0][0]
+    for begin, count in counts:
+        assert begin == first
+        first += count
+    assert first == iterations + 1
+    for phase in said["phases"]:
+        assert sum(phase["rows"]) == sum(report.distribution)
+        for side in ("measured", "predicted"):
+            assert phase[side].keys() == {"seconds", "compute", "io", "send", "wait", "receive"}
+            assert all(len(values) == len(said["workers"]) for values in phase[side].values())
+    last = dict(zip(said["workers"], said["phases"][-1]["rows"], strict=True))
+    assert {name: rows for name, rows in last.items() if rows} == {
+        name: rows for name, rows in shares_of(report).items() if rows
+    }
+    document = Document.from_dict(said["document"])
+    found = predict(document.program, document.machine, said["spectrum"]["rows"][0])
+    assert found.seconds == pytest.approx(said["spectrum"]["seconds"][0])
+    assert "predicted" in report._repr_html_()
+    again = Report.from_json(report.to_json())
+    assert again.mheta["phases"] == said["phases"]
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefetch", [False, True])
+@cluster(config=SLOW)
+async def test_rows_move_off_the_disk(c, s, *workers, prefetch):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    found = await balancer.stencil(busy, U0, 20, memory=MEMORY, prefetch=prefetch)
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 20))
+    report = balancer.report
+    said = check_report(report, 20)
+    assert report.reason == "measured"
+    assert said["phases"][0]["first"] == 2, "the first one was instrumented"
+    assert shares_of(report)["1"] <= 7
+    (choice, *_) = said["choices"]
+    assert choice["after"] == 1
+    assert choice["saved_seconds"] > choice["moving_seconds"]
+    assert [event["rows"] for event in events if event["event"] == "shared out"][-1] == (
+        shares_of(report)
+    )
+    assert report.shares[0]["blocks"] == 0
+    # the same again, of which nothing is measured
+    for machine in (report, said["document"], Document.from_dict(said["document"]).machine):
+        events.clear()
+        found = await balancer.stencil(
+            busy, U0, 6, memory=MEMORY, prefetch=prefetch, machine=machine
+        )
+        np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 6))
+        again = check_report(balancer.report, 6)
+        assert balancer.report.reason == "predicted"
+        assert again["phases"][0]["first"] == 1
+        assert shares_of(balancer.report)["1"] <= 7
+        assert "measure" not in [
+            e["step"] for e in events if e["event"] == "step"
+        ] or not isinstance(machine, dict | Report)
+    del found
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster(config=SLOW)
+async def test_rules_have_names(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    wanted = local(jacobi, U0, 4)
+    shares = {}
+    for rule in ("even", "balanced", "in-core"):
+        found = await balancer.stencil(busy, U0, 4, memory=MEMORY, distribution=rule)
+        np.testing.assert_allclose(await c.compute(found), wanted)
+        assert not balancer.report.mheta
+        shares[rule] = shares_of(balancer.report)
+    assert shares["even"] == {"0": 20, "1": 20, "2": 20}
+    assert shares["in-core"]["1"] <= 7
+    assert shares["balanced"]["1"] > 7
+    with pytest.raises(PartitionError, match="'mheta', 'even', 'balanced', 'in-core'"):
+        await balancer.stencil(busy, U0, 4, distribution="uneven")
+    with pytest.raises(PartitionError, match="machine is a float"):
+        await balancer.stencil(busy, U0, 4, machine=0.5)
+
+
+@pytest.mark.slow
+@cluster(config=SLOW)
+async def test_what_is_in_core_with_room_to_spare_is_never_on_disk(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.stencil(busy, U0, 6, memory="1 MB")
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 6))
+    assert not balancer.report.mheta
+    assert not any(share["io_seconds"] for share in balancer.report.shares)
+
+
+@pytest.mark.slow
+@cluster(config=SLOW)
+async def test_given_rows_are_predicted_by_a_saved_machine(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    await balancer.stencil(busy, U0, 6, memory=MEMORY)
+    saved = balancer.report.mheta["document"]
+    given = {"0": 30, "1": 20, "2": 10}
+    await balancer.stencil(busy, U0, 6, memory=MEMORY, machine=saved, distribution=given)
+    said = check_report(balancer.report, 6)
+    assert balancer.report.reason == "given"
+    assert shares_of(balancer.report) == given
+    (phase,) = said["phases"]
+    at = said["workers"].index("1")
+    for side in ("predicted", "measured"):
+        assert phase[side]["io"][at] > 0.02
+        assert phase[side]["compute"][at] > 0.015
+    with pytest.raises(PartitionError, match="of the same program"):
+        await balancer.stencil(busy, U0[:, :20], 6, memory=MEMORY, machine=saved)
+
+
+@pytest.mark.slow
+@cluster(config=SLOW)
+async def test_a_worker_that_slows_down_is_measured_again(c, s, *workers):
+    CALLS.clear()
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.stencil(slowing, U0, 60, memory=MEMORY)
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 60))
+    said = check_report(balancer.report, 60)
+    assert len(said["choices"]) > 1
+    before, after = (
+        dict(zip(said["workers"], phase["rows"], strict=True))["2"]
+        for phase in (said["phases"][0], said["phases"][-1])
+    )
+    assert after < before
+
+
+@pytest.mark.slow
+@cluster(config=SLOW)
+async def test_with_a_tolerance_rows_move_after_as_many_iterations_as_pay(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.stencil(
+        busy, U0, 50, memory=MEMORY, tolerance=1e-12, check_every=4, boundary="periodic"
+    )
+    assert found.shape == U0.shape
+    said = check_report(balancer.report, 50)
+    moved = [choice["after"] for choice in said["choices"] if choice["rows"] != [20, 20, 20]]
+    assert moved[0] >= 1
+    assert shares_of(balancer.report)["1"] <= 7
+
+
+@pytest.mark.slow
+@cluster(config=SLOW)
+async def test_a_machine_of_other_workers_is_refused(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    await balancer.stencil(busy, U0, 6, memory=MEMORY)
+    saved = balancer.report.mheta["document"]
+    two = await fpmdask.Balancer(c, workers=["0", "1"])
+    with pytest.raises(PartitionError, match=r"machine is of .*2.*, and the workers are"):
+        await two.stencil(busy, U0, 6, memory=MEMORY, machine=saved)
+    with pytest.raises(CoordinatorError, match="memory names 7"):
+        await two.stencil(busy, U0, 6, memory={"7": 10**6})
