@@ -331,14 +331,13 @@ class Iterations(Attempt):
         planner, self.reason = self.planner, "measured"
         try:
             await asyncio.to_thread(planner.fit, [told[w]["measured"] for w in self.shares])
+            await self._choose(next(iter(told.values()))["done"], None)
         except PartitionError as error:  # noise, or a worker that was disturbed
             planner.give_up(str(error))
             models = [ConstantModel(1 / told[worker]["row_seconds"]) for worker in self.shares]
             before = self.shares
             await self._share(models, list(before))
             self._go_on(before, None)
-            return
-        await self._choose(next(iter(told.values()))["done"], None)
 
     async def _again(self, told: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on as MHETA says after what iterations have taken."""
@@ -348,10 +347,21 @@ class Iterations(Attempt):
         if self.planner.figures is None:
             self._go_on(self.shares, None)
             return
-        await asyncio.to_thread(self.planner.update, [*self.shares.values()], news)
-        await self._choose(news[0]["again"], middle)
+        try:
+            await asyncio.to_thread(self.planner.update, [*self.shares.values()], news)
+            await self._choose(news[0]["again"], middle)
+        except PartitionError as error:
+            self.planner.give_up(str(error))
+            self._go_on(self.shares, None)
 
     async def _choose(self, done: int, middle: float | None) -> None:
+        """Go on with the rows that the planner chooses.
+
+        Raises
+        ------
+        PartitionError
+            If it can make nothing of its figures.
+        """
         assert self.planner is not None
         before = self.shares
         rows = [*before.values()]
@@ -359,8 +369,9 @@ class Iterations(Attempt):
         self.shares = dict(zip(before, found.rows, strict=True))
         # where rows stay they take what they took
         expected = found.seconds if found.moves or middle is None else middle
-        self.context.expected = (self.spec.iterations - done) * expected
-        self._go_on(before, expected)
+        known = math.isfinite(expected)
+        self.context.expected = (self.spec.iterations - done) * expected if known else None
+        self._go_on(before, expected if known else None)
 
     def _go_on(self, before: Mapping[str, int], expected: float | None) -> None:
         """Tell the workers with which rows they go on."""

@@ -534,7 +534,7 @@ class Iterating:
                 "events": events,
                 "benchmarks": {**benchmark_disk(self.block.file), "messages": messages},
             },
-            row_seconds=seconds / (high - low),
+            row_seconds=max(seconds, 1e-9) / (high - low),
             done=self.start + done,
         )
         self.instruments = False

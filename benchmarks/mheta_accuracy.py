@@ -1,0 +1,229 @@
+"""How well MHETA's predictions of out-of-core iterations agree with what these take.
+
+On each lab, the first call has the machine measured. Then come five runs of the even distribution,
+whose scatter no prediction can beat, and distributions along the path of the anchors, in
+interleaved turns. All use the machine of the first call: nothing is measured again. An iteration's
+seconds are the median over a run's iterations, the first one left out, and over the turns.
+
+    python benchmarks/mheta_accuracy.py --labs io hy1 [--prefetch yes no] [--points 9] [--turns 3]
+
+Nothing here but `Jacobi` knows the stencil: another program needs a class with the same methods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from dfpa_matmul_parts.bench import table
+from distributed import Client
+
+import fpmdask
+from fpmdask.apps.stencil import jacobi
+from fpmdask.lab import Lab
+from fpmdask.mheta import anchors, predict, spectrum
+from fpmdask.mheta.document import Document
+from fpmdask.mheta.instrument import accuracy
+from fpmdask.mheta.run_html import spectrum_svg
+from fpmdask.mheta.spectrum import corner_names
+
+POINTS = {"io": 9, "hy1": 9, "dc": 5, "hy2": 5}
+STEPS = 8
+STEADY = 8
+REPEATS = 5
+
+
+class Adapter(Protocol):
+    """A program, as this benchmark sees it."""
+
+    name: str
+
+    def run(
+        self, machine: Any = None, distribution: Mapping[str, int] | None = None
+    ) -> Mapping[str, Any]:
+        """Run it on the lab; return what `Report.mheta` says."""
+
+
+class Jacobi:
+    """Jacobi sweeps over a Zarr array: half an even share fits where a lab's memory is small.
+
+    A row is computed `WORK` times, so that computing and I/O are as in MHETA.md's Table 1.
+    """
+
+    ROWS, COLUMNS, SWEEPS, WORK = 2048, 4096, 5, 10
+    OUT_ROWS = 16
+    # Of an even share, the part that is in core, by the memory of the lab's workers.
+    SHARES: ClassVar[dict[int, float]] = {400_000_000: 8 / 16, 530_000_000: 14 / 16}
+
+    def __init__(self, client: Client, lab: Lab, folder: Path, *, prefetch: bool) -> None:
+        import zarr
+
+        self.name = "Jacobi, prefetching" if prefetch else "Jacobi"
+        self._balancer, self._prefetch = fpmdask.Balancer(client), prefetch
+        shape, chunks = (self.ROWS, self.COLUMNS), (self.OUT_ROWS, self.COLUMNS)
+        self._u0 = zarr.create_array(folder / "u0", shape=shape, chunks=chunks, dtype="f8")
+        self._u0[...] = np.random.default_rng(0).random(shape)
+        self._out = zarr.create_array(folder / "out", shape=shape, chunks=chunks, dtype="f8")
+        row = 8 * (self.COLUMNS + 2)
+        beside = 16 * row + 2 * self.OUT_ROWS * row  # halos, and what is written as one
+        even = self.ROWS // len(lab.workers)
+        self._memory = {
+            worker.name: int(2 * row * even * self.SHARES[worker.memory] + beside)
+            for worker in lab.workers
+            if worker.memory is not None
+        }
+
+    def run(
+        self, machine: Any = None, distribution: Mapping[str, int] | None = None
+    ) -> Mapping[str, Any]:
+        work = self.WORK
+
+        def update(block: np.ndarray) -> np.ndarray:
+            for _ in range(work - 1):
+                jacobi(block)
+            return jacobi(block)
+
+        self._balancer.stencil(
+            update,
+            self._u0,
+            self.SWEEPS,
+            out=self._out,
+            memory=self._memory,
+            prefetch=self._prefetch,
+            machine=machine,
+            distribution=distribution or "mheta",
+        )
+        report = self._balancer.report
+        assert report is not None
+        return report.mheta
+
+
+def seconds_of(said: Mapping[str, Any]) -> float:
+    """Return the median seconds of a run's iterations, the first one left out."""
+    each = [[one[0] for one in some] for some in said["iterations"].values()]
+    return statistics.median(list(map(max, zip(*each, strict=True)))[1:])
+
+
+def steady(document: Document, rows: Sequence[int]) -> float:
+    found = predict(document.program, document.machine, rows, iterations=STEADY)
+    return float(found.steady_state_seconds or np.inf)
+
+
+def path_points(document: Document, count: int) -> dict[int, list[int]]:
+    """Return evenly spaced points of the path by their index, each distribution once."""
+    path = spectrum(document.program, document.machine, document.rows, steps=STEPS)
+    seconds = [steady(document, rows) for rows in path]
+    found: dict[tuple[int, ...], int] = {}
+    for n in range(len(path) - 1, -1, -1):
+        if np.isfinite(seconds[n]):
+            found[tuple(path[n].tolist())] = n
+    indices = sorted(found.values())
+    if len(indices) > count:
+        at = np.linspace(0, len(indices) - 1, count).round().astype(int)
+        indices = [indices[n] for n in at]
+    return {n: path[n].tolist() for n in indices}
+
+
+def measure(adapter: Adapter, points: int, turns: int) -> dict[str, Any]:
+    """Return predicted and measured seconds along the path, and how well runs repeat."""
+    first = adapter.run()
+    if "document" not in first:
+        raise SystemExit(f"nothing was out of core: {first.get('why', 'no report')}")
+    document, workers = Document.from_dict(first["document"]), first["workers"]
+    chosen = path_points(document, points)
+    found: dict[str, Any] = {
+        "program": adapter.name,
+        "workers": workers,
+        "document": first["document"],
+        "choices": first["choices"],
+        "corners": corner_names(anchors(document.program, document.machine, document.rows)),
+        "path": [
+            steady(document, rows)
+            for rows in spectrum(document.program, document.machine, document.rows, steps=STEPS)
+        ],
+        "points": chosen,
+        "predicted": {n: steady(document, rows) for n, rows in chosen.items()},
+    }
+
+    def run(rows: Sequence[int]) -> float:
+        given = dict(zip(workers, rows, strict=True))
+        return seconds_of(adapter.run(first["document"], given))
+
+    run(chosen[0])  # warm
+    again = [run(chosen[0]) for _ in range(REPEATS)]
+    found["repeats"] = again
+    turned: dict[int, list[float]] = {n: [] for n in chosen}
+    for _ in range(turns):
+        for n, rows in chosen.items():
+            turned[n].append(run(rows))
+            print(adapter.name, n, rows, f"{found['predicted'][n]:.3f}", turned[n], flush=True)
+    found["turns"] = turned
+    found["measured"] = {n: statistics.median(some) for n, some in turned.items()}
+    return found
+
+
+def summary(found: Mapping[str, Any]) -> dict[str, float]:
+    predicted, measured = ([*found[side].values()] for side in ("predicted", "measured"))
+    off = 1 - np.asarray(accuracy(predicted, measured))
+    repeats = found["repeats"]
+    named, best = int(np.argmin(predicted)), int(np.argmin(measured))
+    return {
+        "s": statistics.stdev(repeats) / statistics.mean(repeats),
+        "mean off": float(off.mean()),
+        "worst off": float(off.max()),
+        "best above": measured[named] / measured[best] - 1,
+        "worst / best": max(measured) / min(measured),
+    }
+
+
+def picture(name: str, found: Mapping[str, Any]) -> str:
+    """Return the predicted and measured path as SVG."""
+    measured = [found["measured"].get(n, np.nan) for n in range(len(found["path"]))]
+    title = f"{found['program']} on {name}, seconds per iteration"
+    return spectrum_svg(
+        found["corners"], {"predicted": found["path"], "measured": measured}, title=title
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--labs", nargs="+", choices=POINTS, default=[*POINTS])
+    parser.add_argument("--prefetch", nargs="+", choices=("no", "yes"), default=["no", "yes"])
+    parser.add_argument("--points", type=int, help="of the path, by default as many as wanted")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--backend", choices=("auto", "root", "duty-cycle"), default="auto")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/mheta_accuracy"))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name in options.labs:
+        for prefetch in options.prefetch:
+            folder = Path(tempfile.mkdtemp(prefix="fpmdask-accuracy-"))
+            lab = Lab.from_toml(name, name=f"mheta-{os.getpid()}", backend=options.backend)
+            try:
+                with lab, Client(lab.scheduler_address) as client:
+                    adapter = Jacobi(client, lab, folder, prefetch=prefetch == "yes")
+                    found = measure(adapter, options.points or POINTS[name], options.turns)
+            finally:
+                shutil.rmtree(folder)
+            stem = f"{name}-prefetch-{prefetch}"
+            (options.out / f"{stem}.json").write_text(json.dumps(found, indent=1))
+            (options.out / f"{stem}.svg").write_text(picture(name, found))
+            facts = summary(found)
+            worst, best = facts.pop("worst / best"), [f"{100 * v:.1f}" for v in facts.values()]
+            rows.append([name, adapter.name, str(len(found["points"])), *best, f"{worst:.2f}"])
+            heads = ["lab", "program", "points", "s %", "mean off %", "worst off %"]
+            heads += ["named best above measured best %", "worst / best"]
+            table("predicted and measured seconds per iteration", heads, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""A planner's choices, and what is left of them where figures are wrong."""
+
+import pytest
+
+from fpmdask.apps.stencil.history import History
+from fpmdask.apps.stencil.planner import Planner
+from fpmdask.errors import PartitionError
+from fpmdask.mheta.document import Document
+from fpmdask.runtime.client.machines import saved_machine
+from tests.apps.stencil.test_distribution import ROWS, pair
+from tests.apps.stencil.test_figures import parts, told
+from tests.apps.stencil.test_program import spec
+
+NAMES = [f"w{n}" for n in range(8)]
+
+
+def planner(machine, **settings):
+    given = spec((ROWS, 4096), (1, 0), ("reflect", "none"), **settings)
+    return Planner(given, NAMES, machine.memory_bytes, [ROWS] * 8, prefetch=False)
+
+
+def test_from_the_instrumented_iteration_to_the_report():
+    made, machine = pair("IO")
+    found = planner(machine)
+    even = [ROWS // 8] * 8
+    found.fit(told(made, machine, even, 100))
+    # ten iterations are too few for moving rows at first
+    choice = found.choose(even, 1)
+    assert choice.rows == tuple(even) or choice.saved > choice.moving
+    found.begin(choice.rows)
+    history = History(1)
+    for _ in range(9):
+        history.add(parts(seconds=2.0, compute=1.0, io=1.0))
+    said = found.report([history.to_json()] * 8)
+    (phase,) = said["phases"]
+    assert (phase["first"], phase["count"]) == (2, 9)
+    assert phase["measured"]["compute"] == [1.0] * 8
+    assert said["choices"][0]["after"] == 1
+    assert set(said["iterations"]) == set(NAMES)
+    # which is a machine for later calls
+    again = planner(machine)
+    assert again.know(saved_machine(said["document"]))
+    assert again.figures == found.figures
+    assert Document.from_dict(said["document"]).rows == ROWS
+
+
+def test_without_figures_nothing_is_predicted():
+    _, machine = pair("HY1")
+    found = planner(machine)
+    with pytest.raises(PartitionError, match="node 0"):
+        found.fit([{"events": [], "benchmarks": {}}] * 8)
+    found.give_up("too noisy")
+    found.begin([ROWS // 8] * 8)
+    history = History()
+    history.add(parts(seconds=1.0))
+    said = found.report([history.to_json()] * 8)
+    assert "too noisy" in said["why"]
+    assert "document" not in said
+    assert "predicted" not in said["phases"][0]
