@@ -163,18 +163,18 @@ async def follow(
             if progress is not None:
                 for event in answer["events"]:
                     progress(event)
-        if "error" not in answer["result"]:
-            await asyncio.gather(*stages)
+        result = answer["result"]
+        if "error" in result:
+            raise rebuild(result["error"])
+        await asyncio.gather(*stages)
     except BaseException:
-        await _ended(stages)
+        for stage in stages:
+            stage.cancel()
+        await asyncio.gather(*stages, return_exceptions=True)
         # also KeyboardInterrupt and CancelledError: nothing must go on without its caller
         if client.status == "running":
             await asyncio.shield(_cancel(client, starting))
         raise
-    result = answer["result"]
-    if "error" in result:
-        await _ended(stages)
-        raise rebuild(result["error"])
     return result["value"], result["report"]
 
 
@@ -195,13 +195,6 @@ async def _beside(polling: Awaitable[dict[str, Any]], stages: Sequence[asyncio.F
 
 async def _answer(scheduler: Any, run: str, number: int, stage: Awaitable[Any]) -> None:
     await scheduler.fpmdask_answer(run=run, number=number, answer=await stage)
-
-
-async def _ended(stages: Sequence[asyncio.Future[Any]]) -> None:
-    """End stages that nobody wants any more."""
-    for stage in stages:
-        stage.cancel()
-    await asyncio.gather(*stages, return_exceptions=True)
 
 
 async def leased(

@@ -123,7 +123,11 @@ def one_chunk_beside(x: Any, axis: int | None) -> Any:
 
 
 async def array_in_memory(
-    client: Client, x: Any, workers: Sequence[str] | None, axis: int = 0
+    client: Client,
+    x: Any,
+    workers: Sequence[str] | None,
+    axis: int = 0,
+    block_nbytes: int = BLOCK_NBYTES,
 ) -> da.Array:
     """Return an array whose chunks, of known lengths along an axis, are in the workers' memory.
 
@@ -134,6 +138,8 @@ async def array_in_memory(
         room.
     workers
         Names of those that may get a NumPy one, None for all.
+    block_nbytes
+        Bytes of a block of that, about.
 
     Raises
     ------
@@ -141,7 +147,7 @@ async def array_in_memory(
         If a chunk is gone and cannot be made again.
     """
     if isinstance(x, np.ndarray):
-        return await _sent(client, x, workers, axis)
+        return await _sent(client, x, workers, axis, block_nbytes)
     persisted: da.Array = client.persist(x)
     await finished(client, persisted)
     if persisted.ndim and any(math.isnan(size) for size in persisted.chunks[axis]):
@@ -158,7 +164,7 @@ def _length(chunk: Any, axis: int) -> int:
 
 
 async def _sent(
-    client: Client, x: np.ndarray, workers: Sequence[str] | None, axis: int
+    client: Client, x: np.ndarray, workers: Sequence[str] | None, axis: int, block_nbytes: int
 ) -> da.Array:
     rows = x.shape[axis]
     if not x.size:
@@ -166,7 +172,7 @@ async def _sent(
         await finished(client, found)
         return found
     count = len(await rooms(client, workers))
-    most = max(1, min(BLOCK_NBYTES * rows // max(1, x.nbytes), -(-rows // count)))
+    most = max(1, min(block_nbytes * rows // x.nbytes, -(-rows // count)))
     name = f"fpmdask-scattered-{uuid4().hex}"
     edges = [*range(0, rows, most), rows]
     before, after = (0,) * axis, (0,) * (x.ndim - axis - 1)

@@ -19,7 +19,7 @@ from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.coordinator.busy import Occupied, is_ours
 from fpmdask.runtime.coordinator.chunks import AT_ONCE, wait_for_chunks, without_fpmdask
 from fpmdask.runtime.coordinator.context import RunContext
-from fpmdask.runtime.coordinator.team import PAUSED, does_nothing
+from fpmdask.runtime.coordinator.team import PAUSED, does_nothing, executes
 from fpmdask.runtime.coordinator.windows import windows
 from fpmdask.runtime.dask_private import run_anywhere, unrunnable
 from fpmdask.runtime.patience import LATE, SILENT_SECONDS, TOLD_SECONDS
@@ -116,7 +116,7 @@ class ClientStages:
         quiet: dict[str, float] = {}
         for home in homes:
             quiet[home] = min(seconds, self._quiet_seconds(home, now))
-            if home not in busy and workers[home].metrics["task_counts"].get("executing"):
+            if home not in busy and executes(workers[home]):
                 self._worked = max(self._worked, now - quiet[home])
         waited = now - self._worked
         silent = {w for w in homes if quiet[w] >= SILENT_SECONDS and w not in self._paused}
@@ -124,18 +124,19 @@ class ClientStages:
         stopped = await liveness.stopped(silent) if silent and seconds >= patience else []
         if stopped:
             return self._avoid(stopped, "gave no sign of life")
-        if busy and not self._told and waited >= TOLD_SECONDS:
-            self._told = True
-            context.emit_busy(busy)
-        late = self._late(busy, waited)
-        if late and waited and len(workers) > len(self._avoided) + len(late):
-            return self._avoid(late, BUSY)
-        for home in homes:
+        if busy and waited >= TOLD_SECONDS:
+            if not self._told:
+                self._told = True
+                context.emit_busy(busy)
+            late = self._late(busy, waited)
+            if late and len(workers) > len(self._avoided) + len(late):
+                return self._avoid(late, BUSY)
+        for home in workers.keys() & homes:  # others may have left meanwhile
             paused = home in self._paused
             if quiet[home] > self._patience and not (paused and not self._has_to_begin(home)):
                 raise CoordinatorError(
-                    f"worker {context.name(home)} keeps the others waiting: for "
-                    f"{self._patience:g} s {PAUSED if paused else SILENT}"
+                    f"worker {context.name(home)} keeps the others waiting for "
+                    f"{self._patience:g} s: {PAUSED if paused else SILENT}"
                 )
         return None
 

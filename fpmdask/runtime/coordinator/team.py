@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 # A worker that does not say so soon that it is there hangs.
 PING_SECONDS = 5.0
 PAUSED = (
-    "is paused, and does nothing: its memory is full; give it more (memory_limit), add workers, "
+    "it is paused, and does nothing: its memory is full; give it more (memory_limit), add workers, "
     "or let go of what it holds"
 )
 
 Value = TypeVar("Value")
 
 
+def executes(state: WorkerState) -> bool:
+    """Tell whether a worker executed a task when last heard of."""
+    return bool(state.metrics.get("task_counts", {}).get("executing"))
+
+
 def does_nothing(state: WorkerState) -> bool:
     """Tell whether a worker is paused and executes nothing: it begins no task until it has room."""
-    return state.status == Status.paused and not state.metrics["task_counts"].get("executing")
+    return state.status == Status.paused and not executes(state)
 
 
 class LostWorker(Exception):
@@ -160,7 +165,7 @@ class Attempt:
         if not gone:
             states = self.context.scheduler.workers
             gone = [w for w in workers if w in states and does_nothing(states[w])]
-            reason = f"it {PAUSED}"
+            reason = PAUSED
         if not gone:
             reason = f"{self.overdue:g} times as late as the others"
         for worker in gone or (workers if overdue else ()):

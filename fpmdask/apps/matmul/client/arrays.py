@@ -14,7 +14,7 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client
 
-from fpmdask.apps.matmul.client.inputs import in_memory, read, to_be_loaded, to_be_read
+from fpmdask.apps.matmul.client.inputs import read, to_be_loaded, to_be_read
 from fpmdask.apps.matmul.client.split_k import multiply as multiply_ranges
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
@@ -25,6 +25,7 @@ from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.conversions import advice
 from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.client.proxy import Follow
+from fpmdask.runtime.client.rows import array_in_memory
 from fpmdask.runtime.dask_private import List, Task, TaskRef, meta_of
 from fpmdask.runtime.report import Report
 from fpmdask.tuning import Tuning
@@ -203,9 +204,12 @@ async def product(
     before = {getattr(x, "name", n): await to_be_loaded(client, x) for n, x in enumerate((a, b))}
     loading = sum(nbytes for name, nbytes in before.items() if name not in lazy)
     await proxy.check(client, "matmul", {**request, "lazy": lazy, "loading": loading})
-    workers, block_nbytes = request["workers"], tuning.matmul.block_nbytes
+    workers, most = request["workers"], tuning.matmul.block_nbytes
     a, b = [
-        x if getattr(x, "name", None) in lazy else await in_memory(client, x, workers, block_nbytes)
+        # rows that are longer than a block are cut
+        x
+        if getattr(x, "name", None) in lazy
+        else await array_in_memory(client, x, workers, int(x[:1].nbytes > most), most)
         for x in (a, b)
     ]
     arrays, spec = [a, b], check(a, b)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 from typing import Any
-from uuid import uuid4
 
 import dask
 import dask.array as da
@@ -16,9 +15,8 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, futures_of
 
-from fpmdask.runtime.client.inputs import finished, rooms, scattered
+from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.dask_private import convert_legacy_graph, meta_of
-from fpmdask.tuning import DEFAULT
 
 
 def is_lazy(x: Any) -> bool:
@@ -97,43 +95,3 @@ def _pinned(x: da.Array, homes: Mapping[Any, str]) -> da.Array:
     }
     layered = HighLevelGraph(layers, {x.name: {anywhere}, anywhere: set()})
     return da.Array(layered, x.name, chunks=x.chunks, dtype=x.dtype, meta=meta_of(x))
-
-
-async def in_memory(
-    client: Client,
-    x: da.Array | np.ndarray,
-    workers: Sequence[str] | None,
-    block_nbytes: int = DEFAULT.matmul.block_nbytes,
-) -> da.Array:
-    """Return ``x`` as a dask array whose chunks are in memory.
-
-    A NumPy one is sent to these workers, in blocks of about so many bytes.
-    """
-    if isinstance(x, np.ndarray):
-        return await _sent(client, x, workers, block_nbytes)
-    persisted: da.Array = client.persist(x)
-    await finished(client, persisted)
-    return persisted
-
-
-async def _sent(
-    client: Client, x: np.ndarray, workers: Sequence[str] | None, block_nbytes: int
-) -> da.Array:
-    """Spread a NumPy array over workers, in blocks of rows, of long rows in pieces of these."""
-    count = len(await rooms(client, workers))
-    wide = max(1, min(x.shape[1], block_nbytes // x.itemsize))
-    per_block = max(1, block_nbytes // (wide * x.itemsize))
-    high = max(1, min(per_block, -(-x.shape[0] // count)))
-    name = f"fpmdask-scattered-{uuid4().hex}"
-    tops, lefts = range(0, x.shape[0], high), range(0, x.shape[1], wide)
-    blocks = {
-        (name, i, j): np.ascontiguousarray(x[top : top + high, left : left + wide])
-        for i, top in enumerate(tops)
-        for j, left in enumerate(lefts)
-    }
-    futures = await scattered(client, blocks, workers)
-    chunks = (
-        tuple(min(high, x.shape[0] - top) for top in tops),
-        tuple(min(wide, x.shape[1] - left) for left in lefts),
-    )
-    return da.Array(futures, name, chunks=chunks, dtype=x.dtype)
