@@ -877,7 +877,8 @@ class Balancer:
         -------
         One collection, or a tuple of as many as were given
             The same rows in the same order, persisted: one partition or a few per worker, each
-            on its worker, those of all collections alike. Dtypes are kept, the index, too, and
+            on its worker, those of all collections alike; more where the chunks of several workers
+            took turns, as what can stays where it is. Dtypes are kept, the index, too, and
             divisions that are known, unless rows move and a cut falls between equal index values
             or a partition's index is in no order.
 
