@@ -17,6 +17,7 @@ from fpmdask.apps.frames.client import sort_values
 from fpmdask.apps.matmul.client import arrays, stored
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.client import proxy
+from fpmdask.runtime.coordinator.context import TAKEN
 from tests.eventually import nothing_left, until
 from tests.tuned import SHORT_ROUNDS
 
@@ -204,3 +205,38 @@ async def test_a_run_within_another_one_uses_its_workers_only(c, s, *workers):
         await proxy.leased(follow, "frames", {**request, "within": outer}, inner)
     assert not leases.busy(both)
     assert balancer.report is None
+
+
+@pytest.mark.slow
+@cluster()
+async def test_a_run_within_another_one_waits_for_nobody_elses_worker(c, s, *workers):
+    """It begins with those that are held, and takes in the other one once that is free."""
+    events, released, taken = [], asyncio.Event(), asyncio.Event()
+    balancer = await fpmdask.Balancer(c, workers=["0"])
+
+    async def keep(_):
+        taken.set()
+        await released.wait()
+
+    async def inner(request):
+        every = await fpmdask.Balancer(c, progress=events.append)
+        follow = every._follow
+        every._follow = lambda app, spec: follow(app, {**spec, "within": request["within"]})
+        running = asyncio.ensure_future(every.partition(Held, 100))
+        await until(COMPUTING.is_set)
+        [left_out] = [event for event in events if event["event"] == "left out"]
+        assert (left_out["worker"], left_out["reason"]) == ("1", TAKEN)
+        released.set()
+        await until(lambda: any(event["event"] == "joined" for event in events))
+        OPEN.set()
+        return await running
+
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        others = await fpmdask.Balancer(other, workers=["1"])
+        request = others._request()
+        keeping = asyncio.ensure_future(proxy.leased(others._follow, "frames", request, keep))
+        await asyncio.wait_for(taken.wait(), 20)
+        found = await proxy.leased(balancer._follow, "frames", balancer._request(), inner)
+        await keeping
+    assert not found.report.left_out
+    assert sum(found.values()) == 100
