@@ -147,6 +147,7 @@ class Iterations(Attempt):
         self.saved = -1
         self.planner: Planner | None = None  # of runs whose iterations MHETA predicts
         self.instruments = False
+        self.row_seconds: list[float] | None = None  # of each, where it computes for long
 
     async def run(self) -> dict[str, Any]:
         """Iterate and publish."""
@@ -287,6 +288,8 @@ class Iterations(Attempt):
         if all(least <= rows <= room.most[worker] for worker, rows in equal.items()):
             self.planner = await asyncio.to_thread(self._new_planner, workers)
             self.instruments, self.shares = True, equal
+            each = zip(models, equal.values(), strict=True)
+            self.row_seconds = [float(model.time(rows)) / rows for model, rows in each]
 
     def _new_planner(self, workers: Sequence[str]) -> Planner:
         """Return a planner; in a thread, since it loads MHETA."""
@@ -330,7 +333,8 @@ class Iterations(Attempt):
         assert self.planner is not None
         planner, self.reason = self.planner, "measured"
         try:
-            await asyncio.to_thread(planner.fit, [told[w]["measured"] for w in self.shares])
+            news = [told[worker]["measured"] for worker in self.shares]
+            await asyncio.to_thread(planner.fit, news, self.row_seconds)
             await self._choose(next(iter(told.values()))["done"], None)
         except PartitionError as error:  # noise, or a worker that was disturbed
             planner.give_up(str(error))

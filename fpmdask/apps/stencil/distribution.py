@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from fpmdask.apps.stencil.program import with_computing
 from fpmdask.apps.stencil.sizes import is_moved
 from fpmdask.mheta import Machine, Program, anchors, capacity, evaluator, predict, spectrum
 from fpmdask.mheta.explain import explain
 from fpmdask.mheta.search import gbs
 from fpmdask.mheta.spectrum import corner_names
+from fpmdask.models import Model, PiecewiseLinearModel
 
 PATH = ("Blk", "I-C", "I-C/Bal", "Bal")
 # Predictions of a search; on up to eleven nodes more find nothing better. Each takes about so many
@@ -202,20 +204,25 @@ def updated(
 
     Notes
     -----
-    A node's seconds per row become what it computed. Its disk becomes slower, or faster, by the one
+    A node's computing becomes slower, or faster, by the factor that it was, in blocks of any size.
+    Its disk becomes slower, or faster, by the one
     factor with which the I/O of its rows takes the measured seconds (by bisection: it only grows
     with the factor); where it is in core, nothing is known of its disk that was not known before.
     What prefetching hides is known by the model alone.
     """
-    (section, *rest) = program.sections
-    (stage,) = section.stages
-    known = stage.seconds_per_row or [0.0] * machine.nodes
-    per_row = [
-        spent / count if count and spent > 0 else old
-        for old, count, spent in zip(known, rows, compute, strict=True)
+    (stage,) = program.sections[0].stages
+    expected = predict(program, machine, rows).parts["compute"]
+    factors = [
+        spent / seconds if count and spent > 0 and 0 < seconds < np.inf else 1.0
+        for seconds, count, spent in zip(expected, rows, compute, strict=True)
     ]
-    stage = replace(stage, seconds_per_row=per_row, models=None)
-    program = replace(program, sections=(replace(section, stages=(stage,)), *rest))
+    if stage.models is not None:
+        models = [scaled(m, factor) for m, factor in zip(stage.models, factors, strict=True)]
+        program = with_computing(program, None, models)
+    else:
+        known = stage.seconds_per_row or [0.0] * machine.nodes
+        per_row = [old * factor for old, factor in zip(known, factors, strict=True)]
+        program = with_computing(program, per_row)
     out = np.asarray(rows) > capacity(program, machine)
     wanted = np.where(out, io, 0.0)
     low, high = np.full(machine.nodes, 1 / MOST_CHANGE), np.full(machine.nodes, MOST_CHANGE)
@@ -229,6 +236,14 @@ def updated(
         more = found.parts["io"] < wanted
         low, high = np.where(more, middle, low), np.where(more, high, middle)
     return program, _slower(machine, np.where(wanted > 0, np.sqrt(low * high), 1.0))
+
+
+def scaled(model: Model, factor: float) -> Model:
+    """Return a model of a worker that takes so many times as long."""
+    if not isinstance(model, PiecewiseLinearModel):
+        return model
+    units, seconds = model.points
+    return PiecewiseLinearModel.from_points(units, seconds * factor)
 
 
 _DISK = ("read_overhead_s", "read_s_per_byte", "write_overhead_s", "write_s_per_byte")

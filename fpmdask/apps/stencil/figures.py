@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from fpmdask.apps.stencil.program import with_computing
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import Machine, Program, predict
 from fpmdask.mheta.instrument import Event, fit
 from fpmdask.mheta.instrument.peers import pattern_peers
 from fpmdask.mheta.prediction import PARTS
+from fpmdask.models import PiecewiseLinearModel
 from fpmdask.timing.meter import METERED
 
 
@@ -18,6 +19,7 @@ def fitted(
     program: Program,
     told: Sequence[Mapping[str, Any]],
     memory: Sequence[float | None],
+    row_seconds: Sequence[float] | None = None,
 ) -> tuple[Program, Machine]:
     """Return the figures of all nodes, from what they tell of the instrumented iteration.
 
@@ -30,11 +32,20 @@ def fitted(
         ``benchmarks``, as `fit` takes them.
     memory
         Of each node, in bytes.
+    row_seconds
+        What each node takes to compute a row where it does nothing else for long.
 
     Raises
     ------
     PartitionError
         As `fit`.
+
+    Notes
+    -----
+    Between reads and writes a node may compute faster than without: a CPU quota gathers credit
+    while the node waits for its disk, of 7 ms of CPU for each block on the lab. So seconds per row
+    are those of the instrumented iteration in blocks of its size, and `row_seconds` in as many rows
+    as the node had, and more: a model through both.
     """
     (section,) = program.sections
     traces = {}
@@ -48,7 +59,27 @@ def fitted(
             if event["kind"] not in peers or event["peer"] in peers[event["kind"]]
         ]
     benchmarks = {rank: one["benchmarks"] for rank, one in enumerate(told)}
-    return fit(program, traces, benchmarks, memory)
+    found, machine = fit(program, traces, benchmarks, memory)
+    if row_seconds is None:
+        return found, machine
+    (stage,) = found.sections[0].stages
+    assert stage.seconds_per_row is not None  # no models were asked for
+    models = [
+        _model(streamed, alone, traces[rank])
+        for rank, (streamed, alone) in enumerate(
+            zip(stage.seconds_per_row, row_seconds, strict=True)
+        )
+    ]
+    return with_computing(found, None, models), machine
+
+
+def _model(streamed: float, alone: float, events: Sequence[Event]) -> PiecewiseLinearModel:
+    """Return a model of seconds by rows: streamed in blocks, alone from all rows on."""
+    rows = max(event.rows or 1 for event in events if event.kind == "stage")
+    block = max(event.rows or 1 for event in events if event.kind == "compute")
+    if streamed <= 0 or block >= rows or alone * rows < streamed * block:
+        return PiecewiseLinearModel.from_points([rows], [alone * rows])
+    return PiecewiseLinearModel.from_points([block, rows], [streamed * block, alone * rows])
 
 
 def from_saved(
@@ -106,19 +137,14 @@ def from_saved(
             )
         (section, *_) = other.sections
         (stage,) = section.stages
+        if stage.models is not None:
+            models = [stage.models[node] for node in order]
+            return with_computing(program, None, models), machine
         if stage.seconds_per_row is not None:
             seconds_per_row = [stage.seconds_per_row[node] for node in order]
     if seconds_per_row is None:
         return None
-    return with_seconds(program, seconds_per_row), machine
-
-
-def with_seconds(program: Program, seconds_per_row: Sequence[float]) -> Program:
-    """Return a program of one stage with the seconds of computing of each node."""
-    (section, *rest) = program.sections
-    (stage,) = section.stages
-    stage = replace(stage, seconds_per_row=list(seconds_per_row), models=None)
-    return replace(program, sections=(replace(section, stages=(stage,)), *rest))
+    return with_computing(program, seconds_per_row), machine
 
 
 def _sizes(program: Program) -> str:

@@ -64,15 +64,17 @@ class Planner:
         self.figures = from_saved(saved, self.program, self.names, self.memory, seconds_per_row)
         return self.figures is not None
 
-    def fit(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Take the figures of an instrumented iteration.
+    def fit(
+        self, told: Sequence[Mapping[str, Any]], row_seconds: Sequence[float] | None = None
+    ) -> None:
+        """Take the figures of an instrumented iteration; see `fitted`.
 
         Raises
         ------
         PartitionError
             Where what workers tell contradicts itself.
         """
-        self.figures = fitted(self.program, told, self.memory)
+        self.figures = fitted(self.program, told, self.memory, row_seconds)
 
     def update(self, rows: Sequence[int], told: Sequence[Mapping[str, float]]) -> None:
         """Take the mean seconds of each worker's last iterations, with these rows."""

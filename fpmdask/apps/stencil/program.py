@@ -6,11 +6,15 @@ predicted and what is done are one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from fpmdask.apps.stencil.sizes import Sizes, arg_name, field_name, second_name
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import Array, Communication, Program, Section, Stage
 from fpmdask.mheta.blocks import block_rows
+from fpmdask.models import Model
 
 NORM_NBYTES = 8
 
@@ -64,6 +68,18 @@ def program(spec: StencilSpec, *, prefetch: bool = True, checks: bool = False) -
     if checks:
         sections.append(Section(communication=Communication("reduction_tree", NORM_NBYTES)))
     return Program(sections, arrays, sizes.fixed)
+
+
+def with_computing(
+    program: Program,
+    seconds_per_row: Sequence[float] | None,
+    models: Sequence[Model] | None = None,
+) -> Program:
+    """Return a program of one stage with the computing of each node: seconds per row, or models."""
+    (section, *rest) = program.sections
+    (stage,) = section.stages
+    stage = replace(stage, seconds_per_row=seconds_per_row, models=models)
+    return replace(program, sections=(replace(section, stages=(stage,)), *rest))
 
 
 def streamed_rows(

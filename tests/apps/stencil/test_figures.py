@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fpmdask.apps.stencil.distribution import updated
 from fpmdask.apps.stencil.figures import (
     fitted,
     from_saved,
     measured,
     predicted,
-    with_seconds,
 )
 from fpmdask.apps.stencil.history import BLOCKS, History, instrumented_rows
-from fpmdask.apps.stencil.program import program
+from fpmdask.apps.stencil.program import program, with_computing
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import predict
 from fpmdask.mheta.document import Document
@@ -139,13 +139,35 @@ def told(made, machine, rows, blocks, periodic=False):
 @pytest.mark.parametrize("name", ["IO", "HY1"])
 def test_figures_that_made_a_trace_come_back(name, prefetch, periodic):
     made, machine = pair(name, prefetch=prefetch)
-    bare = with_seconds(made, [1.0] * 8)
+    bare = with_computing(made, [1.0] * 8)
     news = told(made, machine, [ROWS // 8] * 8, 100, periodic)
     found, figures = fitted(bare, news, list(machine.memory_bytes))
     rows = [ROWS // 8 + 10 * (n - 3) - 5 for n in range(8)]
     assert predict(found, figures, rows).seconds == pytest.approx(
         predict(made, machine, rows).seconds, rel=1e-6
     )
+
+
+def test_a_node_that_computes_slower_without_a_disk_has_a_model():
+    made, machine = pair("IO")
+    rows = ROWS // 8
+    news = told(made, machine, [rows] * 8, 0)
+    (stage,) = made.sections[0].stages
+    alone = [1.5 * seconds for seconds in stage.seconds_per_row]
+    found, figures = fitted(made, news, [None] * 8, alone)
+    compute = predict(found, figures, [rows] * 8).parts["compute"]
+    assert compute.tolist() == pytest.approx([rows * seconds for seconds in alone])
+    few = instrumented_rows(rows, 0)
+    compute = predict(found, figures, [few] * 8).parts["compute"]
+    assert compute.tolist() == pytest.approx([few * s for s in stage.seconds_per_row], rel=1e-6)
+    # which is kept, and of whom it was
+    document = {**Document(found, figures, ROWS).to_dict(), "_workers": list("abcdefgh")}
+    again, _ = from_saved(saved_machine(document), made, list("hgfedcba"), [None] * 8)
+    assert again.sections[0].stages[0].models == found.sections[0].stages[0].models[::-1]
+    # a slower worker is slower in blocks of any size
+    slower, _ = updated(found, figures, [rows] * 8, 2 * np.array(alone) * rows, [0.0] * 8)
+    twice = predict(slower, figures, [few] * 8).parts["compute"]
+    assert twice.tolist() == pytest.approx((2 * compute).tolist())
 
 
 def test_what_was_saved_is_for_the_workers_that_it_names():

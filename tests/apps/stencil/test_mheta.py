@@ -84,7 +84,7 @@ async def test_rows_move_off_the_disk(c, s, *workers, prefetch):
     said = check_report(report, 20)
     assert report.reason == "measured"
     assert said["phases"][0]["first"] == 2, "the first one was instrumented"
-    assert shares_of(report)["1"] <= 7
+    assert shares_of(report)["1"] <= 7, said["why"]
     (choice, *_) = said["choices"]
     assert choice["after"] == 1
     assert choice["saved_seconds"] > choice["moving_seconds"]
@@ -102,7 +102,7 @@ async def test_rows_move_off_the_disk(c, s, *workers, prefetch):
         again = check_report(balancer.report, 6)
         assert balancer.report.reason == "predicted"
         assert again["phases"][0]["first"] == 1
-        assert shares_of(balancer.report)["1"] <= 7
+        assert shares_of(balancer.report)["1"] <= 7, again["why"]
         assert "measure" not in [
             e["step"] for e in events if e["event"] == "step"
         ] or not isinstance(machine, dict | Report)
