@@ -11,13 +11,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from fpmdask.apps.stencil.neighbours import spans_of
 from fpmdask.apps.stencil.plan import (
     Speed,
     exchange_every,
     moving_seconds,
     revised,
     shared,
-    spans_of,
 )
 from fpmdask.apps.stencil.sizes import fits_with_room, most_rows
 from fpmdask.apps.stencil.spec import StencilSpec

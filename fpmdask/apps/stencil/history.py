@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
+
+import numpy as np
 
 from fpmdask.timing.meter import METERED
 
@@ -91,7 +92,7 @@ class History:
 
     def middle(self) -> float:
         """Return the median seconds of the last iterations."""
-        return median(one["seconds"] for one in [*self._recent][-WINDOW:])
+        return float(np.median([one["seconds"] for one in [*self._recent][-WINDOW:]]))
 
     def scatter(self) -> float:
         """Return the scatter of this distribution's iterations before the last ones."""
@@ -118,8 +119,8 @@ def scatter(seconds: Sequence[float]) -> float:
     """
     if len(seconds) < 3:
         return 0.0
-    middle = median(seconds)
-    return NORMAL * median(abs(one - middle) for one in seconds)
+    middle = np.median(seconds)
+    return NORMAL * float(np.median(np.abs(np.subtract(seconds, middle))))
 
 
 def is_off(middle: float, noise: float, expected: float) -> bool:

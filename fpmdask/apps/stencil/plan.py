@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
+from fpmdask.apps.stencil.neighbours import spans_of
 from fpmdask.models import ConstantModel, Model
 from fpmdask.partition import geometric
-from fpmdask.runtime.rows import Span
 
 # What CPU-quota periods make of the seconds of an iteration: less is not worth moving rows.
 NOISE = 0.1
@@ -56,40 +55,6 @@ def shared(
         if not few:
             return shares
         most[min(few, key=shares.__getitem__)] = 0.0
-
-
-def spans_of(shares: Mapping[str, int]) -> dict[str, Span]:
-    """Return worker → its rows, in this order.
-
-    Examples
-    --------
-    >>> spans_of({"a": 3, "b": 0, "c": 2})
-    {'a': (0, 3), 'b': (3, 3), 'c': (3, 5)}
-    """
-    return dict(zip(shares, pairwise([0, *accumulate(shares.values())]), strict=True))
-
-
-def neighbours(
-    spans: Mapping[str, Span], worker: str, wraps: bool
-) -> tuple[str | None, str | None]:
-    """Return who has the rows above a worker's and below them, None beyond the ends.
-
-    Examples
-    --------
-    >>> neighbours({"a": (0, 3), "b": (3, 3), "c": (3, 5)}, "c", wraps=True)
-    ('a', 'a')
-    """
-    found = having(spans)
-    if worker not in found or len(found) == 1:
-        return None, None
-    at, last = found.index(worker), len(found) - 1
-    above = found[at - 1] if at or wraps else None
-    return above, found[(at + 1) % len(found)] if at < last or wraps else None
-
-
-def having(spans: Mapping[str, Span]) -> list[str]:
-    """Return who has rows, in order: these are MHETA's ranks."""
-    return [one for one, (low, high) in spans.items() if low < high]
 
 
 def revised(

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpmdask.apps.stencil.plan import Speed, exchange_every, neighbours, revised, shared, spans_of
+from fpmdask.apps.stencil.neighbours import neighbours, spans_of
+from fpmdask.apps.stencil.plan import Speed, exchange_every, revised, shared
 from fpmdask.models import ConstantModel
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fpmdask.apps.stencil.block import Block, Update
-from fpmdask.apps.stencil.plan import neighbours, spans_of
+from fpmdask.apps.stencil.neighbours import neighbours, spans_of
 from fpmdask.apps.stencil.program import program
 from fpmdask.apps.stencil.sizes import fits_with_room, most_rows, row_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpmdask.apps.stencil.block import Block, Update, UpdateFailed, difference, in_turn, iterated
-from fpmdask.apps.stencil.plan import neighbours
+from fpmdask.apps.stencil.neighbours import neighbours
 from fpmdask.apps.stencil.program import program, streamed_rows
 from fpmdask.apps.stencil.sizes import most_rows, row_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec

@@ -15,7 +15,7 @@ import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Block, Part, Update, UpdateFailed
 from fpmdask.apps.stencil.history import History, instrumented_rows, is_off
-from fpmdask.apps.stencil.plan import having, neighbours
+from fpmdask.apps.stencil.neighbours import having, neighbours
 from fpmdask.apps.stencil.sizes import in_core_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
@@ -25,10 +25,7 @@ from fpmdask.runtime.regions import common, whole
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.rows import Rows, Span
 from fpmdask.runtime.worker.block_file import BlockFile, DiskFailed
-from fpmdask.runtime.worker.checkpoints import Checkpoints
-from fpmdask.runtime.worker.disk_benchmark import benchmark_disk
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
-from fpmdask.runtime.worker.message_benchmark import benchmark_messages
 from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
@@ -40,6 +37,7 @@ from fpmdask.timing.meter import Meter, NoRecorder
 
 if TYPE_CHECKING:
     from fpmdask.mheta.instrument import Recorder
+    from fpmdask.runtime.worker.checkpoints import Checkpoints
 
 
 def iterate(order: Mapping[str, Any]) -> None:
@@ -123,8 +121,10 @@ class Iterating:
         self.history: History | None = None
         self.moves = 0
         self.start = 0  # iterations that a checkpoint has
-        self.checkpoints = None
+        self.checkpoints: Checkpoints | None = None
         if order["checkpoint"] is not None:
+            from fpmdask.runtime.worker.checkpoints import Checkpoints
+
             self.checkpoints = Checkpoints(
                 order["checkpoint"],
                 self.attempt,
@@ -517,6 +517,10 @@ class Iterating:
 
     def _tell_measured(self, done: int) -> None:
         """Tell what the instrumented iteration has taken; rows move to where they are to stay."""
+        # on a tenth of a core modules that few runs need cost 0.1 s each
+        from fpmdask.runtime.worker.disk_benchmark import benchmark_disk
+        from fpmdask.runtime.worker.message_benchmark import benchmark_messages
+
         assert not isinstance(self.recorder, NoRecorder)
         assert isinstance(self.block, Streamed)
         events = [
