@@ -58,12 +58,9 @@ async def no_files(before):
 async def test_rows_move_from_disk_to_disk(c, s, *workers, prefetch):
     files, events = open_block_files(), []
     balancer = await fpmdask.Balancer(c, progress=events.append)
-    seen = []
 
     def update(blocks):
-        name = str(get_worker().name)
-        slow = name == "1" and name in seen  # it has told another speed at first
-        seen.append(name)
+        slow = str(get_worker().name) == "1"
         time.sleep(1e-3 * len(blocks[0]) * (1 + 9 * slow))
         return gray_scott()(blocks)
 
