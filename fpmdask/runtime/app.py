@@ -37,6 +37,9 @@ class App:
         it would when it unpickles a graph, on its event loop.
     ahead
         Whether workers import these as soon as they join: for runs that take less than a second.
+    phases
+        Name of each phase of a run, in order → what it takes, about, relative to the others: what
+        a progress bar goes by. Steps of a team are phases (`RunContext.progress` tells of others).
 
     Examples
     --------
@@ -51,6 +54,7 @@ class App:
     worker: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     ahead: bool = False
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.name.replace("_", "").replace(".", "").isalnum():

@@ -9,4 +9,5 @@ APP = App(
     {},
     ("fpmdask.apps.blocks.worker",),
     ("fpmdask.apps.blocks.tasks",),
+    phases={"prepare": 1, "compute": 19},
 )

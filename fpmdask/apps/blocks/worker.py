@@ -10,6 +10,8 @@ from dask.sizeof import sizeof
 
 from fpmdask.apps.blocks.tasks import Call
 from fpmdask.errors import KernelError, PartitionError
+from fpmdask.runtime.dask_private import send_to_scheduler
+from fpmdask.runtime.progress import PACE_SECONDS
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.rows import block, shape_of
@@ -30,6 +32,7 @@ def _compute(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
         raise KernelError("the function was not prepared on this worker")
     space.exchange.know(order["channels"], order["bare"])
     made, received = [], 0
+    told = time.perf_counter()
     try:
         for number, chunk, inputs in order["calls"]:
             began = time.perf_counter()
@@ -45,6 +48,11 @@ def _compute(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
             space.parts[number] = Whole(value)
             spent = {"waiting": ready - began, "computing": time.perf_counter() - ready}
             made.append({"number": number, "shape": shape, "nbytes": nbytes, **spent})
+            if time.perf_counter() - told >= PACE_SECONDS and len(made) < len(order["calls"]):
+                told = time.perf_counter()
+                numbers = [one["number"] for one in made]
+                news = {"op": "fpmdask-news", "run": order["run"], "made": numbers}
+                send_to_scheduler(side.worker, news)
     except FetchFailed as failed:
         return {"missing": failed.peers[0]}
     except PartitionError as unusable:

@@ -10,4 +10,5 @@ APP = App(
     ("fpmdask.apps.matmul.worker.share", "fpmdask.apps.matmul.tasks"),
     ("fpmdask.apps.matmul.tasks",),
     ahead=True,
+    phases={"prepare": 1, "measure": 3, "place": 1, "read": 2, "multiply": 20},
 )

@@ -7,4 +7,5 @@ APP = App(
     "fpmdask.apps.partition.coordinator:run",
     "fpmdask.apps.partition.coordinator:check",
     {"emulated": "fpmdask.timing.emulated:EmulatedKernel"},
+    phases={"prepare": 1, "measure": 19},
 )

@@ -9,4 +9,5 @@ APP = App(
     {},
     ("fpmdask.apps.rebalance.worker",),
     ("fpmdask.apps.rebalance.tasks",),
+    phases={"prepare": 1, "know": 1, "measure": 5, "move": 10},
 )

@@ -11,10 +11,12 @@ APP = App(
     ("fpmdask.apps.sort.worker",),
     ("fpmdask.apps.sort.tasks",),
     ahead=True,
+    phases={"prepare": 1, "measure": 1, "sort": 9, "count": 1, "exchange": 9, "publish": 0.5},
 )
 DEAL = App(
     "sort.deal",
     "fpmdask.apps.sort.coordinator.run:deal",
     "fpmdask.apps.sort.coordinator.run:check",
     KERNELS,
+    phases={"prepare": 1, "measure": 3},
 )

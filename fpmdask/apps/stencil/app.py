@@ -9,4 +9,5 @@ APP = App(
     {},
     ("fpmdask.apps.stencil.worker",),
     ("fpmdask.apps.stencil.tasks",),
+    phases={"prepare": 1, "measure": 1, "iterate": 20},
 )

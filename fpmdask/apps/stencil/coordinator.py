@@ -99,6 +99,7 @@ class Iterations(Attempt):
         if order["probe"]:
             told = await self.everyone("probe", "measure", self._heard)
             await self._by_probes({worker: told[worker]["probe"] for worker in self.shares})
+        context.progress("iterate", 0, spec.iterations, "iterations")
         answers = await self.everyone("trial", "iterate", self._heard)
         if any("trial" in told for told in answers.values()):
             await self._revise(answers, given=given)
@@ -206,7 +207,9 @@ class Iterations(Attempt):
 
     def _heard(self, worker: str, news: Mapping[str, Any]) -> None:
         if "iterations" in news:
-            self.context.emit("iterated", iterations=news["iterations"])
+            done, total = news["iterations"], self.spec.iterations
+            facts = {"phase": "iterate", "done": done, "total": total, "unit": "iterations"}
+            self.context.emit("iterated", **facts)
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         if "raised" in answer:

@@ -111,7 +111,8 @@ class Homes:
     hang
         Seconds after which a worker that does nothing, or is silent, is waited for no longer.
     tell
-        Is called with an event when a worker is waited for, or is waited for no longer.
+        Is called with an event when a worker is waited for, or is waited for no longer, and with
+        how many tasks are done.
     tuning
         The client's.
 
@@ -130,6 +131,12 @@ class Homes:
         self._tell, self._began = tell, time.monotonic()
         self._avoided: set[str] = set()
         self._told = False
+        self.stage = ""  # what the tasks are for, in what the progress tells
+
+    def enter(self, stage: str, low: float, high: float) -> None:
+        """Begin a stage, which takes the part of the call from ``low`` to ``high``, about."""
+        self.stage = stage
+        self._emit("stage", stage=stage, low=low, high=high)
 
     async def again(self, stage: Callable[[], Awaitable[Value]]) -> Value:
         """Return what a stage returns; it starts over where a worker that it needs leaves.
@@ -233,7 +240,7 @@ class Homes:
     ) -> list[Any]:
         """Run tasks as `made` does and return the results themselves."""
         persisted, futures = self._started(name, tasks, homes, given, shared)
-        return await self._watched(self._answers(persisted, futures), homes)
+        return await self._watched(self._answers(persisted, futures), homes, futures)
 
     async def _answers(self, persisted: da.Array, futures: list[Future[Any]]) -> list[Any]:
         await finished(self.client, persisted)
@@ -271,7 +278,7 @@ class Homes:
         are taken off: whatever is lost later is made again by anybody.
         """
         persisted, futures = self._started(name, tasks, homes, given, shared)
-        await self._watched(finished(self.client, persisted), homes)
+        await self._watched(finished(self.client, persisted), homes, futures)
         await self.scheduler.set_restrictions(worker=dict.fromkeys([*tasks, *shared]))
         # who left before that is waited for in vain
         self._check_there(set(homes.values()), await self.scheduler.ncores())
@@ -303,8 +310,10 @@ class Homes:
         found = {future.key: future for future in futures_of(persisted)}
         return persisted, [found[name, n] for n in range(count)]
 
-    async def _watched(self, work: Awaitable[Value], homes: Mapping[Any, str]) -> Value:
-        """Return what is awaited.
+    async def _watched(
+        self, work: Awaitable[Value], homes: Mapping[Any, str], futures: Sequence[Future[Any]]
+    ) -> Value:
+        """Return what is awaited, and tell how many of its futures are done meanwhile.
 
         Raises
         ------
@@ -318,6 +327,9 @@ class Homes:
         began = others = time.monotonic()
         try:
             while not done.done():
+                count = sum(future.done() for future in futures)
+                of = {"done": count, "total": len(futures), "unit": "tasks"}
+                self._emit("progress", phase=self.stage, **of)
                 await asyncio.wait([done], timeout=LOOK_SECONDS)
                 if not done.done():
                     others = await self._look(waiting, homes, began, others)

@@ -19,6 +19,7 @@ from fpmdask.runtime.coordinator.busy import LOOK_SECONDS, occupied
 from fpmdask.runtime.coordinator.tickets import Answer, Order
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.runtime.patience import TOLD_SECONDS, StepTimes
+from fpmdask.runtime.progress import Pace
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.lineage import Recompute
@@ -101,6 +102,7 @@ class RunContext:
         self._recompute: Recompute | None = None
         self._shunned: set[str] = set()
         self._started = time.monotonic()
+        self._pace = Pace()
 
     # ---- progress
 
@@ -111,6 +113,11 @@ class RunContext:
         )
         # from a planning thread, too
         self._loop.call_soon_threadsafe(self.news.set)
+
+    def progress(self, phase: str, done: float, total: float | None, unit: str) -> None:
+        """Tell the client how far a phase is, a few times a second at most."""
+        if self._pace.due(phase, time.monotonic(), last=done == total):
+            self.emit("progress", phase=phase, done=done, total=total, unit=unit)
 
     def ask_client(self, request: str, **facts: Any) -> None:
         """Ask the calling client for what only it can do; it reads this at its next poll.

@@ -322,6 +322,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     async def _drive(self, context: RunContext, app: App) -> None:
         """Run one application to its result, its error or its cancellation."""
         result: dict[str, Any]
+        context.emit("start", app=app.name, phases=dict(app.phases))
         try:
             result = {"value": await code(app.run, app.name)(context)}
         except KernelFailed as error:

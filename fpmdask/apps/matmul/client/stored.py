@@ -171,8 +171,10 @@ async def _multiply_tiles(
     """Compute and write what is missing in tiles of at most this shape; return the last sums."""
     rows, columns, c = None, None, None
     sums: Summed | None = None
+    missing = [*written.missing(a.shape[0], b.shape[1])]
+    done, total = 0, max(1, sum((r1 - r0) * (c1 - c0) for r0, r1, c0, c1 in missing))
     try:
-        for row0, row1, column0, column1 in written.missing(a.shape[0], b.shape[1]):
+        for row0, row1, column0, column1 in missing:
             for row in range(row0, row1, shape[0]):
                 rows = None  # makes room for the next
                 below = min(row + shape[0], row1)
@@ -180,6 +182,8 @@ async def _multiply_tiles(
                 for column in range(column0, column1, shape[1]):
                     beyond = min(column + shape[1], column1)
                     columns = b[:, column:beyond]
+                    low, done = done / total, done + (below - row) * (beyond - column)
+                    tell({"event": "stage", "stage": "tile", "low": low, "high": done / total})
                     tile = {**request, "product": check(rows, columns).to_json()}
                     rows, columns, c, sums = await product(
                         client, rows, columns, tile, follow, tell, tuning

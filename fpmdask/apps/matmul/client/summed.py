@@ -79,6 +79,7 @@ async def multiply(
     """
     began = time.perf_counter()
     homes = Homes(client, hang, tell, tuning.runtime)
+    homes.stage = "multiply"
     stage = partial(
         _made, homes, a, b, spec, lines, workers, recovery, tuning.matmul.sum_part_nbytes
     )
