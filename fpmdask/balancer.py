@@ -21,9 +21,10 @@ from fpmdask.apps import APPS
 from fpmdask.errors import CoordinatorError, NoWorkersError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
-from fpmdask.runtime.client import arguments, proxy
+from fpmdask.runtime.client import arguments, models, proxy
 from fpmdask.runtime.client.inputs import letting_go
 from fpmdask.runtime.client.kernels import KernelLike, kernel_spec
+from fpmdask.runtime.client.models import Models
 from fpmdask.runtime.client.progress import CallProgress, Wanted, checked, tell
 from fpmdask.runtime.client.shares import Shares
 from fpmdask.runtime.recent import Recent
@@ -1085,6 +1086,26 @@ class Balancer:
         value, _ = await self._follow(app, request)
         return value
 
+    @property
+    def models(self) -> Any:
+        """What the coordinator knows of the workers now.
+
+        Returns
+        -------
+        Models
+            A sequence of `fpmdask.runtime.known_models.KnownModel`, one for each worker and kernel,
+            also of workers that are gone; a table and their speed functions in notebooks.
+            ``forget(kernel=None, worker=None)`` has the coordinator forget some. With an
+            asynchronous client ``await balancer.models``.
+        """
+        return self._sync(self._models)
+
+    async def _models(self) -> Models:
+        return Models(await models.fetched(self.client), self._forget_models)
+
+    def _forget_models(self, kernel: str | None, worker: str | None) -> Any:
+        return self._sync(models.forgotten, self.client, kernel, worker)
+
     # ---- life
 
     def close(self) -> None:
@@ -1130,7 +1151,9 @@ class Balancer:
                 f"the client is {self.client.status}; connect a new distributed.Client and balancer"
             )
         proxy.check_not_inside()
-        call = CallProgress(_METHOD.get(), self.progress)
+        # what is no method that runs something, as `models`, has no progress to tell of
+        name = _METHOD.get()
+        call = CallProgress(name, self.progress if name else False)
         with contextlib.nullcontext() if self.client.asynchronous else proxy.seceded():
             return self.client.sync(self._installed_run, call, function, *args)
 

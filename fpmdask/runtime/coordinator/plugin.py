@@ -19,6 +19,7 @@ import fpmdask
 from fpmdask import config
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.app import App, code, find
+from fpmdask.runtime.coordinator import models
 from fpmdask.runtime.coordinator.busy import Busy
 from fpmdask.runtime.coordinator.context import CHECK, KernelFailed, RunContext
 from fpmdask.runtime.coordinator.installation import worker_shim
@@ -125,6 +126,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             fpmdask_holders=self.holders,
             fpmdask_memory=self.memory,
             fpmdask_busy=self.seen_busy,
+            **models.handlers(self),
         )
         scheduler.stream_handlers["fpmdask-answer"] = self._answer
         scheduler.stream_handlers["fpmdask-news"] = self._news
