@@ -7,6 +7,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -20,9 +21,11 @@ from fpmdask.apps import APPS
 from fpmdask.errors import CoordinatorError, NoWorkersError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
-from fpmdask.runtime.client import arguments, proxy
+from fpmdask.runtime.client import arguments, models, proxy
 from fpmdask.runtime.client.inputs import letting_go
 from fpmdask.runtime.client.kernels import KernelLike, kernel_spec
+from fpmdask.runtime.client.models import Models
+from fpmdask.runtime.client.progress import CallProgress, Wanted, checked, tell
 from fpmdask.runtime.client.shares import Shares
 from fpmdask.runtime.recent import Recent
 from fpmdask.runtime.report import TOO_SHORT, Report, build
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 # Names of workers of which a client has been warned, the last of them.
 _WARNED: WeakKeyDictionary[Client, Recent] = WeakKeyDictionary()
 MOST_WARNED = 1 << 12
+# The method that is called, until it has given its work to the client's event loop.
+_METHOD: ContextVar[str] = ContextVar("fpmdask_method", default="")
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -48,12 +53,19 @@ Result = TypeVar("Result")
 def _a_call(
     method: Callable[Concatenate[Balancer, Given], Result],
 ) -> Callable[Concatenate[Balancer, Given], Result]:
-    """Have the report of a call that fails, or is refused, not be the one of the call before."""
+    """Have the report of a call that fails, or is refused, not be the one of the call before.
+
+    And have its progress bear the name of the method.
+    """
 
     @wraps(method)
     def call(self: Balancer, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
         self.report = None
-        return method(self, *args, **kwargs)
+        before = _METHOD.set(method.__name__)
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            _METHOD.reset(before)
 
     return call
 
@@ -69,14 +81,18 @@ class Balancer:
     workers : sequence of str, optional
         Names or addresses of the workers to use; by default all that are there when a run starts,
         and those that join.
-    progress : callable, optional
-        Called with one mapping per event of a run (``event``, ``seconds`` since its start, …), in
-        the client's event-loop thread.
+    progress : bool or callable, optional
+        True: how far a call is is shown in the notebook, or on the terminal (which needs
+        ``fpmdask[progress]``); False: nothing is shown; None: it is shown in notebooks, and on a
+        terminal, of calls that take longer than half a second. A function is called with one
+        mapping per event instead, in the client's event-loop thread: ``event``, ``seconds`` since
+        the run's start, the ``fraction`` of the call that is done, and where a phase is counted its
+        ``phase``, ``done``, ``total`` and ``unit``. The last one is ``"end"`` or ``"failed"``.
 
     Raises
     ------
     CoordinatorError
-        If the client is closed or the scheduler has no fpmdask.
+        If the client is closed, the scheduler has no fpmdask, or `progress` needs what is missing.
     VersionMismatchError
         If the scheduler runs another version.
 
@@ -105,7 +121,7 @@ class Balancer:
         client: Client | None = None,
         workers: Sequence[str] | None = None,
         *,
-        progress: proxy.Progress | None = None,
+        progress: Wanted = None,
     ) -> None:
         if client is None:
             try:
@@ -126,7 +142,7 @@ class Balancer:
             )
         self.client = client
         self.workers = None if workers is None else [str(worker) for worker in workers]
-        self.progress = progress
+        self.progress = checked(progress)
         self.report: Report | None = None
         self._closed = False
         self._installed = False
@@ -1143,6 +1159,26 @@ class Balancer:
         value, _ = await self._follow(app, request)
         return value
 
+    @property
+    def models(self) -> Any:
+        """What the coordinator knows of the workers now.
+
+        Returns
+        -------
+        Models
+            A sequence of `fpmdask.runtime.known_models.KnownModel`, one for each worker and kernel,
+            also of workers that are gone; a table and their speed functions in notebooks.
+            ``forget(kernel=None, worker=None)`` has the coordinator forget some. With an
+            asynchronous client ``await balancer.models``.
+        """
+        return self._sync(self._models)
+
+    async def _models(self) -> Models:
+        return Models(await models.fetched(self.client), self._forget_models)
+
+    def _forget_models(self, kernel: str | None, worker: str | None) -> Any:
+        return self._sync(models.forgotten, self.client, kernel, worker)
+
     # ---- life
 
     def close(self) -> None:
@@ -1188,20 +1224,26 @@ class Balancer:
                 f"the client is {self.client.status}; connect a new distributed.Client and balancer"
             )
         proxy.check_not_inside()
+        # what is no method that runs something, as `models`, has no progress to tell of
+        name = _METHOD.get()
+        call = CallProgress(name, self.progress if name else False)
         with contextlib.nullcontext() if self.client.asynchronous else proxy.seceded():
-            return self.client.sync(self._installed_run, function, *args)
+            return self.client.sync(self._installed_run, call, function, *args)
 
     @letting_go
-    async def _installed_run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        if not self._installed:  # made with an asynchronous client, and not awaited
-            await self._install()
-        try:
+    async def _installed_run(
+        self, call: CallProgress, function: Callable[..., Awaitable[Any]], *args: Any
+    ) -> Any:
+        async with call:
+            if not self._installed:  # made with an asynchronous client, and not awaited
+                await self._install()
+            try:
+                return await function(*args)
+            except NoWorkersError as error:
+                traceback.clear_frames(error.__traceback__)
+                if not await proxy.first_worker(self.client, tell):
+                    raise
             return await function(*args)
-        except NoWorkersError as error:
-            traceback.clear_frames(error.__traceback__)
-            if not await proxy.first_worker(self.client, self.progress):
-                raise
-        return await function(*args)
 
     async def _follow(
         self,
@@ -1212,12 +1254,12 @@ class Balancer:
     ) -> tuple[Any, Report]:
         """Run an app; `asked` does what it wants of this client, `heard` is called with events."""
 
-        def tell(event: Mapping[str, Any]) -> None:
-            for told in (heard, self.progress):
-                if told is not None:
-                    told(event)
+        def hear(event: Mapping[str, Any]) -> None:
+            if heard is not None:
+                heard(event)
+            tell(event)
 
-        value, raw = await proxy.follow(self.client, app, spec, tell, asked)
+        value, raw = await proxy.follow(self.client, app, spec, hear, asked)
         report = build(raw, app)
         self._warn_of_workers(report.left_out)
         if not raw.get("only_holds"):

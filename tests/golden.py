@@ -7,7 +7,8 @@ The inputs come from `random.Random`, whose numbers never change.
 
 Write the traces anew, after a change that is meant to change decisions::
 
-    UPDATE_GOLDEN=1 pytest -k golden tests/partition tests/layout tests/models tests/mheta
+    UPDATE_GOLDEN=1 pytest -k golden tests/partition tests/layout tests/models tests/mheta \
+        tests/runtime
 
 The commit that does so says why the decisions changed.
 """

@@ -40,6 +40,10 @@ class App:
         refused. By default ``spec`` is the application's own.
     ahead
         Whether workers import these as soon as they join: for runs that take less than a second.
+    phases
+        Name of each phase of a run, in order → what it takes, about, relative to the others: what
+        a progress bar goes by; 0 where it comes amid others. Steps of a team are phases
+        (`RunContext.progress` tells of others).
 
     Examples
     --------
@@ -55,6 +59,7 @@ class App:
     tasks: tuple[str, ...] = ()
     request: str = "fpmdask.runtime.wire:Foreign"
     ahead: bool = False
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.name.replace("_", "").replace(".", "").isalnum():

@@ -19,17 +19,25 @@ class RemoteTraceback(Exception):
         return "\n" + str(self.args[0])
 
 
+def message_of(error: BaseException) -> str:
+    """Return an exception's text, also of one that cannot make it."""
+    try:
+        return str(error)
+    except Exception as inner:
+        return f"its text cannot be made: {type(inner).__name__}"
+
+
 def describe_error(error: BaseException) -> dict[str, Any]:
     """Return an exception as plain data; ``pickled`` is for the client only (None: cannot)."""
     try:
         pickled = cloudpickle.dumps(error)
     except Exception:
         pickled = None
+    message = message_of(error)
     try:
-        message = str(error)
         text = "".join(traceback.format_exception(error))
-    except Exception as inner:
-        message = text = f"its text cannot be made: {type(inner).__name__}"
+    except Exception:
+        text = message
     return {
         "type": type(error).__name__,
         "message": message,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +106,9 @@ class Report:
         Worker name → seconds per byte that it receives and sends, where that was measured.
     predicted_seconds : float or None
         The makespan of the shares that the measurement predicts, without waiting for data.
+    limits : dict
+        Worker name → the most units that it had memory for, or that the caller allowed, where that
+        is bounded.
     left_out : dict
         Worker name → why it did not take part to the end.
     models : dict
@@ -142,6 +143,7 @@ class Report:
     layout: Mapping[str, str]
     links: Mapping[str, Sequence[float]]
     predicted_seconds: float | None
+    limits: Mapping[str, float]
     left_out: Mapping[str, str]
     models: Mapping[str, PiecewiseLinearModel]
     log: Mapping[str, Any] | None
@@ -234,6 +236,7 @@ class Report:
             "helps": (),
             "layout": {},
             "links": {},
+            "limits": {},
             "uncertainty": [None] * len(fields.get("workers", ())),
             "mheta": {},
             **fields,
@@ -310,37 +313,16 @@ class Report:
             f"{self.reason} in {count} round{'' if count == 1 else 's'}" if count else self.reason
         )
 
-    def _speeds(self) -> list[float | None]:
-        """Return each worker's part of all measured speed, None where that was not measured."""
-        speeds = [
-            units / seconds if seconds and math.isfinite(seconds) else None
-            for units, seconds in zip(self.distribution.tolist(), self.seconds, strict=True)
-        ]
-        whole = sum(speed for speed in speeds if speed is not None)
-        return [None if speed is None or not whole else speed / whole for speed in speeds]
+    def explain(self) -> str:
+        """Return why each worker got its share, what it took, and how near that is to the ideal."""
+        from fpmdask.runtime.explain import as_text, explained
+
+        return as_text(explained(self))
 
     def _repr_html_(self) -> str:
-        head = "<tr><th>worker</th><th>units</th><th>measured speed</th><th>seconds</th></tr>"
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{units}</td>"
-            f"<td>{'' if speed is None else f'{speed:.1%}{_plus_minus(unsure)}'}</td>"
-            f"<td>{'' if spent is None else f'{spent:.3f}'}</td></tr>"
-            for (name, units, _, spent, unsure), speed in zip(
-                self.table(), self._speeds(), strict=True
-            )
-        )
-        phases = ", ".join(f"{escape(name)} {value:.3f} s" for name, value in self.phases.items())
-        out = "".join(
-            f"<li>{escape(name)}: {escape(why)}</li>" for name, why in self.left_out.items()
-        )
-        balance = "" if self.imbalance is None else f", imbalance {self.imbalance:.3f}"
-        laid = ", ".join(escape(f"{key}: {value}") for key, value in self.layout.items())
-        return (
-            f"<b>{escape(self.run)}</b>: {escape(self._ending())}{balance}<br>{laid}<br>{phases}"
-            f"<table>{head}{rows}</table>"
-            + (f"left out:<ul>{out}</ul>" if out else "")
-            + self._mheta_html()
-        )
+        from fpmdask.runtime.explain import as_html, explained
+
+        return as_html(explained(self)) + self._mheta_html()
 
     def _mheta_html(self) -> str:
         if not self.mheta:
@@ -414,6 +396,7 @@ def build(raw: Mapping[str, Any], app: str) -> Report:
         layout=raw.get("layout", {}),
         links=raw.get("links", {}),
         predicted_seconds=raw.get("predicted_seconds"),
+        limits=raw.get("limits", {}),
         left_out=raw["left_out"],
         models={
             name: model

@@ -90,7 +90,8 @@ async def test_shares_are_a_mapping_of_names_to_units(c, s, *workers):
     assert np.asarray(shares).tolist() == list(shares.values()) == shares.units.tolist()
     assert np.asarray(shares).dtype == shares.units.dtype == np.int64
     assert shares.report is balancer.report
-    assert "<td>300</td>" in shares._repr_html_()
+    assert "<td>300 (50.0%)</td>" in shares._repr_html_()
+    assert "300 (50.0%)" in shares.explain()
     with pytest.raises(KeyError, match="nobody"):
         shares["nobody"]
     with pytest.raises(ValueError, match="read-only"):

@@ -8,4 +8,5 @@ POWER = App(
     check="tests.outsider.coordinator:check",
     kernels={"power.rows": "tests.outsider.kernel:Rows"},
     worker=("tests.outsider.worker",),
+    phases={"prepare": 1, "measure": 2, "iterate": 10},
 )

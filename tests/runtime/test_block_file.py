@@ -30,7 +30,7 @@ def buffer(shape, dtype, offset):
     return aligned(count, offset * dtype.itemsize).view(dtype).reshape(shape)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_rows_at_any_place(tmp_path_factory, data):
     file = BlockFile(str(tmp_path_factory.mktemp("rows")))

@@ -10,4 +10,5 @@ APP = App(
     ("fpmdask.apps.blocks.worker",),
     ("fpmdask.apps.blocks.tasks",),
     request="fpmdask.apps.blocks.spec:BlocksRequest",
+    phases={"prepare": 1, "compute": 19},
 )

@@ -10,6 +10,8 @@ from dask.sizeof import sizeof
 
 from fpmdask.apps.blocks.tasks import Call
 from fpmdask.errors import KernelError
+from fpmdask.runtime.dask_private import send_to_scheduler
+from fpmdask.runtime.progress import PACE_SECONDS
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.worker.rows import block, shape_of
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
@@ -28,6 +30,7 @@ def _compute(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
     if not isinstance(space.kernel, FunctionKernel) or not isinstance(call, Call):
         raise KernelError("the function was not prepared on this worker")
     made, received = [], 0
+    told = time.perf_counter()
     for number, chunk, inputs in order["calls"]:
         began = time.perf_counter()
         blocks = [block(space, one) for one in inputs]
@@ -42,4 +45,9 @@ def _compute(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
         space.parts[number] = Whole(value)
         spent = {"waiting": ready - began, "computing": time.perf_counter() - ready}
         made.append({"number": number, "shape": shape, "nbytes": nbytes, **spent})
+        if time.perf_counter() - told >= PACE_SECONDS and len(made) < len(order["calls"]):
+            told = time.perf_counter()
+            numbers = [one["number"] for one in made]
+            news = {"op": "fpmdask-news", "run": order["run"], "made": numbers}
+            send_to_scheduler(side.worker, news)
     return {"made": made, "nbytes_received": received}

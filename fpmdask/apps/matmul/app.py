@@ -11,6 +11,7 @@ APP = App(
     ("fpmdask.apps.matmul.tasks",),
     ahead=True,
     request="fpmdask.apps.matmul.spec:MatmulRequest",
+    phases={"prepare": 1, "measure": 3, "place": 1, "read": 2, "multiply": 20},
 )
 # A product in tiles, which the client has written one after the other.
 TILES = App(

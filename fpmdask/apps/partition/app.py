@@ -8,4 +8,5 @@ APP = App(
     "fpmdask.apps.partition.coordinator:check",
     {"emulated": "fpmdask.timing.emulated:EmulatedKernel"},
     request="fpmdask.apps.partition.spec:PartitionRequest",
+    phases={"prepare": 1, "measure": 19},
 )

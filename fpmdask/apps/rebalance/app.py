@@ -10,4 +10,5 @@ APP = App(
     ("fpmdask.apps.rebalance.worker",),
     ("fpmdask.apps.rebalance.tasks",),
     request="fpmdask.apps.rebalance.spec:RebalanceRequest",
+    phases={"prepare": 1, "know": 1, "measure": 5, "move": 10},
 )

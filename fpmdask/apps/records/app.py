@@ -9,4 +9,14 @@ APP = App(
     {"records.local": "fpmdask.apps.records.kernel:RecordSort"},
     ("fpmdask.apps.records.worker.share", "fpmdask.apps.records.worker.survey"),
     request="fpmdask.apps.records.spec:RecordsRequest",
+    phases={
+        "survey": 1,
+        "measure": 1,
+        "claim": 0.2,
+        "sort": 9,
+        "count": 1,
+        "plan": 0.2,
+        "exchange": 9,
+        "finish": 0.3,
+    },
 )

@@ -12,6 +12,7 @@ APP = App(
     ("fpmdask.apps.sort.tasks",),
     ahead=True,
     request="fpmdask.apps.sort.spec:SortRequest",
+    phases={"prepare": 1, "measure": 1, "sort": 9, "count": 1, "exchange": 9, "publish": 0.5},
 )
 DEAL = App(
     "sort.deal",
@@ -19,4 +20,5 @@ DEAL = App(
     "fpmdask.apps.sort.coordinator.run:check",
     KERNELS,
     request="fpmdask.apps.sort.spec:SortRequest",
+    phases={"prepare": 1, "measure": 3},
 )

@@ -10,4 +10,14 @@ APP = App(
     ("fpmdask.apps.stencil.worker.iterate",),
     ("fpmdask.apps.stencil.tasks",),
     request="fpmdask.apps.stencil.spec:StencilRequest",
+    phases={
+        "prepare": 1,
+        "measure": 1,
+        "instrument": 1,
+        "move": 0,
+        "iterate": 20,
+        "snapshot": 0,
+        "checkpoint": 0,
+        "write": 1,
+    },
 )

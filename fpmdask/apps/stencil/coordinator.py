@@ -35,6 +35,7 @@ from fpmdask.runtime.coordinator.chunks import (
 from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
 from fpmdask.runtime.coordinator.speeds import Learned, taught
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker, attempted
+from fpmdask.runtime.progress import Pace
 
 if TYPE_CHECKING:
     from fpmdask.apps.stencil.planner import Planner
@@ -148,6 +149,10 @@ class Iterations(Attempt):
         self.planner: Planner | None = None  # of runs whose iterations MHETA predicts
         self.instruments = False
         self.row_seconds: list[float] | None = None  # of each, where it computes for long
+        self.iterated = 0
+        # (phase, which one of them) → the workers that are through with it
+        self.through: dict[tuple[str, int], set[str]] = {}
+        self.pace, self.told = Pace(), ("", 0)
 
     async def run(self) -> dict[str, Any]:
         """Iterate and publish."""
@@ -174,7 +179,7 @@ class Iterations(Attempt):
         self.dispatch(ITERATE, {w: {**common, "memory": memory[w]} for w in self.shares})
         self.work = {worker: rows for worker, rows in self.shares.items() if rows}
         if common["probe"]:
-            told = await self.everyone("probe", "measure", self._heard)
+            told = await self.everyone("probe", "measure", self._heard, counts=True)
             await self._by_probes({worker: told[worker]["probe"] for worker in self.shares})
         answers = await (self._planned() if self.planner else self._tried(given=given))
         context.expected = None
@@ -187,6 +192,7 @@ class Iterations(Attempt):
 
     async def _tried(self, *, given: bool) -> dict[str, Any]:
         """Return the workers' answers; rows move once, by what the first iterations take."""
+        self._tell_iterations()
         answers = await self.everyone("trial", "iterate", self._heard)
         if any("trial" in told for told in answers.values()):
             await self._revise(answers, given=given)
@@ -196,12 +202,14 @@ class Iterations(Attempt):
     async def _planned(self) -> dict[str, Any]:
         """Return the workers' answers; rows move where MHETA says so."""
         if self.instruments:
-            told = await self.everyone("measured", "measure", self._heard)
+            told = await self.everyone("measured", "instrument", self._heard, counts=True)
             if not all("measured" in one for one in told.values()):
                 assert self.planner is not None
                 self.planner.give_up("the run has ended with its first iteration")
                 return told
+            self.iterated = next(iter(told.values()))["done"]
             await self._measured(told)
+        self._tell_iterations()
         while True:
             answers = await self.everyone("again", "iterate", self._heard)
             if not any("again" in told for told in answers.values()):
@@ -495,12 +503,37 @@ class Iterations(Attempt):
 
     def _heard(self, worker: str, news: Mapping[str, Any]) -> None:
         if "iterations" in news:
-            self.context.emit("iterated", iterations=news["iterations"])
+            self.iterated = news["iterations"]
+            facts = {"done": self.iterated, "total": self.spec.iterations, "unit": "iterations"}
+            self.context.emit("iterated", phase="iterate", **facts)
         if "warning" in news:
             self.context.emit("warning", message=news["warning"])
-        if news.get("saved", self.saved) != self.saved and news["attempt"] == self.number:
+        if news.get("attempt") != self.number:
+            return
+        if news.get("saved", self.saved) != self.saved:
             self.saved = news["saved"]  # all workers say so
             self.context.emit("saved", iteration=self.saved)
+        if "phase" in news:
+            self._heard_phase(worker, news["phase"], news["which"], ended=news["ended"])
+
+    def _heard_phase(self, worker: str, phase: str, which: int, *, ended: bool) -> None:
+        """Tell how many workers are through with what comes amid the iterations, or after them."""
+        through = self.through.setdefault((phase, which), set())
+        if ended:
+            through.add(worker)
+        last = len(through) == len(self.workers)
+        if last:
+            del self.through[phase, which]
+        # there may be a hundred checkpoints a second
+        if phase in ("move", "write") or self.pace.due("", time.monotonic()):
+            self.told = phase, which
+        if self.told == (phase, which):
+            self.context.progress(phase, len(through), len(self.workers), "workers")
+            if last and phase != "write":
+                self._tell_iterations()
+
+    def _tell_iterations(self) -> None:
+        self.context.progress("iterate", self.iterated, self.spec.iterations, "iterations")
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         if "raised" in answer:

@@ -48,7 +48,8 @@ async def check_app(
 
     def heard(event: Mapping[str, Any]) -> None:
         events.append(event)
-        begun.set()
+        if event["event"] not in ("start", "end", "failed"):
+            begun.set()
 
     before, balancer.progress = balancer.progress, heard
     try:
@@ -56,11 +57,17 @@ async def check_app(
         assert not events, "it told of events before its spec was refused"
         if wrong is not None:
             await _refuses(balancer, app, wrong, "")
-            assert not events, "it told of events before it refused its spec"
+            told = [event["event"] for event in events]
+            assert told == ["failed"], f"it told of {told} before it refused its spec"
         runs = set()
         for _ in range(2):
+            events.clear()
             value = await asyncio.wait_for(balancer.run(app, spec), SECONDS)
             assert right(value), f"it returned {value!r}"
+            fractions = [event["fraction"] for event in events]
+            assert fractions == sorted(fractions), f"its progress falls: {fractions}"
+            assert any(0 < fraction < 1 for fraction in fractions), "it tells of no progress"
+            assert (events[-1]["event"], fractions[-1]) == ("end", 1.0), events[-1]
             assert balancer.report is not None, "it left no report"
             runs.add(balancer.report.run)
             assert balancer.report.workers, "its report names no worker: set_result was not called"

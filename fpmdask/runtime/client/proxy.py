@@ -67,14 +67,13 @@ def _scheduler(client: Client) -> Any:
     return client.scheduler
 
 
-async def first_worker(client: Client, progress: Progress | None) -> bool:
+async def first_worker(client: Client, progress: Progress) -> bool:
     """Wait for a worker where there is none; return whether one has come in time.
 
     A task that may run anywhere is what an adaptive cluster starts workers for.
     """
     patience = config.seconds("wait-for-workers")
-    if progress is not None:
-        progress({"event": "waiting for workers", "seconds": 0.0, "patience": patience})
+    progress({"event": "waiting for workers", "seconds": 0.0, "patience": patience})
     anything = client.submit(_nothing, pure=False)
     try:
         await asyncio.wait_for(anything, patience)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -55,8 +54,8 @@ class Shares(Mapping[str, int]):
         return f"<Shares {dict(self)}>"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{units}</td></tr>" for name, units in self.items()
-        )
-        table = f"<table><tr><th>worker</th><th>units</th></tr>{rows}</table>"
-        return f"{table}{self.report._repr_html_()}"
+        return self.report._repr_html_()
+
+    def explain(self) -> str:
+        """Return why each worker got its share."""
+        return self.report.explain()

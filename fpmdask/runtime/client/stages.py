@@ -20,6 +20,7 @@ from distributed import Client, Future, futures_of
 
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.client.inputs import finished
+from fpmdask.runtime.client.progress import tell
 from fpmdask.runtime.dask_private import GraphNode
 from fpmdask.tuning import DEFAULT, RuntimeTuning
 
@@ -54,6 +55,8 @@ class Stages:
     threads, bare
         As `places` has found last: worker → its threads, of those that may be used, and those of
         them that have no fpmdask.
+    stage
+        What the tasks are for, in what the call's progress tells of them.
     """
 
     def __init__(self, client: Client, run: str, tuning: RuntimeTuning = DEFAULT.runtime) -> None:
@@ -61,6 +64,16 @@ class Stages:
         self.scheduler: Any = client.scheduler
         self.threads: Mapping[str, int] = {}
         self.bare: Sequence[str] = ()
+        self.stage = ""
+        self._began = time.monotonic()
+
+    def enter(self, stage: str, low: float, high: float) -> None:
+        """Begin a stage, which takes the part of the call from ``low`` to ``high``, about."""
+        self.stage = stage
+        self._emit("stage", stage=stage, low=low, high=high)
+
+    def _emit(self, event: str, **facts: Any) -> None:
+        tell({"event": event, "seconds": round(time.monotonic() - self._began, 4), **facts})
 
     async def again(self, stage: Callable[[], Awaitable[Value]]) -> Value:
         """Return what a stage returns; it starts over where a worker that it needs leaves.
@@ -114,7 +127,7 @@ class Stages:
     ) -> list[Any]:
         """Run tasks as `made` does and return the results themselves."""
         persisted, futures = self._started(name, tasks, homes, given, shared)
-        return await self._watched(self._answers(persisted, futures), homes)
+        return await self._watched(self._answers(persisted, futures), homes, futures)
 
     async def _answers(self, persisted: da.Array, futures: list[Future[Any]]) -> list[Any]:
         await finished(self.client, persisted)
@@ -152,7 +165,7 @@ class Stages:
         are taken off: whatever is lost later is made again by anybody.
         """
         persisted, futures = self._started(name, tasks, homes, given, shared)
-        await self._watched(finished(self.client, persisted), homes)
+        await self._watched(finished(self.client, persisted), homes, futures)
         # who has left before that is waited for in vain
         await self._look(homes, 0.0, done=[*tasks, *shared])
         return futures
@@ -183,8 +196,10 @@ class Stages:
         found = {future.key: future for future in futures_of(persisted)}
         return persisted, [found[name, n] for n in range(count)]
 
-    async def _watched(self, work: Awaitable[Value], homes: Mapping[Any, str]) -> Value:
-        """Return what is awaited.
+    async def _watched(
+        self, work: Awaitable[Value], homes: Mapping[Any, str], futures: Sequence[Future[Any]]
+    ) -> Value:
+        """Return what is awaited, and tell how many of its futures are done meanwhile.
 
         Raises
         ------
@@ -195,11 +210,18 @@ class Stages:
         """
         done, began = asyncio.ensure_future(work), time.monotonic()
         try:
+            self._tell_progress(futures)
             while not (await asyncio.wait([done], timeout=LOOK_SECONDS))[0]:
+                self._tell_progress(futures)
                 await self._look(homes, time.monotonic() - began)
             return await done
         finally:
             done.cancel()
+
+    def _tell_progress(self, futures: Sequence[Future[Any]]) -> None:
+        count = sum(future.done() for future in futures)
+        of = {"done": count, "total": len(futures), "unit": "tasks"}
+        self._emit("progress", phase=self.stage, **of)
 
     async def _look(
         self, homes: Mapping[Any, str], seconds: float, done: Sequence[Any] = ()

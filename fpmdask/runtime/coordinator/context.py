@@ -19,6 +19,7 @@ from fpmdask.runtime.coordinator.busy import LOOK_SECONDS, Occupied, occupied
 from fpmdask.runtime.coordinator.tickets import Answer, Order
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.runtime.patience import TOLD_SECONDS, StepTimes
+from fpmdask.runtime.progress import Pace
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.lineage import Recompute
@@ -106,6 +107,7 @@ class RunContext:
         self._recompute: Recompute | None = None
         self._shunned: set[str] = set()
         self._started = time.monotonic()
+        self._pace = Pace()
 
     # ---- progress
 
@@ -116,6 +118,11 @@ class RunContext:
         )
         # from a planning thread, too
         self._loop.call_soon_threadsafe(self.news.set)
+
+    def progress(self, phase: str, done: float, total: float | None, unit: str) -> None:
+        """Tell the client how far a phase is, a few times a second at most."""
+        if self._pace.due(phase, time.monotonic(), last=done == total):
+            self.emit("progress", phase=phase, done=done, total=total, unit=unit)
 
     def emit_busy(self, busy: Mapping[str, tuple[Occupied, float]]) -> None:
         """Tell the client of workers that are waited for, as tasks of others keep them busy."""

@@ -74,6 +74,30 @@ class ModelLibrary:
         if len(self._used) > self._most:
             self._drop(*next(iter(self._used)))
 
+    def entries(self) -> list[tuple[KernelId, Fingerprint, str, str, PiecewiseLinearModel]]:
+        """Return every model: (kernel, fingerprint, worker name, its start, model)."""
+        return [
+            (kernel, fingerprint, name, start, model)
+            for (kernel, fingerprint), known in self._models.items()
+            for name, (start, model) in known.items()
+        ]
+
+    def forget(self, kernel: str | None = None, worker: str | None = None) -> int:
+        """Forget the models of a kernel and a worker, by name, None for all; return how many.
+
+        Sizes that were too large, too.
+        """
+
+        def meant(of: KernelId, name: str) -> bool:
+            return kernel in (None, of.name) and worker in (None, name)
+
+        gone = [(group, name) for group, name in self._used if meant(group[0], name)]
+        for group, name in gone:
+            self._drop(group, name)
+        for of, identity in [key for key in self._too_large if meant(key[0], key[1].name)]:
+            del self._too_large[of, identity]
+        return len(gone)
+
     def _use(self, group: Group, name: str) -> None:
         """Make a model the last one to be forgotten."""
         self._used.pop((group, name), None)

@@ -19,6 +19,7 @@ import fpmdask
 from fpmdask import config
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.app import App, code, find
+from fpmdask.runtime.coordinator import models
 from fpmdask.runtime.coordinator.busy import Busy
 from fpmdask.runtime.coordinator.client_stages import ClientStages
 from fpmdask.runtime.coordinator.context import CHECK, KernelFailed, RunContext
@@ -128,6 +129,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             fpmdask_places=self.places,
             fpmdask_look=self.look,
             fpmdask_memory=self.memory,
+            **models.handlers(self),
         )
         scheduler.stream_handlers["fpmdask-answer"] = self._answer
         scheduler.stream_handlers["fpmdask-news"] = self._news
@@ -327,6 +329,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     async def _drive(self, context: RunContext, app: App) -> None:
         """Run one application to its result, its error or its cancellation."""
         result: dict[str, Any]
+        context.emit("start", app=app.name, phases=dict(app.phases))
         try:
             result = {"value": await code(app.run, app.name)(context)}
         except KernelFailed as error:

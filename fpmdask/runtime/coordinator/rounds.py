@@ -66,6 +66,7 @@ async def measure(
         rounds.heed_earlier = False
         members = await rounds.members()
     context.forget_events()
+    context.progress("measure", 0, None, "rounds")
 
     def begun() -> tuple[Measuring, list[Instruction]]:
         machine = Measuring(
@@ -229,7 +230,8 @@ class Rounds:
             "overhead_seconds": wall - kernel,
         }
         self.context.report["rounds"].append(facts)
-        self.context.emit("round", **facts)
+        told = {"phase": "measure", "done": record.number, "unit": "rounds"}
+        self.context.emit("round", **facts, **told)
 
     async def conclude(self, machine: Measuring) -> None:
         """Store the models and note the result; raise if there is none."""
@@ -254,6 +256,9 @@ class Rounds:
                 result.reason,
                 result.proposal,
             )
+            members = {self.context.name(a): member.limit for a, member in machine.members.items()}
+            limits = {name: limit for name, limit in members.items() if math.isfinite(limit)}
+            self.context.report["limits"] = limits
             models = await _planned(len(machine.members), partial(_models_of, machine))
             names = self.context.name
             self.context.report["models"] = {names(a): model for a, model in models.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -217,6 +218,8 @@ class Speeds:
         else:
             seconds = dict.fromkeys(shares)
         self.context.set_result(shares, seconds, None, self.reason, shares)
+        names = zip(map(self.context.name, models), limits, strict=True)
+        self.context.report["limits"] = {name: most for name, most in names if math.isfinite(most)}
         return shares
 
     async def learn(self, taken: Iterable[tuple[str, float, float]]) -> None:

@@ -90,10 +90,13 @@ class Attempt:
         what: str | None,
         step: str,
         heard_of: Callable[[str, Mapping[str, Any]], None] | None = None,
+        *,
+        counts: bool = False,
     ) -> dict[str, Any]:
         """Return what all workers tell under ``what``, their answers where that is None.
 
-        All news go to ``heard_of`` as (worker, news), those of earlier attempts too.
+        All news go to ``heard_of`` as (worker, news), those of earlier attempts too; without it, or
+        if the step ``counts``, the client hears how many workers are done.
 
         Raises
         ------
@@ -102,7 +105,8 @@ class Attempt:
         PartitionError, KernelFailed
             For what another attempt would not mend.
         """
-        self.context.emit("step", step=step, attempt=self.number)
+        expected = self.context.expected
+        self.context.emit("step", step=step, attempt=self.number, phase=step, expected=expected)
         heard: dict[str, Any] = {}
         began = last = time.monotonic()
         hang = self.context.spec["measuring"]["hang"]
@@ -130,6 +134,8 @@ class Attempt:
                 case ("answer", (worker, name), answer) if name == self.name:
                     self._check(worker, answer)
                     heard[worker], last = answer, time.monotonic()
+            if counts or heard_of is None:  # else that tells how far the step is
+                self.context.progress(step, len(heard), len(self.workers), "workers")
         return heard
 
     def _more_work(self, silent: Iterable[str], done: Iterable[str]) -> float:

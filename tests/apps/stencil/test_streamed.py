@@ -130,7 +130,7 @@ def fill(targets, arrays, low, high):
         target[...] = array.take(range(low, high), axis=0, mode="wrap")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_streamed_rows_are_those_in_memory(case):
     random = np.random.default_rng(0)
@@ -242,7 +242,7 @@ def test_a_row_is_read_once_and_written_once_and_the_recorder_is_told():
         assert machine.read_s_per_byte == (0.0, 0.0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_what_is_in_memory_is_what_was_said(data):
     """A part takes no more memory than it was given, and streams only if it must."""

@@ -49,6 +49,7 @@ class Calls:
         self._empty: list[tuple[Span, int]] = []
         self._chunk_of: dict[int, int] = {}
         self._rows_done = 0
+        self._made_so_far: dict[str, list[int]] = {}  # calls of orders that go on
 
     async def run(self) -> dict[str, Any]:
         """Hand out all rows, until all results are published."""
@@ -113,10 +114,21 @@ class Calls:
                     )
                 case ("answer", (worker, numbers), answer):
                     await self._answered(worker, numbers, answer)
+                case ("news", worker, {"made": numbers}):
+                    self._made_so_far[worker] = numbers
+                    self._tell_progress()
+                    continue
                 case _:
                     continue
             # who has nothing to do may do what others have not done
             self._hand_out([worker] if self.plan.rest <= rest else self.context.workers)
+
+    def _tell_progress(self) -> None:
+        """Tell the client how many rows are done, those of orders that go on included."""
+        numbers = [n for own in self._made_so_far.values() for n in own if n in self._open]
+        under_way = sum(stop - start for _, (start, stop), _ in (self._open[n] for n in numbers))
+        done = self._rows_done + under_way
+        self.context.progress("compute", done, self.spec.rows, "rows")
 
     # ---- out
 
@@ -219,7 +231,8 @@ class Calls:
         self._received[worker] = self._received.get(worker, 0) + answer.get("nbytes_received", 0)
         if "made" in answer:
             name, done = self.context.name(worker), self._rows_done
-            self.context.emit("computed", worker=name, rows=done, of=self.spec.rows)
+            facts = {"phase": "compute", "done": done, "total": self.spec.rows, "unit": "rows"}
+            self.context.emit("computed", worker=name, **facts)
             return
         if "unusable" in answer:
             raise PartitionError(answer["unusable"])

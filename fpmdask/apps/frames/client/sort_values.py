@@ -131,6 +131,7 @@ async def _sort_persisted(
     partitions = partitions_of(persisted)
     nbytes, spare = await check_fits(client, partitions, request["workers"])
     stages = Stages(client, request["within"], tuning.runtime)
+    stages.enter("look", 0.0, 0.15)
     stage = partial(_each, stages, partitions)
     looks: list[Look] = [Look(0, (), {}, "")] * len(partitions)
     look = partial(rows.look, (tuning.sort.most_distinct, tuning.sort.most_distinct_nbytes))
@@ -151,11 +152,13 @@ async def _sort_persisted(
     if spare >= (1 + HANDED) * nbytes and sum(sizes) >= tuning.sort.few_rows:
         spec = SortSpec(KEY, (sum(sizes),), "", extra=extra).to_json()
         asked = {**request, "sort": spec, "payload": like is not None}
+        stages.enter("share out", 0.15, 0.25)
         answer, dealing = await follow("sort.deal", asked)
         if answer["shares"] is not None:
             dealt = partial(handed_over, stages, partitions, sizes, answer["shares"])
             partitions, sizes, handed = await stages.again(dealt)
             stage = partial(_each, stages, partitions)
+    stages.enter("keys", 0.25, 0.35)
     short = _keys(order, looks, sizes, union, tuning.sort.most_distinct)
     keys = await _with_words(stages, stage, short, sizes, null=like is not None)
     parts: list[Future[Any]] = []
@@ -168,10 +171,12 @@ async def _sort_persisted(
         bundles = [numbers for numbers, _ in here]
         made = time.perf_counter()
         spec = carrying(_array(here, keys, sizes), bundles, partitions, sizes, form)
+        stages.enter("sort", 0.35, 0.9)
         value, _ = await follow("sort", {**request, "sort": spec})
         sorted_at = time.perf_counter()
         why = value.get("left", "a worker left with what was published")
         if "left" not in value:
+            stages.enter("rows", 0.9, 1.0)
             with suppress(ChunksLostError):  # what was published, perhaps
                 parts = await carried(stages, value, bundles, partitions, form)
     elif like is not None:
@@ -183,12 +188,14 @@ async def _sort_persisted(
         encoded = await stages.again(partial(stage, "keys", rows.encode, keys, stages.made))
         x = _array(encoded, keys, sizes)
         del encoded
+        stages.enter("sort", 0.4, 0.7)
         made = time.perf_counter()
         found = await sort_keys(
             client, x, request, follow, tuning, descending=False, index=False, extra=extra
         )
         del x
         sorted_at = time.perf_counter()
+        stages.enter("rows", 0.7, 1.0)
         moving = partial(delivered, stages, partitions, found, keys)
         parts, received = await stages.again(moving)
         handed += received

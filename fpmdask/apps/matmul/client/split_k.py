@@ -71,6 +71,7 @@ async def multiply(
     made again as Dask makes lost results again. O(chunks + parts · workers) tasks.
     """
     stages = Stages(client, run, tuning.runtime)
+    stages.stage = "multiply"
     stage = partial(_made, stages, a, b, spec, lines, workers, tuning.matmul.sum_part_nbytes)
     parts, shares, chunks = await stages.again(stage)
     name = token("inner")

@@ -22,6 +22,7 @@ from fpmdask.apps.matmul.plan import PANELS_HELD, MatmulSpec, deepest_panel
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.inputs import accounts, taking_part
+from fpmdask.runtime.client.progress import tell
 from fpmdask.runtime.client.zarr_target import check_reached
 from fpmdask.runtime.memory import Account
 from fpmdask.runtime.zarr_storage import write_unit
@@ -168,8 +169,10 @@ async def _multiply_tiles(
     Workers are held for a tile at a time: runs of others have their turn between two.
     """
     rows, columns, work = None, None, None
+    missing = [*written.missing(a.shape[0], b.shape[1])]
+    done, total = 0, max(1, sum((r1 - r0) * (c1 - c0) for r0, r1, c0, c1 in missing))
     try:
-        for row0, row1, column0, column1 in written.missing(a.shape[0], b.shape[1]):
+        for row0, row1, column0, column1 in missing:
             for row in range(row0, row1, shape[0]):
                 rows, work = None, None  # makes room for the next
                 below = min(row + shape[0], row1)
@@ -177,6 +180,8 @@ async def _multiply_tiles(
                 for column in range(column0, column1, shape[1]):
                     beyond = min(column + shape[1], column1)
                     columns = b[:, column:beyond]
+                    low, done = done / total, done + (below - row) * (beyond - column)
+                    tell({"event": "stage", "stage": "tile", "low": low, "high": done / total})
                     tile = {**request, "product": check(rows, columns).to_json()}
                     at = row, column
                     work = partial(_tile, client, rows, columns, target, at, follow, tuning)

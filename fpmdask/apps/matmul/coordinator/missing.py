@@ -45,6 +45,10 @@ class MissingChunks:
         """Take note of how far a share is."""
         self._reached[part] = panel
 
+    def panels_of(self, part: int) -> int:
+        """Return how many panels of a share are multiplied."""
+        return self._reached.get(part, 0)
+
     def wait_for(self, part: int, worker: str, missing: Sequence[Any]) -> None:
         """Wait for what the share of a worker lacks.
 

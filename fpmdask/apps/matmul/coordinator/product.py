@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -43,6 +44,7 @@ from fpmdask.runtime.coordinator.chunks import (
 from fpmdask.runtime.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.runtime.coordinator.tickets import Order
 from fpmdask.runtime.links import Link, slow_links
+from fpmdask.runtime.progress import Pace
 
 # Steps on workers.
 MULTIPLY = "fpmdask.apps.matmul.worker.share:multiply_share"
@@ -95,6 +97,7 @@ class Product:
         self.assignments: dict[int, Assignment] = {}
         self.waiting: set[int] = set()  # parts that are done but for what others do of them
         self.shares: dict[int, dict[str, Any]] = {}
+        self.pace = Pace()
 
     async def multiply(self) -> dict[str, Any]:
         """Follow the plan until C is complete and published."""
@@ -126,6 +129,7 @@ class Product:
             )
         try:
             self._assign(assignments, places, chosen)
+            self.context.emit("progress", phase="multiply", expected=self.context.expected)
             while True:
                 while self.pausing or not self.plan.done:
                     await self._next_event()
@@ -208,6 +212,7 @@ class Product:
                 self.silence.heard(worker)
                 if "reached" in news:
                     self.missing.reached(news["part"], news["reached"])
+                    self._tell_progress()
                 self.stealing.news(news)
             case ("answer", ("help", number), answer):
                 # its thief may have a share to begin with, and its victim has waited for it
@@ -291,8 +296,22 @@ class Product:
             facts = {"worker": name, "part": part, "units": units, "tile": at}
             self.shares[part] = {**facts, **answer}
             self.context.emit("share", worker=name, units=units, seconds_taken=answer["seconds"])
+            self._tell_progress(last=self.plan.done)
             self.silence.excuse()
             self._watch()
+
+    def _tell_progress(self, *, last: bool = False) -> None:
+        """Tell the client how much of C is multiplied: of open parts as many of their panels."""
+        if not self.pace.due("multiply", time.monotonic(), last=last):
+            return
+        left: float = self.plan.stranded
+        for open_ in self.plan.assign():
+            panels = len(self.stealing.panels.get(open_.part, ())) or 1
+            left += open_.tile.area * max(0.0, 1.0 - self.missing.panels_of(open_.part) / panels)
+        total = self.plan.elements / self.width
+        done = round(total - left / self.width, 3)
+        unit = "columns" if self.spec.transposed else "rows"
+        self.context.emit("progress", phase="multiply", done=done, total=total, unit=unit)
 
     def _go_on(self) -> None:
         """Have shares go on for which nobody multiplies any more."""

@@ -196,6 +196,10 @@ class Sorting(RecordsAttempt):
                 part=facts["name"],
                 worker=self.context.name(worker),
                 records=facts["records"],
+                phase="exchange",
+                done=sum(each["records"] for each in self.sort.done.values()),
+                total=self.sort.job.records,
+                unit="records",
             )
 
     def _report(

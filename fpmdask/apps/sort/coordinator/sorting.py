@@ -225,7 +225,7 @@ class Sorting(Attempt):
         self, parts: Sequence[tuple[str, int]], found: Sequence[int]
     ) -> dict[str, Any]:
         """Make the parts chunks of one dask array."""
-        self.context.emit("step", step="publish", attempt=self.number)
+        self.context.emit("step", step="publish", attempt=self.number, phase="publish")
         name = f"fpmdask-sort-{uuid4().hex}"
         order = range(len(parts))
         at = dict(zip(reversed(order) if self.spec.descending else order, order, strict=True))

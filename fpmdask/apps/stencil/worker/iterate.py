@@ -320,11 +320,15 @@ class Iterating:
         """Write the rows of now where that is due; return the seconds that this took."""
         began, iteration = time.perf_counter(), self.start + done
         if self.output is not None and (last or self.output.due(iteration)):
+            self._say_phase("write" if last else "snapshot", iteration)
             self.output.save(self.spans, iteration, self._rows_now(done))
             self._say(saved=iteration)
+            self._say_phase("write" if last else "snapshot", iteration, ended=True)
         if self.checkpoints is not None and not last and self.checkpoints.due(iteration):
             fields = len(self.spec.fields)
+            self._say_phase("checkpoint", iteration)
             self.checkpoints.save(self.spans, iteration, fields, self._rows_now(done))
+            self._say_phase("checkpoint", iteration, ended=True)
         seconds = time.perf_counter() - began
         self.spent["saving"] += seconds
         return seconds
@@ -580,6 +584,7 @@ class Iterating:
         before, old = self.spans, self.block
         self._place(rows)
         self.every, self.ahead, self.moved = every, 0, self.moved + 1
+        self._say_phase("move", self.moved)
         sources = self._old_sources(old, done)
         for n, source in enumerate(sources):
             self.exchange.offer(self._moved(n), source)
@@ -612,6 +617,7 @@ class Iterating:
             self.exchange.retire(key)
         if isinstance(old, Streamed):
             old.file.close()
+        self._say_phase("move", self.moved, ended=True)
 
     def _old_sources(self, old: Block | Streamed, done: int) -> Sequence[Array | OnDisk]:
         """Return the rows so far, in as little memory as may be: new ones come beside them."""
@@ -722,6 +728,11 @@ class Iterating:
         if note is None or "stop" in note:
             raise RunCancelledError("this attempt is over")
         return note
+
+    def _say_phase(self, phase: str, which: int, *, ended: bool = False) -> None:
+        """Tell that something begins that is no iteration, or that this worker is through."""
+        if ended or self.own == next(iter(self.spans)):
+            self._say(phase=phase, which=which, ended=ended)
 
     def _say(self, **news: Any) -> None:
         message = {"op": "fpmdask-news", "run": self.order["run"], "attempt": self.attempt, **news}

@@ -1,0 +1,92 @@
+"""`Balancer.models`: what the coordinator knows of the workers, as a client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, overload
+
+from distributed import Client
+
+from fpmdask.runtime.known_models import KnownModel, as_html, as_text
+
+
+async def fetched(client: Client) -> list[KnownModel]:
+    """Return all models of the coordinator."""
+    scheduler: Any = client.scheduler
+    return [KnownModel.from_json(one) for one in await scheduler.fpmdask_models()]
+
+
+async def forgotten(client: Client, kernel: str | None, worker: str | None) -> int:
+    """Have the coordinator forget models; return how many."""
+    scheduler: Any = client.scheduler
+    count: int = await scheduler.fpmdask_forget_models(kernel=kernel, worker=worker)
+    return count
+
+
+class Models(Sequence[KnownModel]):
+    """What was known of all workers when `Balancer.models` was read. Immutable.
+
+    Parameters
+    ----------
+    known
+        The models.
+    forget
+        Has the coordinator forget those of a kernel and a worker.
+    """
+
+    __slots__ = ("_forget", "_known")
+
+    def __init__(
+        self, known: Iterable[KnownModel], forget: Callable[[str | None, str | None], Any]
+    ) -> None:
+        self._known, self._forget = tuple(known), forget
+
+    @overload
+    def __getitem__(self, index: int) -> KnownModel: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[KnownModel, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> KnownModel | tuple[KnownModel, ...]:
+        return self._known[index]
+
+    def __iter__(self) -> Iterator[KnownModel]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, kernel: str | None = None, worker: str | None = None) -> Models:
+        """Return those of a kernel, of a worker, or of both."""
+        chosen = (
+            one
+            for one in self._known
+            if kernel in (None, one.kernel) and worker in (None, one.worker)
+        )
+        return Models(chosen, self._forget)
+
+    def forget(self, kernel: str | None = None, worker: str | None = None) -> Any:
+        """Have the coordinator forget models: what comes next is measured again.
+
+        Parameters
+        ----------
+        kernel, worker
+            Names; None: all of them.
+
+        Returns
+        -------
+        int
+            How many were forgotten. This object stays as it is.
+        """
+        return self._forget(kernel, worker)
+
+    def table(self) -> str:
+        """Return a table per kernel: worker, points, range of units and speeds, hardware."""
+        return as_text(self._known)
+
+    def __repr__(self) -> str:
+        kernels = {one.kernel for one in self._known}
+        return f"<Models: {len(self)} of {len(kernels)} kernels>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self._known)

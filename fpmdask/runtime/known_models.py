@@ -1,0 +1,186 @@
+"""What the coordinator knows of workers, as values: for messages, tables and pictures. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from fpmdask.errors import PartitionError
+from fpmdask.models import PiecewiseLinearModel, from_json
+from fpmdask.runtime.identity import Fingerprint
+
+# Okabe and Ito's colours, without yellow.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#5E4FA2", "#7F7F7F")
+# Kernels and workers that are drawn; the others are counted.
+MOST_KERNELS, MOST_WORKERS = 16, 64
+# Pixels of a picture, and of the margins for its axes.
+WIDE, HIGH, LEFT, BELOW = 420, 180, 70, 32
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """The model of one worker for one kernel.
+
+    Attributes
+    ----------
+    worker : str
+        Name of the worker.
+    kernel, implementation : str
+    parameters : str
+        Of the kernel, as JSON with sorted keys.
+    hardware : Fingerprint
+        Of the worker when it was measured.
+    connected : bool
+        Whether that very process is connected; of others a model is a prior, which one
+        measurement may refute.
+    model : PiecewiseLinearModel
+        Seconds as a function of units.
+    """
+
+    worker: str
+    kernel: str
+    implementation: str
+    parameters: str
+    hardware: Fingerprint
+    connected: bool
+    model: PiecewiseLinearModel
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "hardware": self.hardware.to_json(),
+            "model": self.model.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KnownModel:
+        """Rebuild what `to_json` gave."""
+        model = from_json(data["model"])
+        if not isinstance(model, PiecewiseLinearModel):
+            raise PartitionError(f"found a model of kind {model.kind!r}; give a piecewise one")
+        hardware = Fingerprint.from_json(data["hardware"])
+        return cls(**{**data, "hardware": hardware, "model": model})
+
+
+def by_kernel(
+    known: Sequence[KnownModel],
+) -> dict[tuple[str, str, str], list[KnownModel]]:
+    """Return (kernel, implementation, parameters) → its models, the same order for the same set."""
+    found: dict[tuple[str, str, str], list[KnownModel]] = {}
+    for one in sorted(known, key=lambda k: (k.kernel, k.parameters, k.implementation, k.worker)):
+        found.setdefault((one.kernel, one.implementation, one.parameters), []).append(one)
+    return found
+
+
+def cells(one: KnownModel) -> list[str]:
+    """Return a row of the table: worker, points, units, speed there, and what it computes with."""
+    units, seconds = one.model.points
+    speed = units / seconds
+    hardware = one.hardware
+    cores = hardware.nthreads if hardware.quota is None else min(hardware.nthreads, hardware.quota)
+    return [
+        one.worker,
+        str(units.size),
+        _range(units),
+        f"{_range(speed)}/s",
+        f"{cores:g} cores of {hardware.cpu}{'' if one.connected else ', not connected'}",
+    ]
+
+
+HEADS = ["worker", "points", "units", "speed", "hardware"]
+
+
+def as_text(known: Sequence[KnownModel]) -> str:
+    """Return a table per kernel."""
+    if not known:
+        return NOTHING
+    lines = []
+    for (kernel, implementation, parameters), own in by_kernel(known).items():
+        lines.append(f"{kernel} ({_named(implementation, parameters)})")
+        table = [HEADS, *map(cells, own)]
+        wide = [max(len(row[n]) for row in table) for n in range(len(HEADS))]
+        for row in table:
+            padded = [cell.ljust(length) for cell, length in zip(row, wide, strict=True)]
+            lines.append("  " + "  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+NOTHING = "nothing is known of any worker yet: run something that measures"
+
+
+def as_html(known: Sequence[KnownModel]) -> str:
+    """Return a table and a picture of the speed functions per kernel; nothing to load."""
+    if not known:
+        return f"<div>{NOTHING}</div>"
+    kernels = by_kernel(known)
+    parts = []
+    for (kernel, implementation, parameters), own in list(kernels.items())[:MOST_KERNELS]:
+        rows = []
+        for n, one in enumerate(own[:MOST_WORKERS]):
+            mark = f'<span style="color:{COLOURS[n % len(COLOURS)]}">■</span> '
+            row = "".join(f"<td>{escape(cell)}</td>" for cell in cells(one))
+            rows.append(f"<tr>{row.replace('<td>', f'<td>{mark}', 1)}</tr>")
+        head = "".join(f"<th>{name}</th>" for name in HEADS)
+        more = len(own) - len(rows)
+        parts.append(
+            f"<h4>{escape(kernel)}</h4>{escape(_named(implementation, parameters))}<br>"
+            f"{speed_functions(own[:MOST_WORKERS])}<table><tr>{head}</tr>{''.join(rows)}</table>"
+            + (f"and {more} more workers" if more else "")
+        )
+    if (more := len(kernels) - len(parts)) > 0:
+        parts.append(f"and {more} more kernels")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def speed_functions(known: Sequence[KnownModel]) -> str:
+    """Return a picture of the speed of each worker as a function of its units, with its points."""
+    most = max(float(one.model.points[0][-1]) for one in known)
+    top = max(float((x / seconds).max()) for x, seconds in (one.model.points for one in known))
+
+    def at(units: float, speed: float) -> tuple[str, str]:
+        across, up = units / most * WIDE, speed / (1.05 * top) * HIGH
+        return f"{LEFT + across:.1f}", f"{HIGH - up:.1f}"
+
+    parts = [
+        f'<path d="M{LEFT},0 V{HIGH} H{LEFT + WIDE}" fill="none" stroke="#333"/>',
+        f'<text x="{LEFT + WIDE}" y="{HIGH + 14}" text-anchor="end">{most:.4g}</text>',
+        f'<text x="{LEFT + WIDE // 2}" y="{HIGH + 28}" text-anchor="middle">units</text>',
+        f'<text x="{LEFT - 4}" y="{at(0, top)[1]}" text-anchor="end">{top:.4g}</text>',
+        f'<text x="{LEFT - 4}" y="{HIGH}" text-anchor="end">0</text>',
+        f'<text x="12" y="{HIGH // 2}" transform="rotate(-90 12 {HIGH // 2})" '
+        f'text-anchor="middle">units per second</text>',
+    ]
+    for n, one in enumerate(known):
+        colour = COLOURS[n % len(COLOURS)]
+        units, seconds = one.model.points
+        drawn = np.unique(np.concatenate([np.linspace(most / 50, most, 50), units]))
+        line = " ".join(",".join(at(x, float(one.model.speed(float(x))))) for x in drawn)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}"/>')
+        for x, spent in zip(units.tolist(), seconds.tolist(), strict=True):
+            cx, cy = at(x, x / spent)
+            tip = f"{escape(one.worker)}: {x:g} units in {spent:.4g} s"
+            parts.append(
+                f'<circle cx="{cx}" cy="{cy}" r="3" fill="{colour}"><title>{tip}</title></circle>'
+            )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDE + 8}" '
+        f'height="{HIGH + BELOW}" role="img" aria-label="speed functions" '
+        f'font-family="sans-serif" font-size="11">{"".join(parts)}</svg>'
+    )
+
+
+def _named(implementation: str, parameters: str) -> str:
+    given = json.loads(parameters) if parameters else {}
+    said = [f"{name}: {value}" for name, value in given.items()]
+    return ", ".join([*filter(None, [implementation]), *said])
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = float(values.min()), float(values.max())
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

@@ -1,0 +1,215 @@
+"""Explanations of runs: golden texts and pictures, and what they say of each kind of worker."""
+
+import xml.etree.ElementTree
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.client.shares import Shares
+from fpmdask.runtime.explain import MOST_ROWS, explained
+from fpmdask.runtime.report import Report, build
+from tests.cli.conftest import given_run, measured_run
+from tests.golden import Golden
+
+GOLDEN = Golden(Path(__file__).parent)
+MODELS = {
+    "fast": PiecewiseLinearModel.from_points([100, 500], [0.5, 2.5]),
+    "paging": PiecewiseLinearModel.from_points([50, 250], [0.5, 6.25]),
+    "full": PiecewiseLinearModel.from_points([100, 200], [1.0, 2.0]),
+    "far": PiecewiseLinearModel.from_points([50, 150], [0.5, 1.5]),
+    "idle": PiecewiseLinearModel.from_points([1], [9.0]),
+}
+UNITS = {"fast": 500, "paging": 250, "full": 200, "far": 150, "idle": 0}
+
+
+def share(name, units, seconds, computing, **facts):
+    return {
+        "worker": name,
+        "units": units,
+        "seconds": seconds,
+        "compute_seconds": computing,
+        "wait_seconds": seconds - computing,
+        "nbytes_received": 1_234_567,
+        **facts,
+    }
+
+
+def every_kind():
+    """Return the report of a product with a worker of each kind."""
+    return build(
+        {
+            "run": "matmul-0123456789ab",
+            "names": {f"tcp://{name}": name for name in UNITS},
+            "result": {
+                "distribution": {f"tcp://{name}": units for name, units in UNITS.items()},
+                "proposal": {f"tcp://{name}": units for name, units in UNITS.items()},
+                "seconds": {
+                    f"tcp://{name}": float(MODELS[name].time(units)) / 10 if units else None
+                    for name, units in UNITS.items()
+                },
+                "imbalance": 0.25,
+                "reason": "stagnant",
+            },
+            "uncertainty": {"tcp://fast": 0.03, "tcp://paging": 0.12},
+            "phases": {"prepare": 0.1, "measure": 0.9, "multiply": 6.0},
+            "rounds": [],
+            "shares": [
+                share("fast", 500, 3.0, 2.5),
+                share("paging", 250, 5.5, 5.2),
+                share("full", 200, 2.2, 2.0),
+                share("far", 150, 5.0, 1.5),
+            ],
+            "helps": [share("fast", 40, 1.0, 0.8, helps="paging")],
+            "layout": {"name": "columns", "why": "the fewest <rows> & columns"},
+            "links": {
+                "fast": [1e-9, 1e-9],
+                "paging": [1e-9, 1e-9],
+                "full": [1e-9, 1e-9],
+                "far": [2e-8, 1e-9],
+                "idle": [1e-9, 1e-9],
+            },
+            "limits": {"full": 200.0},
+            "predicted_seconds": 5.0,
+            "left_out": {"gone & lost": "left the cluster"},
+            "models": {name: model.to_json() for name, model in MODELS.items()},
+            "log": None,
+        },
+        "matmul",
+    )
+
+
+def few_keys():
+    """Return the report of a sort that measured nothing."""
+    nothing = dict.fromkeys(("a", "b"))
+    return build(
+        {
+            "run": "sort-0123456789ab",
+            "result": {
+                "distribution": {"a": 2, "b": 3},
+                "proposal": {"a": 2, "b": 3},
+                "seconds": nothing,
+                "reason": "few keys",
+            },
+            "phases": {},
+            "rounds": [],
+            "shares": [
+                {
+                    "worker": name,
+                    "units": units,
+                    "seconds": 0.25,
+                    "nbytes_received": 8,
+                    "nbytes_input": 20,
+                }
+                for name, units in (("a", 2), ("b", 3))
+            ],
+            "left_out": {},
+            "log": None,
+        },
+        "sort",
+    )
+
+
+def partition():
+    """Return what `Balancer.partition` has: no shares were computed."""
+    return replace(measured_run(leaves="gamma"), app="partition", shares=(), phases={})
+
+
+REPORTS = {
+    "every kind": every_kind,
+    "few keys": few_keys,
+    "given": given_run,
+    "measured": measured_run,
+    "partition": partition,
+}
+
+
+def pictures(html):
+    """Return the pictures of an explanation, checked to be well-formed."""
+    root = xml.etree.ElementTree.fromstring(html.replace("<br>", "<br/>"))
+    return root.findall(".//{http://www.w3.org/2000/svg}svg")
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_golden_explanations(name):
+    report = REPORTS[name]()
+    GOLDEN.check(f"text of {name}", report.explain().splitlines())
+    html = report._repr_html_()
+    GOLDEN.check(f"html of {name}", html.replace("<tr>", "\n<tr>").splitlines())
+    assert len(pictures(html)) == len(report.workers)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_page_says_what_the_text_says(name):
+    report = REPORTS[name]()
+    page = unescape(report._repr_html_())
+    for story in explained(report).workers:
+        assert all(why in page for why in story.why)
+        assert all(why in report.explain() for why in story.why)
+        assert story.why, f"nothing is said of {story.name}"
+    assert Shares(report)._repr_html_() == report._repr_html_()
+    assert Shares(report).explain() == report.explain()
+    assert "script" not in page
+    assert "None" not in page
+
+
+def test_why_each_kind_of_worker_got_its_share():
+    found = {story.name: "; ".join(story.why) for story in explained(every_kind()).workers}
+    assert "faster: 2.0 times the middle speed; helped paging (40 units)" in found["fast"]
+    assert "slower: 40 % of the middle speed" in found["paging"]
+    assert "with so much it has 40 % of its best speed" in found["paging"]
+    assert "helped by fast (40 units)" in found["paging"]
+    assert found["full"].startswith("memory limit: 200 units at most; about the middle speed")
+    assert "its link takes 20 times as long as the middle one" in found["far"]
+    assert found["idle"].startswith("too slow")
+
+
+def test_the_efficiency_is_the_ideal_over_what_it_took():
+    """Work over the sum of the speeds that the workers had in the run, none of them waiting."""
+    found = explained(every_kind())
+    speeds = 540 / 3.3 + 250 / 5.2 + 200 / 2.0 + 150 / 1.5
+    assert found.ideal == pytest.approx(1140 / speeds)
+    assert found.efficiency == pytest.approx(1140 / speeds / 5.5)
+    assert explained(few_keys()).efficiency is None
+    # who all finish at once, and never wait, are as good as can be
+    even = partition()
+    seconds = tuple(units / 100 for units in even.distribution.tolist())
+    assert explained(replace(even, seconds=seconds)).efficiency == pytest.approx(
+        even.distribution.sum() / (100 * len(even)) / max(seconds)
+    )
+
+
+def test_planned_seconds_are_scaled_to_the_predicted_makespan():
+    planned = {story.name: story.planned for story in explained(every_kind()).workers}
+    assert max(filter(None, planned.values())) == 5.0
+    assert planned["fast"] == pytest.approx(5.0 * 2.5 / 6.25)
+    assert planned["idle"] is None
+
+
+def test_of_many_workers_some_are_drawn_and_the_others_counted():
+    report = measured_run()
+    many = 3 * MOST_ROWS
+    wide = replace(
+        report,
+        workers=tuple(f"w{n}" for n in range(many)),
+        addresses=tuple(f"w{n}" for n in range(many)),
+        distribution=np.ones(many, dtype=np.int64),
+        proposal=np.ones(many, dtype=np.int64),
+        seconds=(1.0,) * many,
+        uncertainty=(None,) * many,
+        shares=(),
+        models={},
+    )
+    html = wide._repr_html_()
+    assert len(pictures(html)) == MOST_ROWS
+    assert f"and {many - MOST_ROWS} more workers" in html
+    assert len(wide.explain().splitlines()) > many
+
+
+def test_logs_of_before_explain_themselves_too():
+    data = measured_run().to_json()
+    del data["limits"]
+    assert Report.from_json(data).explain() == measured_run().explain()
