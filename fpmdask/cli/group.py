@@ -17,6 +17,7 @@ from fpmdask.cli.demo import demo
 from fpmdask.cli.doctor import doctor
 from fpmdask.cli.lab import lab
 from fpmdask.cli.mheta import mheta
+from fpmdask.cli.models import models
 from fpmdask.cli.partition import partition
 from fpmdask.cli.records import records
 from fpmdask.cli.replay import replay
@@ -92,5 +93,5 @@ def main() -> None:
     """
 
 
-for command in (demo, partition, mheta, replay, records, lab, doctor):
+for command in (demo, partition, mheta, replay, models, records, lab, doctor):
     main.add_command(command)

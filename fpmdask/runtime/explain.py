@@ -270,14 +270,15 @@ def _reasons(
 
 def _slow_links(report: Report) -> dict[str, tuple[str, ...]]:
     links = {name: Link(float(pair[0]), float(pair[1])) for name, pair in report.links.items()}
+    middle = {
+        way: _middle([getattr(link, way) for link in links.values()])
+        for way in ("receiving", "sending")
+    }
     found: dict[str, tuple[str, ...]] = {}
     for name in slow_links(links):
-        ratios = [
-            getattr(links[name], way) / sorted(getattr(each, way) for each in links.values())[n]
-            for way in ("receiving", "sending")
-            for n in [len(links) // 2]
-        ]
-        found[name] = (f"its link takes {max(SLOW, *ratios):.0f} times as long as the middle one",)
+        ratios = [getattr(links[name], way) / each for way, each in middle.items() if each]
+        times = max([SLOW, *ratios])
+        found[name] = (f"its link takes {times:.0f} times as long as the middle one",)
     return found
 
 

@@ -26,7 +26,9 @@ class KernelId:
 class Fingerprint:
     """What makes a worker fast or slow; two workers with equal fingerprints are alike.
 
-    ``quota`` is in cores (None: no quota found), ``memory_limit`` in bytes (0: none).
+    ``quota`` is in cores (None: no quota found), ``memory_limit`` in bytes (0: none), ``features``
+    are the instruction sets that NumPy uses, ``affinity`` the cores that the process may run on
+    (0: not known), ``gpus`` their models and driver.
     """
 
     cpu: str
@@ -36,6 +38,9 @@ class Fingerprint:
     nthreads: int
     quota: float | None
     memory_limit: int
+    features: str = ""
+    affinity: int = 0
+    gpus: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Fingerprint:

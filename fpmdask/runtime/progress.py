@@ -85,21 +85,23 @@ class Meter:
 
     title: str
     began: float
-    _span: tuple[float, float] = (0.0, 1.0)
-    _phases: Mapping[str, float] = field(default_factory=dict)
-    _phase: str = ""
-    _base: float = 0.0
-    _width: float = 0.0
-    _since: float = 0.0
-    _done: float | None = None
-    _total: float | None = None
-    _unit: str = ""
-    _expected: float | None = None
-    _foreseen: tuple[float, float] = (0.0, 0.0)  # when that was told, and the part done by then
-    _amid: tuple[str, float | None, float | None, str] | None = None
-    _fraction: float = 0.0
-    _end: float | None = None  # when the call should end
-    _ended: str = ""
+    _span: tuple[float, float] = field(default=(0.0, 1.0), init=False)
+    _phases: Mapping[str, float] = field(default_factory=dict, init=False)
+    _phase: str = field(default="", init=False)
+    _base: float = field(default=0.0, init=False)
+    _width: float = field(default=0.0, init=False)
+    _since: float = field(default=0.0, init=False)
+    _done: float | None = field(default=None, init=False)
+    _total: float | None = field(default=None, init=False)
+    _unit: str = field(default="", init=False)
+    _expected: float | None = field(default=None, init=False)
+    _foreseen: tuple[float, float] = field(
+        default=(0.0, 0.0), init=False
+    )  # when that was told, and the part done by then
+    _amid: tuple[str, float | None, float | None, str] | None = field(default=None, init=False)
+    _fraction: float = field(default=0.0, init=False)
+    _end: float | None = field(default=None, init=False)  # when the call should end
+    _ended: str = field(default="", init=False)
 
     def heard(self, event: Mapping[str, Any], now: float) -> None:
         """Take in an event at the time ``now``."""
@@ -217,7 +219,7 @@ def _known(value: Any) -> float | None:
 class Pace:
     """Which of the many things that a run could tell of a phase it tells."""
 
-    _told: tuple[str, float] = ("", -math.inf)
+    _told: tuple[str, float] = field(default=("", -math.inf), init=False)
 
     def due(self, phase: str, now: float, *, last: bool = False) -> bool:
         """Tell whether to tell of a phase at the time ``now``; of its end in any case.

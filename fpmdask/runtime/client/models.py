@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from distributed import Client
 
 from fpmdask.runtime.known_models import KnownModel, as_html, as_text
+
+if TYPE_CHECKING:
+    from fpmdask.store import Saved
 
 
 async def fetched(client: Client) -> list[KnownModel]:
@@ -79,6 +84,29 @@ class Models(Sequence[KnownModel]):
             How many were forgotten. This object stays as it is.
         """
         return self._forget(kernel, worker)
+
+    def save(self, url: str | os.PathLike[str], **options: Any) -> Saved:
+        """Store them for other clusters; see `fpmdask.store.ModelStore`.
+
+        Parameters
+        ----------
+        url
+            A folder, or a URL that fsspec knows. A scheduler whose ``fpmdask.models-url`` it is
+            begins with these models.
+        **options
+            Of its file system.
+
+        Returns
+        -------
+        Saved
+            How many documents were written. One that cannot be read is left alone, with a warning.
+        """
+        from fpmdask.store import ModelStore
+
+        saved = ModelStore(url, **options).save(self._known)
+        if saved.problems:
+            warnings.warn("; ".join(saved.problems), stacklevel=2)
+        return saved
 
     def table(self) -> str:
         """Return a table per kernel: worker, points, range of units and speeds, hardware."""

@@ -74,6 +74,15 @@ class ModelLibrary:
         if len(self._used) > self._most:
             self._drop(*next(iter(self._used)))
 
+    def store_prior(
+        self, kernel: KernelId, worker: WorkerIdentity, model: PiecewiseLinearModel
+    ) -> bool:
+        """Keep ``model`` where none is known under the worker's name; tell whether it was kept."""
+        if worker.name in self._models.get((kernel, worker.fingerprint), {}):
+            return False
+        self.store(kernel, worker, model)
+        return True
+
     def entries(self) -> list[tuple[KernelId, Fingerprint, str, str, PiecewiseLinearModel]]:
         """Return every model: (kernel, fingerprint, worker name, its start, model)."""
         return [

@@ -28,6 +28,7 @@ from fpmdask.runtime.coordinator.leases import Leases
 from fpmdask.runtime.coordinator.library import ModelLibrary
 from fpmdask.runtime.coordinator.lineage import Recompute
 from fpmdask.runtime.coordinator.liveness import Liveness
+from fpmdask.runtime.coordinator.stored_models import StoredModels
 from fpmdask.runtime.coordinator.tickets import Tickets
 from fpmdask.runtime.coordinator.windows import windows
 from fpmdask.runtime.dask_private import release_for
@@ -106,6 +107,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.liveness = Liveness(scheduler)
         self.busy = Busy()
         self.library = ModelLibrary()
+        self.stored_models = StoredModels(self, config.setting("models-url"))
         self.identities: dict[str, WorkerIdentity] = {}
         self.links: dict[WorkerIdentity, Link] = {}
         self.runs: dict[str, RunContext] = {}
@@ -162,7 +164,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         )
         # workers that come later get the plugin from now on; one that has stopped does not answer
         await asyncio.wait([self.beside(registering)], timeout=INSTALL_SECONDS)
-        await importing
+        await asyncio.gather(importing, self.stored_models.load())
         # loaded when it is first used, to repair the points of a model: 0.1 s of the event loop
         self.beside(asyncio.to_thread(importlib.import_module, "scipy.optimize"))
 
@@ -179,6 +181,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         """Leave nothing behind when the scheduler closes."""
         for timer in self._patience.values():
             timer.cancel()
+        await self.stored_models.close()
         tasks: list[asyncio.Task[Any]] = [*self._tasks.values(), *self._side_tasks]
         if self._ready is not None:
             tasks.append(self._ready)
@@ -343,6 +346,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         result["report"] = {**context.report, "left_out": context.left_out, "run": context.run}
         self._results[context.run] = result
         context.news.set()
+        self.stored_models.changed()
 
     # ---- leases
 

@@ -1,0 +1,112 @@
+"""``fpmdask models``: what a store of models has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fpmdask.cli.output import json_option, print_columns, print_json
+from fpmdask.errors import FpmdaskError
+
+if TYPE_CHECKING:
+    from fpmdask.runtime.known_models import KnownModel
+
+url_argument = click.argument("url")
+kernel_option = click.option("--kernel", help="Only those of this kernel.")
+worker_option = click.option("--worker", help="Only those of this worker.")
+
+
+@click.group()
+def models() -> None:
+    """Look at stored models, or remove some.
+
+    URL is what fpmdask.models-url has on the scheduler, or balancer.models.save() was given: a
+    folder, or a URL that fsspec knows.
+    """
+
+
+@models.command(name="list")
+@url_argument
+@json_option
+def list_(url: str, as_json: bool) -> None:
+    """List the kernels of a store, with how many workers and points there are."""
+    from fpmdask.runtime.known_models import by_kernel
+
+    rows = [
+        (kernel, parameters, len(own), sum(one.model.units.size for one in own))
+        for (kernel, _, parameters), own in by_kernel(_read(url, None, None)).items()
+    ]
+    header = "kernel", "parameters", "workers", "points"
+    if as_json:
+        print_json([dict(zip(header, row, strict=True)) for row in rows])
+    else:
+        print_columns(header, rows)
+
+
+@models.command()
+@url_argument
+@kernel_option
+@worker_option
+@json_option
+def show(url: str, kernel: str | None, worker: str | None, as_json: bool) -> None:
+    """Show each worker's model: its points, the range of its speed, its hardware."""
+    from fpmdask.runtime.known_models import as_text
+
+    found = _read(url, kernel, worker)
+    if as_json:
+        print_json([one.to_json() for one in found])
+    else:
+        click.echo(as_text(found))
+
+
+@models.command()
+@url_argument
+@click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
+@kernel_option
+@worker_option
+@json_option
+def plot(url: str, target: Path, kernel: str | None, worker: str | None, as_json: bool) -> None:
+    """Write a page with the speed functions to TARGET, an HTML file."""
+    from fpmdask.runtime.known_models import as_html
+
+    found = _read(url, kernel, worker)
+    page = f'<!DOCTYPE html><meta charset="utf-8"><title>fpmdask models</title>{as_html(found)}\n'
+    target.write_text(page, encoding="utf-8")
+    if as_json:
+        print_json({"file": str(target), "models": len(found)})
+    else:
+        click.echo(f"{len(found)} models are drawn in {target}")
+
+
+@models.command()
+@url_argument
+@kernel_option
+@worker_option
+@click.option("--all", "every", is_flag=True, help="All models of the store.")
+@json_option
+def forget(url: str, kernel: str | None, worker: str | None, every: bool, as_json: bool) -> None:
+    """Remove models from a store. A scheduler that has loaded them keeps them until it ends."""
+    from fpmdask.store import ModelStore
+
+    if not (kernel or worker or every):
+        raise click.UsageError("give --kernel, --worker, or --all")
+    count = ModelStore(url).forget(kernel, worker)
+    if as_json:
+        print_json({"forgotten": count})
+    else:
+        click.echo(f"{count} models are removed")
+
+
+def _read(url: str, kernel: str | None, worker: str | None) -> list[KnownModel]:
+    """Return some models; documents that cannot be read are told of on stderr."""
+    from fpmdask.store import ModelStore
+
+    try:
+        found, problems = ModelStore(url).read(most_age_seconds=None)
+    except (ImportError, ValueError) as error:  # what fsspec says of protocols
+        raise FpmdaskError(f"{url}: {error}") from error
+    for problem in problems:
+        click.echo(f"left alone: {problem}", err=True)
+    return [one for one in found if kernel in (None, one.kernel) and worker in (None, one.worker)]

@@ -1,0 +1,199 @@
+"""One stored document: the models of all workers of one hardware for one kernel. Pure.
+
+    <url>/v1/<kernel>/<hash of implementation and parameters>/<hash of hardware>.json
+
+A document says all that its path is a hash of, so that one that lies at a wrong place, or was made
+by another program, is seen to. Each point has when and by which version it was measured, and how
+often. What cannot be read is `Unreadable`; nothing of it is guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from fpmdask.errors import FpmdaskError, PartitionError
+from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.identity import Fingerprint, canonical
+from fpmdask.runtime.known_models import KnownModel
+
+FORMAT = "fpmdask.models"
+# Documents of another number are not read, nor written over.
+VERSION = 1
+FOLDER = f"v{VERSION}"
+# Longer names of kernels are cut, and told apart by a hash.
+MOST_NAME = 80
+# Hexadecimal digits of a hash in a path.
+DIGITS = 16
+
+Document = dict[str, Any]
+
+
+class Unreadable(FpmdaskError):
+    """A stored document that is damaged, of another version, or not what its path says."""
+
+
+def path_of(one: KnownModel) -> str:
+    """Return where the document of a model is, below the store's URL.
+
+    Examples
+    --------
+    >>> hardware = Fingerprint("cpu", "blas", "core", 1, 1, None, 10**9)
+    >>> model = PiecewiseLinearModel.from_points([1], [1.0])
+    >>> one = KnownModel("alpha", "sort.local", "numpy 2", "{}", hardware, True, model)
+    >>> path_of(one).split("/")[:2], path_of(one).count("/")
+    (['v1', 'sort.local'], 3)
+    """
+    return _path(one.kernel, one.implementation, one.parameters, one.hardware)
+
+
+def _path(kernel: str, implementation: str, parameters: str, hardware: Fingerprint) -> str:
+    name = quote(kernel, safe="") or "%"
+    if name.startswith("."):  # no hidden folders, nor those above
+        name = f"%2E{name[1:]}"
+    if len(name) > MOST_NAME:
+        name = f"{name[:MOST_NAME]}-{_hash(kernel)}"
+    what = _hash(json.dumps([kernel, implementation, parameters]))
+    # memory bounds a model, and makes no worker slower before it is full
+    where = _hash(canonical(replace(hardware, memory_limit=0).to_json()))
+    return f"{FOLDER}/{name}/{what}/{where}.json"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def merged(
+    before: Document | None, models: Sequence[KnownModel], now: datetime, version: str
+) -> Document:
+    """Return a document with the models of some workers, of one path, put in.
+
+    Parameters
+    ----------
+    before
+        What is there, None: nothing.
+    models
+        At least one.
+    now
+        When they were measured, at the latest; points that are there already keep their time.
+    version
+        Of fpmdask.
+    """
+    first = models[0]
+    workers: dict[str, Any] = dict(before["workers"]) if before else {}
+    for one in models:
+        known = {
+            (point["units"], point["seconds"], point["count"]): point
+            for point in workers.get(one.worker, {}).get("points", ())
+        }
+        made = {"half_width": None, "when": now.isoformat(), "version": version}
+        columns = one.model.units, one.model.seconds, one.model.counts
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        points = [
+            known.get(row) or {"units": row[0], "seconds": row[1], "count": row[2], **made}
+            for row in rows
+        ]
+        workers[one.worker] = {"memory_limit": one.hardware.memory_limit, "points": points}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "kernel": first.kernel,
+        "implementation": first.implementation,
+        "parameters": first.parameters,
+        "hardware": replace(first.hardware, memory_limit=0).to_json(),
+        "workers": workers,
+    }
+
+
+def has(document: Document | None, models: Sequence[KnownModel]) -> bool:
+    """Tell whether a document has just these models of some workers."""
+    if document is None:
+        return False
+    found = {one.worker: one.model for one in models_of(document)}
+    return all(found.get(one.worker) == one.model for one in models)
+
+
+def parsed(text: bytes, path: str) -> Document:
+    """Return a document that was read from a path.
+
+    Raises
+    ------
+    Unreadable
+        Saying why, with the path.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"{path} is damaged: no JSON ({error})") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise Unreadable(f"{path} is foreign: not of the format {FORMAT}")
+    if data.get("version") != VERSION:
+        raise Unreadable(
+            f"{path} has version {data.get('version')!r}; this fpmdask reads version {VERSION}"
+        )
+    try:
+        hardware = Fingerprint.from_json(data["hardware"])
+        right = _path(data["kernel"], data["implementation"], data["parameters"], hardware)
+        models_of(data, datetime(1, 1, 1, tzinfo=UTC))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Unreadable(
+            f"{path} is damaged or foreign ({type(error).__name__}: {error})"
+        ) from None
+    if not f"/{path}".endswith(f"/{right}"):
+        raise Unreadable(f"{path} is of another kernel or hardware: its place is {right}")
+    found: Document = data
+    return found
+
+
+def models_of(document: Mapping[str, Any], oldest: datetime | None = None) -> list[KnownModel]:
+    """Return the models of a document: points that were measured at ``oldest``, or later.
+
+    Raises
+    ------
+    PartitionError
+        For points that no model can have.
+    """
+    found = []
+    for worker, own in document["workers"].items():
+        points = [
+            (float(point["units"]), float(point["seconds"]), float(point["count"]))
+            for point in own["points"]
+            if oldest is None or datetime.fromisoformat(point["when"]) >= oldest
+        ]
+        if not points:
+            continue
+        memory_limit = own["memory_limit"]
+        if not isinstance(memory_limit, int) or not isinstance(worker, str):
+            raise PartitionError(f"found a memory limit of {memory_limit!r}; it must be bytes")
+        hardware = {**document["hardware"], "memory_limit": memory_limit}
+        units, seconds, counts = np.array(points).T
+        found.append(
+            KnownModel(
+                worker,
+                document["kernel"],
+                document["implementation"],
+                document["parameters"],
+                Fingerprint.from_json(hardware),
+                False,
+                PiecewiseLinearModel(units, seconds, counts),
+            )
+        )
+    return found
+
+
+def without(document: Document, worker: str) -> Document:
+    """Return a document without the models of a worker."""
+    workers = {name: own for name, own in document["workers"].items() if name != worker}
+    return {**document, "workers": workers}
+
+
+def oldest_of(now: datetime, seconds: float | None) -> datetime | None:
+    """Return when points were measured that are not too old, None: whenever."""
+    return None if seconds is None else now - timedelta(seconds=seconds)

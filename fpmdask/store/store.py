@@ -1,0 +1,195 @@
+"""`ModelStore`: models that outlive their scheduler, in a folder that fsspec reaches."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import fpmdask
+from fpmdask.runtime.known_models import KnownModel
+from fpmdask.store.document import (
+    Document,
+    Unreadable,
+    has,
+    merged,
+    models_of,
+    oldest_of,
+    parsed,
+    path_of,
+    without,
+)
+from fpmdask.store.files import Files
+
+# Points that are older are not loaded: machines change.
+MOST_AGE_SECONDS = 180 * 86400.0
+# Another cluster may write the same document at this moment: what it left out is put in again.
+TRIES = 5
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What `ModelStore.save` has done.
+
+    Attributes
+    ----------
+    documents : int
+        Written.
+    problems : tuple of str
+        Documents that were left alone, and why.
+    """
+
+    documents: int
+    problems: tuple[str, ...]
+
+
+class ModelStore:
+    """Models in a folder, local or on object storage: one JSON document per kernel and hardware.
+
+    Parameters
+    ----------
+    url
+        A path, or a URL that fsspec knows (``s3://bucket/models``, ``memory://models``).
+    **options
+        Of its file system (credentials, endpoint).
+
+    Notes
+    -----
+    A document is replaced as a whole: a process that is killed while it writes leaves the one
+    before. Two clusters that write the same document merge what they have, worker by worker; where
+    both know a worker the last one counts. Local ones wait for each other; on object storage what
+    another has overwritten at that moment is put in again, up to `TRIES` times. A document that is
+    damaged, of another version, or not what its path says is left alone, and named in a warning.
+    Never pickle.
+
+    Examples
+    --------
+    >>> from fpmdask.models import PiecewiseLinearModel
+    >>> from fpmdask.runtime.identity import Fingerprint
+    >>> hardware = Fingerprint("cpu", "blas", "core", 1, 1, None, 10**9)
+    >>> model = PiecewiseLinearModel.from_points([100, 200], [1.0, 4.0])
+    >>> store = ModelStore("memory://of-a-doctest")
+    >>> store.save([KnownModel("alpha", "sort.local", "numpy", "{}", hardware, True, model)])
+    Saved(documents=1, problems=())
+    >>> [(one.worker, one.model == model) for one in store.load()]
+    [('alpha', True)]
+    """
+
+    def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
+        self._files = Files(url, options)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._files.url
+
+    def load(self, most_age_seconds: float | None = MOST_AGE_SECONDS) -> list[KnownModel]:
+        """Return all models; of what cannot be read one warning tells.
+
+        Parameters
+        ----------
+        most_age_seconds
+            Points that are older are left out; None: none are.
+        """
+        found, problems = self.read(most_age_seconds)
+        if problems:
+            warnings.warn(_warning(self.url, problems), stacklevel=2)
+        return found
+
+    def read(
+        self, most_age_seconds: float | None = MOST_AGE_SECONDS
+    ) -> tuple[list[KnownModel], list[str]]:
+        """Return all models, and what cannot be read and why, as `load` without warnings."""
+        oldest = oldest_of(datetime.now(UTC), most_age_seconds)
+        found: list[KnownModel] = []
+        documents, problems = self.documents()
+        for document in documents.values():
+            found += models_of(document, oldest)
+        return found, problems
+
+    def documents(self) -> tuple[dict[str, Document], list[str]]:
+        """Return path → document as plain data, and what cannot be read and why."""
+        found, problems = {}, []
+        # of other versions, too, so that they are named
+        for path in self._files.names(""):
+            try:
+                document = self._document(path)
+            except Unreadable as error:
+                problems.append(str(error))
+                continue
+            if document is not None:
+                found[path] = document
+        return found, problems
+
+    def save(self, models: Iterable[KnownModel]) -> Saved:
+        """Put models in; those of other workers stay.
+
+        Returns
+        -------
+        Saved
+            How many documents were written; those that cannot be read are left alone.
+        """
+        of_path: dict[str, list[KnownModel]] = {}
+        for one in models:
+            of_path.setdefault(path_of(one), []).append(one)
+        written, problems = 0, []
+        for path, own in of_path.items():
+            try:
+                with self._files.alone(path):
+                    written += self._save(path, own)
+            except Unreadable as error:
+                problems.append(str(error))
+        return Saved(written, tuple(problems))
+
+    def _save(self, path: str, models: list[KnownModel]) -> bool:
+        """Put models into a document; tell whether it was written."""
+        before = self._document(path)
+        if has(before, models):
+            return False
+        for _ in range(TRIES):
+            document = merged(before, models, datetime.now(UTC), fpmdask.__version__)
+            self._write(path, document)
+            before = self._document(path)
+            if has(before, models):
+                break
+        return True
+
+    def forget(self, kernel: str | None = None, worker: str | None = None) -> int:
+        """Remove the models of a kernel and a worker, by name, None for all; return how many."""
+        count = 0
+        for path in self.documents()[0]:
+            with self._files.alone(path):
+                count += self._forget(path, kernel, worker)
+        return count
+
+    def _forget(self, path: str, kernel: str | None, worker: str | None) -> int:
+        document = self._document(path)
+        if document is None or kernel not in (None, document["kernel"]):
+            return 0
+        names = [name for name in document["workers"] if worker in (None, name)]
+        for name in names:
+            document = without(document, name)
+        if not document["workers"]:
+            self._files.remove(path)
+        elif names:
+            self._write(path, document)
+        return len(names)
+
+    def _document(self, path: str) -> Document | None:
+        text = self._files.read(path)
+        return None if text is None else parsed(text, path)
+
+    def _write(self, path: str, document: Document) -> None:
+        text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
+        self._files.replace(path, text.encode())
+
+    def __repr__(self) -> str:
+        return f"<ModelStore {self.url}>"
+
+
+def _warning(url: str, problems: list[str]) -> str:
+    return f"{len(problems)} documents of {url} were left alone: {'; '.join(problems)}"

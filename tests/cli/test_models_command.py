@@ -1,0 +1,68 @@
+"""`fpmdask models`: what is stored is listed, shown, drawn and removed."""
+
+import json
+
+import pytest
+
+from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.identity import Fingerprint
+from fpmdask.runtime.known_models import NOTHING, KnownModel
+from fpmdask.store import ModelStore
+from fpmdask.store.document import path_of
+
+HARDWARE = Fingerprint("Some CPU", "openblas", "Zen", 1, 1, None, 0)
+
+
+def known(worker, kernel="sort.local"):
+    model = PiecewiseLinearModel.from_points([100, 200], [1.0, 4.0])
+    return KnownModel(worker, kernel, "numpy", '{"dtype":"<f8"}', HARDWARE, False, model)
+
+
+MODELS = [known("alpha"), known("beta"), known("alpha", "matmul.panel")]
+
+
+@pytest.fixture
+def url(tmp_path):
+    ModelStore(tmp_path / "models").save(MODELS)
+    return tmp_path / "models"
+
+
+def test_a_store_is_listed_and_shown(fpm, url):
+    rows = json.loads(fpm("models", "list", url, "--json").stdout)
+    assert [(row["kernel"], row["workers"], row["points"]) for row in rows] == [
+        ("matmul.panel", 1, 2),
+        ("sort.local", 2, 4),
+    ]
+    assert "sort.local" in fpm("models", "list", url).stdout
+    shown = fpm("models", "show", url, "--worker", "beta").stdout
+    assert "beta" in shown
+    assert "alpha" not in shown
+    data = json.loads(fpm("models", "show", url, "--kernel", "sort.local", "--json").stdout)
+    assert [KnownModel.from_json(one) for one in data] == MODELS[:2]
+
+
+def test_speed_functions_are_drawn(fpm, url, tmp_path):
+    answer = fpm("models", "plot", url, tmp_path / "page.html", "--json")
+    assert json.loads(answer.stdout) == {"file": str(tmp_path / "page.html"), "models": 3}
+    assert (tmp_path / "page.html").read_text().count("<polyline") == 3
+    assert "3 models are drawn" in fpm("models", "plot", url, tmp_path / "page.html").stdout
+
+
+def test_models_are_removed_only_where_it_is_said_which(fpm, url):
+    assert fpm("models", "forget", url).exit_code == 2
+    assert len(ModelStore(url).load()) == 3
+    assert json.loads(fpm("models", "forget", url, "--worker", "beta", "--json").stdout) == {
+        "forgotten": 1
+    }
+    assert "2 models are removed" in fpm("models", "forget", url, "--all").stdout
+    assert NOTHING in fpm("models", "show", url).stdout
+
+
+def test_what_cannot_be_read_is_told_of_and_a_url_that_cannot_be_is_an_error(fpm, url):
+    (url / path_of(MODELS[0])).write_text("{")
+    answer = fpm("models", "list", url, "--json")
+    assert "is damaged" in answer.stderr
+    assert [row["kernel"] for row in json.loads(answer.stdout)] == ["matmul.panel"]
+    wrong = fpm("models", "list", "nothing://at/all")
+    assert wrong.exit_code == 1
+    assert "nothing://at/all" in wrong.stderr

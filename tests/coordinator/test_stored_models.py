@@ -1,0 +1,124 @@
+"""Models that outlive the scheduler: loaded as priors at the start, saved beside the runs."""
+
+import logging
+
+import pytest
+from distributed.utils_test import gen_cluster
+
+import fpmdask
+from fpmdask.models import ConstantModel
+from fpmdask.runtime.coordinator.stored_models import STORED
+from fpmdask.runtime.known_models import KnownModel
+from fpmdask.store import ModelStore
+from fpmdask.store.document import path_of
+from tests.eventually import until
+
+SPEEDS = {"0": 100.0, "1": 200.0, "2": 300.0}
+
+
+def cluster(url, workers=3):
+    config = {"fpmdask.models-url": None if url is None else str(url)}
+    nthreads = [("127.0.0.1", 1)] * workers
+    return gen_cluster(client=True, nthreads=nthreads, config=config, timeout=60)
+
+
+def emulated(speeds=SPEEDS):
+    models = {name: ConstantModel(speed).to_json() for name, speed in speeds.items()}
+    return "emulated", {"models": models}
+
+
+def measured(url, speeds=SPEEDS):
+    """Have a cluster measure; return its report and what its coordinator knew before."""
+    found = []
+
+    @cluster(url)
+    async def run(c, s, *workers):
+        balancer = await fpmdask.Balancer(c)
+        before = list(await balancer.models)
+        shares = await balancer.partition(emulated(speeds), 600)
+        found.append((shares.report, before))
+
+    run()
+    return found[0]
+
+
+def test_the_next_scheduler_begins_with_what_this_one_measured(tmp_path):
+    first, before = measured(tmp_path)
+    assert (before, len(first.rounds)) == ([], 2)
+    stored = ModelStore(tmp_path).load()
+    assert {one.worker: one.model for one in stored} == first.models
+    second, before = measured(tmp_path)
+    # a prior until it is measured: the first round is the balanced one
+    assert sorted(before, key=lambda one: one.worker) == sorted(stored, key=lambda o: o.worker)
+    assert not any(one.connected for one in before)
+    assert len(second.rounds) == 1
+    assert list(second) == list(first)
+    # no store, nothing known
+    third, before = measured(None)
+    assert (before, len(third.rounds)) == ([], 2)
+
+
+def test_what_is_stored_and_wrong_is_measured_again_and_stored(tmp_path):
+    """As after a change of the hardware that nobody can see."""
+    measured(tmp_path)
+    wrong = [one.to_json() for one in ModelStore(tmp_path).load()]
+    ModelStore(tmp_path).forget()
+    for one in wrong:  # ten times as fast for one of them
+        factor = 10.0 if one["worker"] == "0" else 1.0
+        one["model"]["seconds"] = [factor * spent for spent in one["model"]["seconds"]]
+    ModelStore(tmp_path).save(map(KnownModel.from_json, wrong))
+    report, before = measured(tmp_path)
+    assert len(before) == 3
+    assert dict(zip(report.workers, report.distribution.tolist(), strict=True)) == {
+        "0": 100,
+        "1": 200,
+        "2": 300,
+    }
+    found = {one.worker: one.model for one in ModelStore(tmp_path).load()}
+    assert found["0"].speed(100.0) == pytest.approx(100.0)
+
+
+def test_what_cannot_be_read_is_logged_once_and_measured(tmp_path, caplog):
+    measured(tmp_path)
+    lost, *kept = ModelStore(tmp_path).load()  # of this kernel each worker has its own parameters
+    damaged = tmp_path / path_of(lost)
+    damaged.write_text("{")
+    with caplog.at_level(logging.WARNING):
+        report, before = measured(tmp_path)
+    assert sorted(one.worker for one in before) == sorted(one.worker for one in kept)
+    assert report.distribution.sum() == 600
+    told = [record for record in caplog.records if "left alone" in record.getMessage()]
+    assert len(told) == 1
+    assert damaged.read_text() == "{"
+
+
+@pytest.mark.parametrize("url", ["nothing://at/all", "/proc/nothing"])
+def test_a_store_that_is_not_there_is_in_the_way_of_nothing(url, caplog):
+    with caplog.at_level(logging.WARNING):
+        report, _ = measured(url)
+    assert len(report.rounds) == 2
+    assert any("cannot be saved" in record.getMessage() for record in caplog.records)
+
+
+def test_saving_is_not_repeated_and_what_a_client_saves_is_the_same(tmp_path):
+    @cluster(tmp_path / "by the scheduler")
+    async def run(c, s, *workers):
+        balancer = await fpmdask.Balancer(c)
+        plugin = s.plugins["fpmdask"]
+        await balancer.partition(emulated(), 600)
+        store = ModelStore(tmp_path / "by the scheduler")
+        await until(lambda: len(store.load()) == 3)
+        paths = sorted((tmp_path / "by the scheduler").rglob("*.json"))
+        written = [path.stat().st_mtime_ns for path in paths]
+        assert all(start != STORED for *_, start, _ in plugin.library.entries())
+        models = await balancer.models
+        assert models.save(tmp_path / "by a client").documents == len(paths)
+        assert models.save(tmp_path / "by a client").documents == 0
+        mine = ModelStore(tmp_path / "by a client").load()
+        assert mine == store.load()
+        # a run that learns nothing new
+        plugin.stored_models.changed()
+        await plugin.stored_models.close()
+        assert [path.stat().st_mtime_ns for path in paths] == written
+
+    run()
