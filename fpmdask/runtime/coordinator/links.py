@@ -70,7 +70,8 @@ async def _probe(context: RunContext, to: str, peer: str) -> float:
         probing = context.scheduler.rpc(to).fpmdask_probe(
             run=context.run, peer=peer, channel=channel
         )
-        answer = await asyncio.wait_for(probing, context.tuning.runtime.link_probe_seconds)
+        async with asyncio.timeout(context.tuning.runtime.link_probe_seconds):
+            answer = await probing
     except OSError:  # TimeoutError is one
         return math.inf
     return math.inf if answer is None else float(answer)

@@ -113,7 +113,8 @@ class Liveness:
             return False
         last_seen = state.last_seen
         try:
-            await asyncio.wait_for(self._scheduler.rpc(address).identity(), PING_SECONDS)
+            async with asyncio.timeout(PING_SECONDS):
+                await self._scheduler.rpc(address).identity()
         except (OSError, TimeoutError):
             self._stopped[address] = last_seen
             return False

@@ -55,6 +55,8 @@ TRIM_SECONDS = 5.0
 INSTALL_SECONDS = 1.0
 # The memory of so many workers is looked up in one step of the event loop.
 ACCOUNTS_AT_ONCE = 64
+# A run that has not ended so long after it was cancelled is cancelled again.
+CANCEL_SECONDS = 5.0
 # How often it is looked whether a call of an earlier run under the same lease has returned.
 CALL_SECONDS = 0.02
 
@@ -270,9 +272,9 @@ class CoordinatorPlugin(SchedulerPlugin):
         Unknown runs have ended already.
         """
         task = self._tasks.get(run)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        while task is not None and not task.done():
+            task.cancel()  # again if it is lost, as by `asyncio.wait_for` before Python 3.12
+            await asyncio.wait([task], timeout=CANCEL_SECONDS)
         ended = {of: (client, keys) for client, (of, keys) in self._answered.items()}
         if (context := self.runs.get(run)) is not None:
             ended[run] = context.client, context.published

@@ -112,7 +112,9 @@ class Attempt:
         hang = self.context.spec["measuring"]["hang"]
         while len(heard) < len(self.workers):
             try:
-                event = await asyncio.wait_for(self.context.next_event(), hang)
+                # no `wait_for`: before Python 3.12 it lost a cancellation that came with an event
+                async with asyncio.timeout(hang):
+                    event = await self.context.next_event()
             except TimeoutError:
                 silent = set(self.workers) - heard.keys()
                 overdue = False
@@ -159,7 +161,8 @@ class Attempt:
         async def there(worker: str) -> bool:
             try:
                 asking = self.context.scheduler.rpc(worker).identity()
-                await asyncio.wait_for(asking, PING_SECONDS)
+                async with asyncio.timeout(PING_SECONDS):
+                    await asking
             except (OSError, TimeoutError):
                 return False
             return True

@@ -100,7 +100,9 @@ class Calls:
         self._hand_out(self.context.workers)
         while self.plan.rest or self._open or self._empty:
             try:
-                event = await asyncio.wait_for(self.context.next_event(), self.tuning.look_seconds)
+                # no `wait_for`: before Python 3.12 it lost a cancellation that came with an event
+                async with asyncio.timeout(self.tuning.look_seconds):
+                    event = await self.context.next_event()
             except TimeoutError:
                 self._look_for_overdue()
                 continue
