@@ -1,0 +1,164 @@
+"""What goes wrong in `Balancer.stencil` ends in a right result or an error, and leaves nothing."""
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import contextmanager
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from distributed import Client, LocalCluster, Worker
+
+import fpmdask
+from fpmdask.apps.stencil import jacobi
+from fpmdask.errors import StorageError
+from tests.apps.stencil.test_out_of_core import bytes_for
+from tests.apps.stencil.test_stencil import cluster, local, of
+from tests.apps.stencil.test_storage import snapshots, stored
+from tests.eventually import nothing_left, until
+from tests.tuned import tuned
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="stops processes by signals"),
+    # that of a connection which a ping, or Dask, has given up
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
+    ),
+]
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def connections_that_were_given_up():
+    """Collect them here, where they are no failure."""
+    yield
+    gc.collect()
+
+
+@contextmanager
+def processes():
+    options = {"n_workers": 3, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(processes=True, **options) as workers, Client(workers) as client:
+        yield client, client.run(os.getpid)
+
+
+def files_in(folder):
+    """Return what is in a folder but chunks and metadata of Zarr arrays."""
+    names = [path.name for path in folder.rglob("*") if path.is_file()]
+    return [name for name in names if name != "zarr.json" and not name.isdigit()]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_dies_or_stops_in_the_middle(tmp_path, how, keeps):
+    """One that goes on afterwards writes to nothing any more."""
+    u0 = RANDOM.random((60, 20))
+    out = zarr.create_array(
+        str(tmp_path / "out"), shape=(0, 60, 20), chunks=(1, 25, 20), dtype="f8"
+    )
+    checkpoint = {"checkpoint": tmp_path / "kept", "checkpoint_every": 4} if keeps else {}
+    source = stored(tmp_path / "u0", u0, (25, 20))
+    events, dead = [], []
+    with dask.config.set({"fpmdask.hang": "5s"}), processes() as (client, pids):
+        victim = sorted(pids.values())[1]
+
+        def heard(event):
+            events.append(event)
+            if event["event"] == "saved" and event["iteration"] == 10 and not dead:
+                dead.append(victim)
+                os.kill(victim, how)
+
+        def slowly(block):
+            time.sleep(0.01)
+            return jacobi(block)
+
+        balancer = fpmdask.Balancer(client, progress=heard)
+        found = balancer.stencil(slowly, source, 25, out=out, save_every=5, **checkpoint)
+        saved = [5, 10, 15, 20, 25]
+        wanted = snapshots(u0, saved)
+        np.testing.assert_array_equal(out[...], wanted)
+        assert out.attrs.asdict() == {"fpmdask.out": {"iterations": saved}}
+        assert [event for event in events if event["event"] == "starting over"]
+        again = [event["iteration"] for event in events if event["event"] == "saved"]
+        assert again.count(5) == (1 if keeps else 2)
+        assert len(balancer.report.workers) == 2 or how == signal.SIGKILL  # a nanny starts another
+        if how == signal.SIGSTOP:
+            os.kill(victim, signal.SIGCONT)
+            time.sleep(0.5)
+            np.testing.assert_array_equal(zarr.open_array(str(tmp_path / "out"))[...], wanted)
+        np.testing.assert_array_equal(found.compute(), wanted[-1])
+        assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("what", ["out", "checkpoint"])
+def test_a_full_disk(tmp_path, what):
+    """Files may not get longer than a limit, which fails as a full disk does."""
+    u0 = RANDOM.random((3000, 40))
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with processes() as (client, pids):
+        balancer = fpmdask.Balancer(client)
+        given = {"out": tmp_path / "out"}
+        if what == "checkpoint":
+            given = {"checkpoint": tmp_path / "kept", "checkpoint_every": 2}
+        # `out` is one chunk here, which one of them writes
+        full = [*pids] if what == "out" else [max(pids, key=pids.__getitem__)]
+        limit = 50_000, unlimited[1]
+        client.run(resource.setrlimit, resource.RLIMIT_FSIZE, limit, workers=full)
+        says = {"out": "cannot write to out at file://", "checkpoint": "kept cannot be used: "}
+        kind = {"out": OSError, "checkpoint": StorageError}
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        shares = {str(worker["name"]): 1000 for worker in workers}
+        with pytest.raises(kind[what], match=says[what]):
+            balancer.stencil(jacobi, u0, 5, distribution=shares, **given)
+        assert files_in(tmp_path) == []
+        client.run(resource.setrlimit, resource.RLIMIT_FSIZE, unlimited, workers=full)
+        found = balancer.stencil(jacobi, u0, 5, distribution=shares, **given)
+        np.testing.assert_array_equal(found.compute(), local(jacobi, u0, 5))
+        assert files_in(tmp_path) == []
+
+
+@cluster(2, config=tuned(stencil={"trial_seconds": 0.0}))
+async def test_a_worker_that_joins_in_the_middle_disturbs_nothing(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    u0 = RANDOM.random((30, 8))
+
+    def slowly(block):
+        time.sleep(0.01)
+        return jacobi(block)
+
+    running = asyncio.ensure_future(of(balancer.stencil(slowly, u0, 40)))
+    await until(lambda: [event for event in events if event["event"] == "shared out"])
+    async with Worker(s.address, nthreads=1, name="late"):
+        found = await running
+        np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 40))
+        found = await balancer.stencil(slowly, u0, 4)
+        assert "late" in balancer.report.workers
+        np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 4))
+        del found
+        del running
+    await nothing_left(s)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@cluster(config=tuned(stencil={"trial_seconds": 0.0, "band_nbytes": 500}))
+async def test_a_tolerance_that_is_never_met_ends_after_all_iterations(c, s, *workers, streamed):
+    """NaN is in every difference that it reaches: nothing is below a tolerance."""
+    balancer = await fpmdask.Balancer(c)
+    u0 = RANDOM.random((60, 8))
+    memory = bytes_for(u0, 30) if streamed else None
+    for start, tolerance in ((u0, 0.0), (np.where(u0 == u0[3, 3], np.nan, u0), 1e9)):
+        found = await balancer.stencil(
+            jacobi, start, 7, tolerance=tolerance, check_every=2, memory=memory
+        )
+        np.testing.assert_array_equal(await c.compute(found), local(jacobi, start, 7))
+        assert {share["iterations"] for share in balancer.report.shares} == {7}
+    del found
+    await nothing_left(s)
