@@ -248,7 +248,7 @@ def test_a_spill_disk_that_fills_meanwhile_is_said_and_loses_nothing(tmp_path, s
         balancer = fpmdask.Balancer(client, progress=fill)
         with pytest.raises(RecordsError, match=r"/disk/.* cannot hold what is spilled: no space"):
             balancer.sort_records(written.paths, tmp_path / "out")
-        assert steps[-1] == "sort"
+        assert [step for step in steps if step][-1] == "sort", steps
         assert {path: Path(path).read_bytes() for path in written.paths} == before
         assert not list((tmp_path / "out").glob("part-*"))
         until(lambda: not unnamed(small_disk), "what was spilled to go")

@@ -56,7 +56,7 @@ class ClientStages:
         self._patience = max(hang, context.tuning.runtime.stage_patience_seconds)
         self._busy_patience = config.seconds("busy-patience")
         self._avoided: set[str] = set()
-        self._senders: set[str] = set()  # those of them that hold what the stage needs
+        self._senders: set[str] = set()  # that hold what stages have asked for
         self._told = False
         # what paused workers hold, and since when
         self._paused: dict[str, tuple[Any, float]] = {}
@@ -77,7 +77,7 @@ class ClientStages:
         holders = await wait_for_chunks(self._context, keys)
         every = {*chain.from_iterable(holders.values())}
         self._avoid(self._late(self._busy(every, time.monotonic()), 0.0), BUSY)
-        self._senders = every & self._avoided
+        self._senders |= every
         workers = self._context.scheduler.workers
         usable = workers.keys() - self._avoided or {*workers}
         threads = {worker: workers[worker].nthreads for worker in usable}
@@ -121,13 +121,14 @@ class ClientStages:
             if home not in busy and executes(workers[home]):
                 self._worked = max(self._worked, now - quiet[home])
         for sender in self._senders & workers.keys() - set(homes):
-            # one that seemed busy, and was not found stopped, may have stopped all the same
-            quiet[sender] = min(seconds, self._quiet_seconds(sender, now))
+            # those at work may wait for what it holds
+            quiet[sender] = min(seconds, liveness.silent_seconds(sender))
         waited = now - self._worked
         silent = {w for w in quiet if quiet[w] >= SILENT_SECONDS and w not in self._paused}
         patience = min(self._patience, max(SILENT_SECONDS, LATE * (seconds - waited)))
         stopped = await liveness.stopped(silent) if silent and seconds >= patience else []
         if stopped:
+            self._senders.difference_update(stopped)
             return self._avoid(stopped, "gave no sign of life")
         if busy and waited >= TOLD_SECONDS:
             if not self._told:
