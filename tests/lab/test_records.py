@@ -244,7 +244,7 @@ def test_a_spill_disk_that_fills_meanwhile_is_said_and_loses_nothing(tmp_path, s
             with ballast.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free)
 
-    with processes(memory_limit=250_000_000, local_directory=str(small_disk)) as client:
+    with processes(memory_limit=225_000_000, local_directory=str(small_disk)) as client:
         balancer = fpmdask.Balancer(client, progress=fill)
         with pytest.raises(RecordsError, match=r"/disk/.* cannot hold what is spilled: no space"):
             balancer.sort_records(written.paths, tmp_path / "out")
