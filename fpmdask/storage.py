@@ -18,12 +18,14 @@ from fsspec.implementations.local import LocalFileSystem
 from fpmdask.errors import StorageError
 from fpmdask.rawio import read_at, write_at
 
+# Where a file appears once all of it has been sent, and another process never sees a part.
+WHOLE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
 # Who may do what is asked of the user that the process acts as.
 EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class Folder:
-    """A folder that parts are written to: a path or an fsspec URL.
+    """A folder that parts are written to: a path or an fsspec URL, with its file system's options.
 
     Raises
     ------
@@ -34,10 +36,10 @@ class Folder:
     error: type[StorageError] = StorageError
     exists: type[StorageError] = StorageError
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         try:
-            self.fs, self.path = opened(url)
+            self.fs, self.path = opened(url, **options)
         except (ImportError, ValueError) as error:
             raise self.error(f"{url} cannot be opened: {error}") from error
         self.local = is_local(self.fs)
@@ -144,8 +146,8 @@ class Folder:
         """Give a function that writes bytes; the file appears at the end, if all went well.
 
         A local one is written beside its place under another name, which begins with a dot and ends
-        with ``suffix`` and ``.tmp``; object stores show a file only when it is complete. A
-        ``durable`` one is on the disk by then.
+        with ``suffix`` and ``.tmp``, and so are those on remote file systems; object stores show a
+        file only when it is complete. A ``durable`` local one is on the disk by then.
 
         Raises
         ------
@@ -153,22 +155,27 @@ class Folder:
             If it is to be a ``new`` one and there is one (`exists`). Of several who write at the
             same time one succeeds; but not on other file systems, which are only asked before.
         """
+        temporary = self.at(f".{name.lstrip('.')}.{suffix or uuid.uuid4().hex}.tmp")
         with self._explained():
             if not self.local:
                 if new and self.fs.exists(self.at(name)):
                     raise self.exists(f"there is a {name} in {self.url}")
-                file = self.fs.open(self.at(name), "wb")
+                protocols = self.fs.protocol
+                whole = WHOLE.intersection([protocols] if isinstance(protocols, str) else protocols)
+                target = self.at(name) if whole else temporary
+                file = self.fs.open(target, "wb")
                 try:
                     yield lambda records: file.write(records.reshape(-1).data)
                     file.close()
+                    if not whole:
+                        self.fs.mv(target, self.at(name))
                 except BaseException:
                     with contextlib.suppress(Exception):
                         file.close()  # it would complete the file later
                     with contextlib.suppress(Exception):
-                        self.fs.rm_file(self.at(name))
+                        self.fs.rm_file(target)
                     raise
                 return
-            temporary = self.at(f".{name.lstrip('.')}.{suffix or uuid.uuid4().hex}.tmp")
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             descriptor = os.open(temporary, flags, 0o666)
             written = 0
@@ -244,7 +251,7 @@ def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
 
 
-def opened(url: str) -> tuple[Any, str]:
+def opened(url: str, **options: Any) -> tuple[Any, str]:
     """Return the file system of a path or URL, and the path in it.
 
     Raises
@@ -255,7 +262,7 @@ def opened(url: str) -> tuple[Any, str]:
     url = os.fspath(url)
     if "://" not in url:  # fsspec takes `::` in a name for a chain of file systems
         return LocalFileSystem(), os.path.abspath(url)
-    fs, path = fsspec.core.url_to_fs(url)
+    fs, path = fsspec.core.url_to_fs(url, **options)
     return fs, str(path)
 
 

@@ -9,14 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import fsspec
+import numpy as np
 
-# Where a file appears once all of it has been sent, and another process never sees a part.
-WHOLE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
-# What is being written; readers look for names that end in ".json".
-PARTIAL = ".partial"
+from fpmdask.storage import Folder, is_local, opened
+
 # Writers of one folder wait for each other so long, looking so often.
 LOCK, LOCKED_SECONDS, LOCK_LOOK_SECONDS = ".lock", 5.0, 0.01
 
@@ -33,11 +30,8 @@ class Files:
     """
 
     def __init__(self, url: str | os.PathLike[str], options: dict[str, Any]) -> None:
-        self.url = os.fspath(url)
-        self._fs, self._root = fsspec.core.url_to_fs(self.url, **options)
-        protocols = self._fs.protocol
-        self._protocols = {protocols} if isinstance(protocols, str) else set(protocols)
-        self._is_local = not self._protocols.isdisjoint({"file", "local"})
+        self.url, self._options = os.fspath(url), options
+        self._fs, self._root = opened(self.url, **options)
 
     def names(self, folder: str) -> list[str]:
         """Return the paths, below the URL, of all JSON files in a folder and those below."""
@@ -61,16 +55,11 @@ class Files:
 
     def replace(self, path: str, content: bytes) -> None:
         """Write a file, in the place of one that may be there, all at once."""
-        target = self._at(path)
-        if self._is_local:
-            _replace_local(Path(target), content)
-        elif self._protocols & WHOLE:
-            self._fs.pipe_file(target, content)
-        else:
-            self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-            partial = f"{target}.{uuid4().hex}{PARTIAL}"
-            self._fs.pipe_file(partial, content)
-            self._fs.mv(partial, target)
+        above, _, name = path.rpartition("/")
+        folder = Folder(f"{self.url.rstrip('/')}/{above}", **self._options)
+        folder.make()
+        with folder.writing(name, durable=True) as write:
+            write(np.frombuffer(content, np.uint8))
 
     @contextlib.contextmanager
     def alone(self, path: str) -> Iterator[None]:
@@ -78,7 +67,7 @@ class Files:
 
         Local ones can. The lock ends with its process; one that is held for long is ignored.
         """
-        if not self._is_local:
+        if not is_local(self._fs):
             yield
             return
         folder = Path(self._at(path)).parent
@@ -102,17 +91,3 @@ class Files:
 
     def _at(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{path}"
-
-
-def _replace_local(target: Path, content: bytes) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{uuid4().hex}{PARTIAL}")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # else the name may be there before what it names
-        partial.replace(target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

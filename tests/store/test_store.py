@@ -210,4 +210,4 @@ def test_a_process_that_is_killed_while_it_writes_leaves_whole_documents(tmp_pat
     # what it left behind is no document, and in nobody's way
     assert ModelStore(tmp_path).save([known("after")]).documents == 1
     files = [path for path in Path(tmp_path).rglob("*") if path.is_file()]
-    assert {path.suffix for path in files if path.name != ".lock"} <= {".json", ".partial"}
+    assert {path.suffix for path in files if path.name != ".lock"} <= {".json", ".tmp"}
