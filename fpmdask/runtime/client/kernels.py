@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
 from typing import Any
 
 import cloudpickle
 
 from fpmdask.errors import FpmdaskError, KernelError
+from fpmdask.runtime.client.code_digest import code_digest
 from fpmdask.timing import FunctionKernel, Kernel, WorkerContext, as_kernel
 
 KernelLike = str | tuple[str, Mapping[str, Any]] | Kernel | Callable[[int], object]
@@ -75,59 +74,7 @@ def packed(
         found = bytes(cloudpickle.dumps(code))
     except Exception as cause:
         raise error(f"{what} cannot be sent to the workers ({cause}); {advice}") from cause
-    return {"name": name, "parameters": {}, "code": found, "digest": digest(code)}
-
-
-def digest(code: Any) -> str:
-    """Return what tells a user's code from another: what it does and holds, not where it stands.
-
-    A comment or a blank line above a function, and another file of the same text, change nothing:
-    models that were stored of it stay in use.
-    """
-    sink = _Hash()
-    _Digest(sink).dump(code)
-    return sink.hash.hexdigest()[:16]
-
-
-class _Hash:
-    """A file that only keeps the hash of what is written."""
-
-    def __init__(self) -> None:
-        self.hash = hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        """Take in some bytes."""
-        self.hash.update(data)
-        return memoryview(data).nbytes
-
-
-def _without_lines(*parts: Any) -> None:
-    """Stand for a code object in what is hashed, and never loaded."""
-
-
-class _Digest(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Pickles code objects without their file and lines."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Return how an object is pickled; called by `pickle.Pickler`."""
-        if isinstance(obj, CodeType):
-            return _without_lines, tuple(getattr(obj, name) for name in _WHAT_CODE_DOES)
-        return super().reducer_override(obj)
-
-
-_WHAT_CODE_DOES = (
-    "co_name",
-    "co_code",
-    "co_consts",
-    "co_names",
-    "co_varnames",
-    "co_freevars",
-    "co_cellvars",
-    "co_argcount",
-    "co_posonlyargcount",
-    "co_kwonlyargcount",
-    "co_flags",
-)
+    return {"name": name, "parameters": {}, "code": found, "digest": code_digest(code)}
 
 
 def check_takes(function: Any, arguments: Sequence[Any], what: str) -> None:
