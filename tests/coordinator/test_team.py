@@ -1,5 +1,6 @@
 """Attempts of a team: another one begins with those that are left, up to a number of them."""
 
+import asyncio
 from itertools import count
 
 import pytest
@@ -9,7 +10,7 @@ import fpmdask
 from fpmdask.apps.sort.app import APP
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.coordinator.context import RunContext
-from fpmdask.runtime.coordinator.team import LostWorker, attempted
+from fpmdask.runtime.coordinator.team import Attempt, LostWorker, attempted
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
@@ -43,3 +44,30 @@ async def test_a_run_is_given_up_after_so_many_attempts(c, s, a, b, lost, tuning
     assert mended == made[:-1]
     told = [event["reason"] for event in context.events if event["event"] == "starting over"]
     assert told == [f"{number} workers left" for number in range(lost)]
+
+
+@gen_cluster(client=True)
+async def test_a_cancellation_that_comes_with_news_is_not_lost(c, s, a, b):
+    """As `asyncio.wait_for` before Python 3.12 lost it: the run would have gone on."""
+    await fpmdask.Balancer(c)
+    spec = {"measuring": {"hang": 30.0, "deadline": 1.0}}
+    context = RunContext(s.plugins["fpmdask"], "run", c.id, spec, APP)
+    team = Attempt(context, 0)
+    team.workers = [a.address]
+    heard = []
+    try:
+        for turns in range(8):  # in whichever of its turns
+            waiting = asyncio.create_task(
+                team.everyone(None, "sort", lambda *news: heard.append(news))
+            )
+            await asyncio.sleep(0.01)
+            context.post(("news", a.address, {"attempt": 0}))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            done, _ = await asyncio.wait([waiting], timeout=5)
+            assert done
+            assert waiting.cancelled()
+    finally:
+        await context.close()
+    assert heard
