@@ -11,10 +11,13 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from dask._task_spec import Task, TaskRef
+from distributed import Client, LocalCluster, wait
 
 import fpmdask
 from fpmdask.errors import ChunksLostError
+from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.stages import Stages, WorkerLeft, token
 from fpmdask.runtime.coordinator.library import ModelLibrary
 
 pytestmark = [
@@ -193,3 +196,31 @@ def test_data_without_a_task_is_waited_for_and_named():
         assert [event["chunks"] for event in waiting] == [1]
         os.kill(pid, signal.SIGCONT)
         np.testing.assert_array_equal(balancer.sort(x).compute(), expected)
+
+
+def block_of(n):
+    return np.full(1000, n)
+
+
+def test_who_stops_and_holds_what_a_stage_needs_is_not_waited_for():
+    """It has no task of the stage itself; those that have one wait for it."""
+    with cluster() as (client, pids):
+        balancer = fpmdask.Balancer(client)
+        home, holder, _ = sorted(pids)
+        given = client.submit(block_of, 3, workers=[holder], allow_other_workers=True)
+        wait(given)
+        told = []
+
+        async def work(request):
+            stages = Stages(client, request["within"])
+            assert await stages.places([given]) == [holder]
+            os.kill(pids[holder], signal.SIGSTOP)
+            key = (token("waits"), 0)
+            task = Task(key, np.sum, TaskRef(given.key))
+            try:
+                await stages.made(key[0], {key: task}, {key: home}, [given], {})
+            except WorkerLeft as left:
+                told.append(str(left))
+
+        client.sync(proxy.leased, balancer._follow, "frames", balancer._request(), work)
+        assert ["gave no sign of life" in reason for reason in told] == [True], told
