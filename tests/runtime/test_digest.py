@@ -1,5 +1,6 @@
 """A user's function is known again where its text has moved, not where it does something else."""
 
+import threading
 import types
 from dataclasses import dataclass
 from functools import partial
@@ -83,3 +84,12 @@ def test_sets_have_no_order():
     one, other = (made(text.format(names=set(n))) for n in (["a", "bb", "c"], ["c", "a", "bb"]))
     assert code_digest(one) == code_digest(other)
     assert code_digest({1, 2}) == code_digest({2, 1}) != code_digest({1, 3})
+
+
+def test_what_has_no_digest_counts_by_its_type():
+    """Locks, events and connections: a function that waits for one is the same every time."""
+    text = "def f(units):\n    gate.wait()\n"
+    function = made(text, gate=threading.Event())
+    assert code_digest(function) == code_digest(function)
+    assert code_digest(function) == code_digest(made(text, gate=threading.Event()))
+    assert code_digest(function) != code_digest(made(text, gate=threading.Lock()))

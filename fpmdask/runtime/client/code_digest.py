@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from dask.base import tokenize
+from dask.tokenize import TokenizationError, tokenize
 
 
 def code_digest(code: Any) -> str:
@@ -24,7 +24,8 @@ def code_digest(code: Any) -> str:
 
     That is: defaults, what it closes over, attributes, and globals that it names. Functions and
     classes count with their code, those of installed packages with their names and what they close
-    over; all other values with `dask.base.tokenize`. Comments, lines and files change nothing.
+    over; all other values with `dask.tokenize.tokenize`, or with their type where that has no
+    answer that lasts (locks, connections). Comments, lines and files change nothing.
 
     Examples
     --------
@@ -70,10 +71,18 @@ def _parts(value: Any, seen: dict[int, int]) -> Iterator[Any]:
             seen[id(value)] = len(seen)
             values = [type(value), *sorted(vars(value).items())]
         case _:
-            yield value.__name__ if isinstance(value, ModuleType) else tokenize(value)
+            yield value.__name__ if isinstance(value, ModuleType) else _token(value)
             return
     for one in values:
         yield from _parts(one, seen)
+
+
+def _token(value: Any) -> str:
+    """Return what tells a value from others; of one that has no such thing, as a lock, its type."""
+    try:
+        return tokenize(value, ensure_deterministic=True)
+    except TokenizationError:
+        return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _of_class(value: type) -> list[Any]:
