@@ -4,8 +4,8 @@ from fpmdask.runtime.app import App
 
 APP = App(
     "stencil",
-    "fpmdask.apps.stencil.coordinator:run",
-    "fpmdask.apps.stencil.coordinator:check",
+    "fpmdask.apps.stencil.coordinator.run:run",
+    "fpmdask.apps.stencil.coordinator.run:check",
     {},
     ("fpmdask.apps.stencil.worker.iterate",),
     ("fpmdask.apps.stencil.tasks",),

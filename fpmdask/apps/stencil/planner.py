@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fpmdask.apps.stencil.calibration import fitted, from_saved, measured, predicted
 from fpmdask.apps.stencil.distribution import Choice, choose, drawn, updated
-from fpmdask.apps.stencil.figures import fitted, from_saved, measured, predicted
 from fpmdask.apps.stencil.program import program
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.mheta import Machine, Program

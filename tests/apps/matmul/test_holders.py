@@ -9,7 +9,7 @@ import pytest
 from distributed import Worker, wait
 
 import fpmdask
-from fpmdask.apps.matmul.coordinator import missing
+from fpmdask.apps.matmul.coordinator import missing_chunks
 from fpmdask.errors import CoordinatorError
 from tests.apps.matmul.test_product import cluster
 from tests.eventually import side_of
@@ -84,7 +84,7 @@ async def test_whatever_ends_a_background_task_ends_the_run(c, s, *workers, monk
     rows = {"0": 0, "1": 45, "2": 45}
     workers[0].handlers["fpmdask_pieces"] = nothing
     with monkeypatch.context() as patch:
-        patch.setattr(missing, "wait_for_chunks", broken)
+        patch.setattr(missing_chunks, "wait_for_chunks", broken)
         with pytest.raises(LookupError, match="no such state of the scheduler"):
             await asyncio.wait_for(balancer.matmul(x, x.T, distribution=rows), 30)
     workers[0].handlers["fpmdask_pieces"] = pieces

@@ -12,7 +12,7 @@ from distributed import get_worker, wait
 
 import fpmdask
 from fpmdask.apps.matmul import kernel
-from fpmdask.apps.matmul.coordinator import missing
+from fpmdask.apps.matmul.coordinator import missing_chunks
 from fpmdask.apps.matmul.worker import share
 from tests.apps.matmul.test_work_stealing import EVEN, cluster, inputs, updates
 
@@ -86,13 +86,13 @@ async def test_waiting_for_a_lost_chunk_is_no_silence(c, s, *workers, monkeypatc
     """Only the lost chunk is waited for, too."""
     named = {str(worker.name): worker for worker in workers}
     tuning(matmul={"overdue": 0.1})
-    asked, original = [], missing.wait_for_chunks
+    asked, original = [], missing_chunks.wait_for_chunks
 
     async def waiting(context, keys):
         asked.append(len(keys))
         return await original(context, keys)
 
-    monkeypatch.setattr(missing, "wait_for_chunks", waiting)
+    monkeypatch.setattr(missing_chunks, "wait_for_chunks", waiting)
 
     def make(shape):
         worker = get_worker()

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from fpmdask.apps.matmul.chunk_locations import ChunkLocations
-from fpmdask.apps.matmul.coordinator.missing import MissingChunks
+from fpmdask.apps.matmul.coordinator.missing_chunks import MissingChunks
 from fpmdask.apps.matmul.coordinator.silence import Silence
 from fpmdask.apps.matmul.coordinator.stealing import WorkStealing
 from fpmdask.apps.matmul.parts import Assignment, PartsPlan

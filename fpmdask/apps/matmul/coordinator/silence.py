@@ -1,4 +1,4 @@
-"""Which of the workers that compute have been silent for too long."""
+"""Timeouts of workers that compute: which of them have been silent for too long."""
 
 from __future__ import annotations
 

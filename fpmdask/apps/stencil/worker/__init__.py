@@ -1,1 +1,1 @@
-"""A worker's side of a product."""
+"""A worker's side of a stencil."""

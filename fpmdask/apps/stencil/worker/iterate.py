@@ -18,12 +18,13 @@ from fpmdask.apps.stencil.history import History, instrumented_rows, is_off
 from fpmdask.apps.stencil.neighbours import having, neighbours
 from fpmdask.apps.stencil.sizes import in_core_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.apps.stencil.worker.inputs import Inputs
 from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
 from fpmdask.errors import KernelError, PartitionError, RunCancelledError, StorageError
 from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.regions import common, whole
 from fpmdask.runtime.remote_errors import describe_error
-from fpmdask.runtime.rows import Rows, Span
+from fpmdask.runtime.rows import Span
 from fpmdask.runtime.worker.block_file import BlockFile, DiskFailed
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.reduce import AllReduce
@@ -31,7 +32,6 @@ from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import step
-from fpmdask.runtime.zarr_storage import StoredRows
 from fpmdask.timing import FunctionKernel
 from fpmdask.timing.meter import Meter, NoRecorder
 
@@ -134,6 +134,7 @@ class Iterating:
                 space.cancelled,
                 lambda message: self._say(warning=message),
             )
+        self.inputs = Inputs(space, self.spec, order, str(side.worker.name))
         self.output = None
         if order["output"] is not None:
             self.output = RowsOutput(
@@ -170,8 +171,8 @@ class Iterating:
 
             self.recorder = Recorder(time.perf_counter)
         self.block = self._part()
-        self.block.bring(0, self._load_checkpoint if self.start else self._load_fields)
-        self.block.bring_args(self._load_args)
+        self.block.bring(0, self._load_checkpoint if self.start else self.inputs.fields)
+        self.block.bring_args(self.inputs.args)
         self.spent["loading"] = time.perf_counter() - began
         done = self._iterations(time.perf_counter())
         if self.output is not None:
@@ -182,7 +183,7 @@ class Iterating:
         return {
             "iterations": self.start + done,
             "rows_computed": self.rows_computed,
-            "nbytes_received": self.received,
+            "nbytes_received": self.received + self.inputs.nbytes_received,
             "blocks": self.blocks,
             "history": None if self.history is None else self.history.to_json(),
             **self.spent,
@@ -260,8 +261,8 @@ class Iterating:
         spec = replace(self.spec, boundary=("nearest", *self.spec.boundary[1:]))
         self.block = block = Block(spec, self.update, (low, high))
         block.open = False, False
-        block.bring(0, self._load_fields)
-        block.bring_args(self._load_args)
+        block.bring(0, self.inputs.fields)
+        block.bring_args(self.inputs.args)
         turn, began = 0, time.perf_counter()
         while True:
             block.fill(block.buffers[turn % 2], low, high)
@@ -611,7 +612,7 @@ class Iterating:
             self._fetch(wants)
 
         self.block.bring(done, bring)
-        self.block.bring_args(self._load_args)
+        self.block.bring_args(self.inputs.args)
         self.reduce([0.0])  # all have what they need: the old rows can go
         for key in self._keys("moved"):
             self.exchange.retire(key)
@@ -662,59 +663,10 @@ class Iterating:
         for key in (*self._keys("moved"), *self._keys("halo")):
             self.exchange.offers.end(key)
 
-    # ---- chunks of the inputs
-
-    def _load_fields(self, targets: Sequence[Array], low: int, high: int) -> None:
-        """Fill rows from the inputs."""
-        self._load(self.spec.fields, self.order["fields"], targets, low)
-
     def _load_checkpoint(self, targets: Sequence[Array], low: int, high: int) -> None:
         """Fill rows from the checkpoint that was found."""
         assert self.checkpoints is not None
         self.checkpoints.load(targets, low)
-
-    def _load_args(self, targets: Sequence[Array], low: int, high: int) -> None:
-        """Fill rows of the constant arrays from the inputs; some may be at the other end."""
-        total, at = self.spec.shape[0], 0
-        while low < high:
-            start = low % total
-            count = min(high - low, total - start)
-            rows = [target[at : at + count] for target in targets]
-            self._load(self.spec.args, self.order["args"], rows, start)
-            low, at = low + count, at + count
-
-    def _load(
-        self,
-        inputs: Sequence[Rows],
-        holders: Sequence[Sequence[Sequence[str]]],
-        targets: Sequence[Array],
-        low: int,
-    ) -> None:
-        """Fetch rows of inputs, from a number on, into their places."""
-        wants = []
-        for one, places, target in zip(inputs, holders, targets, strict=True):
-            at = 0
-            if not len(target):
-                continue
-            if one.stored is not None:
-                self._stored(one.stored).read(low, target)
-                continue
-            for chunk, begin, end in one.pieces((low, low + len(target))):
-                rest = target.shape[1:]
-                box = ((begin, end), *whole(rest))
-                out = target[at : at + end - begin]
-                shape = (one.lengths[chunk], *rest)
-                wants.append(Want(one.keys[chunk], box, out, places[chunk], shape=shape))
-                at += end - begin
-        self._fetch(wants)
-
-    def _stored(self, array: bytes) -> StoredRows:
-        """Return a Zarr array, which is opened once."""
-        kept = self.space.kept
-        if array not in kept:
-            kept[array] = StoredRows(array, f"worker {self.side.worker.name}")
-        found: StoredRows = kept[array]
-        return found
 
     def _fetch(self, wants: Sequence[Want]) -> None:
         fetch = self.exchange.fetch(wants)

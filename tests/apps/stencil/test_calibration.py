@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fpmdask.apps.stencil.distribution import updated
-from fpmdask.apps.stencil.figures import (
+from fpmdask.apps.stencil.calibration import (
     fitted,
     from_saved,
     measured,
     predicted,
 )
+from fpmdask.apps.stencil.distribution import updated
 from fpmdask.apps.stencil.history import BLOCKS, History, instrumented_rows
 from fpmdask.apps.stencil.program import program, with_computing
 from fpmdask.errors import PartitionError

@@ -1,4 +1,4 @@
-"""A run on the scheduler: who has which rows, first as known or evenly, then by what they took."""
+"""The iterations of a team: who has which rows, at first and after what they took."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from fpmdask.apps.stencil.coordinator.progress import TeamProgress
+from fpmdask.apps.stencil.coordinator.room import room_of
 from fpmdask.apps.stencil.neighbours import spans_of
 from fpmdask.apps.stencil.plan import (
     Speed,
@@ -19,14 +19,13 @@ from fpmdask.apps.stencil.plan import (
     revised,
     shared,
 )
-from fpmdask.apps.stencil.sizes import fits_with_room, most_rows
+from fpmdask.apps.stencil.sizes import fits_with_room
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model
 from fpmdask.partition import even
 from fpmdask.runtime.coordinator.checks import check_names
 from fpmdask.runtime.coordinator.chunks import (
-    free_nbytes,
     free_nbytes_of,
     publish,
     wait_for_chunks,
@@ -34,8 +33,7 @@ from fpmdask.runtime.coordinator.chunks import (
 )
 from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
 from fpmdask.runtime.coordinator.speeds import Learned, taught
-from fpmdask.runtime.coordinator.team import Attempt, LostWorker, attempted
-from fpmdask.runtime.progress import Pace
+from fpmdask.runtime.coordinator.team import Attempt, LostWorker
 
 if TYPE_CHECKING:
     from fpmdask.apps.stencil.planner import Planner
@@ -47,95 +45,6 @@ LEAST_TRIED = 3
 LEAST_INSTRUMENTED = 5
 
 
-def check(context: RunContext) -> None:
-    """Refuse at once what cannot be run.
-
-    Raises
-    ------
-    CoordinatorError
-        If no worker, or not every named one, is connected.
-    PartitionError
-        If the workers have no room for what must be in memory.
-    """
-    workers = context.candidates()
-    check_names(context, context.spec["distribution"], workers, "the distribution")
-    if isinstance(context.spec["memory"], Mapping):
-        check_names(context, context.spec["memory"], workers, "memory")
-    free = {worker: free_nbytes(context, worker) for worker in workers}
-    room_of(context, StencilSpec.from_json(context.spec["stencil"]), free)
-
-
-@dataclass(frozen=True)
-class Room:
-    """What workers have for rows: address → bytes, and rows in core, and rows at all."""
-
-    memory: dict[str, float]
-    in_core: dict[str, float]
-    most: dict[str, float]
-
-
-def room_of(context: RunContext, spec: StencilSpec, free: Mapping[str, float]) -> Room:
-    """Return what workers have for rows: what is free, and not more than the caller says.
-
-    Raises
-    ------
-    PartitionError
-        If the result does not fit, or not the rows that are given.
-    """
-    given, names = context.spec["memory"], {worker: context.name(worker) for worker in free}
-    by_name = given if isinstance(given, Mapping) else dict.fromkeys(names.values(), given)
-    output = context.spec["output"]
-    units = 0 if output is None else output["nbytes"]
-    least = {
-        w: min(nbytes, by_name.get(names[w]) or math.inf) - units for w, nbytes in free.items()
-    }
-    if units and max(least.values()) < 0:
-        raise PartitionError(
-            f"workers need {units} bytes for the rows that out writes as one, which is more than "
-            "each has; give more memory, or out with chunks, or shards, of fewer rows"
-        )
-    memory = {
-        w: nbytes if math.isinf(nbytes) else max(0, math.floor(nbytes))
-        for w, nbytes in least.items()
-    }
-    stored = output is not None
-    found = most_rows(spec, [*memory.values()], prefetch=context.spec["prefetch"], stored=stored)
-    in_core, most = (
-        {w: count if count >= spec.least else 0.0 for w, count in zip(free, rows, strict=True)}
-        for rows in found
-    )
-    distribution = context.spec["distribution"] or {}
-    for worker, name in names.items():
-        if (rows := distribution.get(name, 0)) > most[worker]:
-            raise PartitionError(
-                f"distribution gives {name} {rows} rows, and it has {memory[worker]:.0f} bytes of "
-                f"memory, which hold a block of rows and the result of {most[worker]:.0f} rows; "
-                "give it fewer, or more memory, or give out="
-            )
-    if sum(most.values()) < spec.shape[0]:
-        have = ", ".join(f"{names[w]} {nbytes:.0f}" for w, nbytes in memory.items())
-        raise PartitionError(
-            f"the result has {spec.shape[0]} rows, and the workers' memory holds a block of rows "
-            f"and the result of {sum(most.values()):.0f} rows (bytes: {have}); add workers or "
-            "memory, or give out=, a Zarr array to which it is written"
-        )
-    return Room(memory, in_core, most)
-
-
-async def run(context: RunContext) -> dict[str, Any]:
-    """Iterate; the value names the result's keys, the rows of its chunks, and the iterations."""
-    spec = StencilSpec.from_json(context.spec["stencil"])
-    began = time.perf_counter()
-    await context.acquire(context.spec["update"])
-    context.report["phases"] = {"prepare": time.perf_counter() - began}
-
-    async def attempt(number: int) -> dict[str, Any]:
-        with Iterations(context, spec, number) as iterations:
-            return await iterations.run()
-
-    return await attempted(context, count(), attempt)
-
-
 class Iterations(Attempt):
     """All iterations with the workers that are there now."""
 
@@ -145,14 +54,10 @@ class Iterations(Attempt):
         self.limits: dict[str, float] = {}  # the most rows
         self.learned = Learned(context, "stencil", {"row_nbytes": spec.row_nbytes})
         self.reason = "even"
-        self.saved = -1
         self.planner: Planner | None = None  # of runs whose iterations MHETA predicts
         self.instruments = False
         self.row_seconds: list[float] | None = None  # of each, where it computes for long
-        self.iterated = 0
-        # (phase, which one of them) → the workers that are through with it
-        self.through: dict[tuple[str, int], set[str]] = {}
-        self.pace, self.told = Pace(), ("", 0)
+        self.progress = TeamProgress(context, spec.iterations, number)
 
     async def run(self) -> dict[str, Any]:
         """Iterate and publish."""
@@ -177,9 +82,10 @@ class Iterations(Attempt):
         }
         memory = {w: None if math.isinf(n) else n for w, n in self.room.memory.items()}
         self.dispatch(ITERATE, {w: {**common, "memory": memory[w]} for w in self.shares})
+        self.progress.workers = self.workers
         self.work = {worker: rows for worker, rows in self.shares.items() if rows}
         if common["probe"]:
-            told = await self.everyone("probe", "measure", self._heard, counts=True)
+            told = await self.everyone("probe", "measure", self.progress.heard, counts=True)
             await self._by_probes({worker: told[worker]["probe"] for worker in self.shares})
         answers = await (self._planned() if self.planner else self._tried(given=given))
         context.expected = None
@@ -192,26 +98,26 @@ class Iterations(Attempt):
 
     async def _tried(self, *, given: bool) -> dict[str, Any]:
         """Return the workers' answers; rows move once, by what the first iterations take."""
-        self._tell_iterations()
-        answers = await self.everyone("trial", "iterate", self._heard)
+        self.progress.tell_iterations()
+        answers = await self.everyone("trial", "iterate", self.progress.heard)
         if any("trial" in told for told in answers.values()):
             await self._revise(answers, given=given)
-            answers = await self.everyone(None, "iterate", self._heard)
+            answers = await self.everyone(None, "iterate", self.progress.heard)
         return answers
 
     async def _planned(self) -> dict[str, Any]:
         """Return the workers' answers; rows move where MHETA says so."""
         if self.instruments:
-            told = await self.everyone("measured", "instrument", self._heard, counts=True)
+            told = await self.everyone("measured", "instrument", self.progress.heard, counts=True)
             if not all("measured" in one for one in told.values()):
                 assert self.planner is not None
                 self.planner.give_up("the run has ended with its first iteration")
                 return told
-            self.iterated = next(iter(told.values()))["done"]
+            self.progress.iterated = next(iter(told.values()))["done"]
             await self._measured(told)
-        self._tell_iterations()
+        self.progress.tell_iterations()
         while True:
-            answers = await self.everyone("again", "iterate", self._heard)
+            answers = await self.everyone("again", "iterate", self.progress.heard)
             if not any("again" in told for told in answers.values()):
                 return answers
             await self._again(answers)
@@ -500,40 +406,6 @@ class Iterations(Attempt):
 
     def _by_name(self) -> dict[str, int]:
         return {self.context.name(worker): rows for worker, rows in self.shares.items()}
-
-    def _heard(self, worker: str, news: Mapping[str, Any]) -> None:
-        if "iterations" in news:
-            self.iterated = news["iterations"]
-            facts = {"done": self.iterated, "total": self.spec.iterations, "unit": "iterations"}
-            self.context.emit("iterated", phase="iterate", **facts)
-        if "warning" in news:
-            self.context.emit("warning", message=news["warning"])
-        if news.get("attempt") != self.number:
-            return
-        if news.get("saved", self.saved) != self.saved:
-            self.saved = news["saved"]  # all workers say so
-            self.context.emit("saved", iteration=self.saved)
-        if "phase" in news:
-            self._heard_phase(worker, news["phase"], news["which"], ended=news["ended"])
-
-    def _heard_phase(self, worker: str, phase: str, which: int, *, ended: bool) -> None:
-        """Tell how many workers are through with what comes amid the iterations, or after them."""
-        through = self.through.setdefault((phase, which), set())
-        if ended:
-            through.add(worker)
-        last = len(through) == len(self.workers)
-        if last:
-            del self.through[phase, which]
-        # there may be a hundred checkpoints a second
-        if phase in ("move", "write") or self.pace.due("", time.monotonic()):
-            self.told = phase, which
-        if self.told == (phase, which):
-            self.context.progress(phase, len(through), len(self.workers), "workers")
-            if last and phase != "write":
-                self._tell_iterations()
-
-    def _tell_iterations(self) -> None:
-        self.context.progress("iterate", self.iterated, self.spec.iterations, "iterations")
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         if "raised" in answer:

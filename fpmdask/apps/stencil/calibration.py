@@ -1,4 +1,4 @@
-"""What workers tell of their iterations, and the figures that MHETA makes of it. Pure."""
+"""Calibration: MHETA's program and machine from what workers tell of their iterations. Pure."""
 
 from __future__ import annotations
 
