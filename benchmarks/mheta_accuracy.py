@@ -1,9 +1,11 @@
 """How well MHETA's predictions of out-of-core iterations agree with what these take.
 
-On each lab, the first call has the machine measured. Then come five runs of the even distribution,
-whose scatter no prediction can beat, and distributions along the path of the anchors, in
-interleaved turns. All use the machine of the first call: nothing is measured again. An iteration's
-seconds are the median over a run's iterations, the first one left out, and over the turns.
+On each lab come five runs of the even distribution, whose scatter no prediction can beat, and turns
+of distributions along the path of the anchors. Each turn begins with a call that has the machine
+measured, from which all of the turn's iterations are predicted: the processor's own speed may
+drift, by a third in minutes on virtual machines. The other calls measure nothing. An iteration's
+seconds are the median over a run's iterations, the first one left out; predicted and measured ones
+are the medians over the turns.
 
     python benchmarks/mheta_accuracy.py --labs io hy1 [--prefetch yes no] [--points 9] [--turns 3]
 
@@ -39,6 +41,7 @@ POINTS = {"io": 9, "hy1": 9, "dc": 5, "hy2": 5}
 STEPS = 8
 STEADY = 8
 REPEATS = 5
+ENOUGH = 2**40
 
 
 class Adapter(Protocol):
@@ -80,6 +83,9 @@ class Jacobi:
             for worker in lab.workers
             if worker.memory is not None
         }
+        # Where all is in core, nothing would be measured: only the calls that measure are streamed.
+        half = int(row * even + beside)
+        self._streamed = self._memory or {worker.name: half for worker in lab.workers}
 
     def run(
         self, machine: Any = None, distribution: Mapping[str, int] | None = None
@@ -96,14 +102,17 @@ class Jacobi:
             self._u0,
             self.SWEEPS,
             out=self._out,
-            memory=self._memory,
+            memory=self._memory if machine else self._streamed,
             prefetch=self._prefetch,
             machine=machine,
             distribution=distribution or "mheta",
         )
         report = self._balancer.report
         assert report is not None
-        return report.mheta
+        said = report.mheta
+        if not self._memory and "document" in said:
+            said["document"]["machine"]["memory_bytes"] = [ENOUGH] * len(said["workers"])
+        return said
 
 
 def seconds_of(said: Mapping[str, Any]) -> float:
@@ -134,40 +143,59 @@ def path_points(document: Document, count: int) -> dict[int, list[int]]:
 
 def measure(adapter: Adapter, points: int, turns: int) -> dict[str, Any]:
     """Return predicted and measured seconds along the path, and how well runs repeat."""
-    first = adapter.run()
-    if "document" not in first:
-        raise SystemExit(f"nothing was out of core: {first.get('why', 'no report')}")
+    first = _measured(adapter)
     document, workers = Document.from_dict(first["document"]), first["workers"]
     chosen = path_points(document, points)
-    found: dict[str, Any] = {
-        "program": adapter.name,
-        "workers": workers,
-        "document": first["document"],
-        "choices": first["choices"],
-        "corners": corner_names(anchors(document.program, document.machine, document.rows)),
-        "path": [
-            steady(document, rows)
-            for rows in spectrum(document.program, document.machine, document.rows, steps=STEPS)
-        ],
-        "points": chosen,
-        "predicted": {n: steady(document, rows) for n, rows in chosen.items()},
-    }
 
     def run(rows: Sequence[int]) -> float:
         given = dict(zip(workers, rows, strict=True))
         return seconds_of(adapter.run(first["document"], given))
 
     run(chosen[0])  # warm
-    again = [run(chosen[0]) for _ in range(REPEATS)]
-    found["repeats"] = again
-    turned: dict[int, list[float]] = {n: [] for n in chosen}
+    repeats = [run(chosen[0]) for _ in range(REPEATS)]
+    turned: dict[str, dict[int, list[float]]] = {
+        side: {n: [] for n in chosen} for side in ("predicted", "measured")
+    }
     for _ in range(turns):
+        said = _measured(adapter)
+        now = Document.from_dict(said["document"])
+        order = [said["workers"].index(name) for name in workers]
+        assert order == [*range(len(order))], "workers changed places"
         for n, rows in chosen.items():
-            turned[n].append(run(rows))
-            print(adapter.name, n, rows, f"{found['predicted'][n]:.3f}", turned[n], flush=True)
-    found["turns"] = turned
-    found["measured"] = {n: statistics.median(some) for n, some in turned.items()}
-    return found
+            turned["predicted"][n].append(steady(now, rows))
+            turned["measured"][n].append(run(rows))
+            print(
+                adapter.name,
+                n,
+                rows,
+                *(f"{turned[side][n][-1]:.3f}" for side in turned),
+                flush=True,
+            )
+    middle = {
+        side: {n: statistics.median(some) for n, some in each.items()}
+        for side, each in turned.items()
+    }
+    path = spectrum(document.program, document.machine, document.rows, steps=STEPS)
+    return {
+        "program": adapter.name,
+        "workers": workers,
+        "document": first["document"],
+        "choices": first["choices"],
+        "corners": corner_names(anchors(document.program, document.machine, document.rows)),
+        "path": [steady(document, rows) for rows in path],
+        "points": chosen,
+        "repeats": repeats,
+        "turns": turned,
+        **middle,
+    }
+
+
+def _measured(adapter: Adapter) -> Mapping[str, Any]:
+    """Return what a call reports that had its machine measured."""
+    said = adapter.run()
+    if "document" not in said:
+        raise SystemExit(f"nothing was out of core: {said.get('why', 'no report')}")
+    return said
 
 
 def summary(found: Mapping[str, Any]) -> dict[str, float]:

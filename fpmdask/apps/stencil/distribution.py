@@ -189,7 +189,7 @@ def updated(
     machine: Machine,
     rows: Sequence[int],
     compute: Sequence[float],
-    io: Sequence[float],
+    io: Sequence[float] | None,
 ) -> tuple[Program, Machine]:
     """Return the figures of nodes after what iterations of the run have taken.
 
@@ -200,7 +200,7 @@ def updated(
     rows
         Of each node in these iterations.
     compute, io
-        Mean seconds of an iteration on each node.
+        Seconds of an iteration on each node; without ``io`` disks are as they were known.
 
     Notes
     -----
@@ -223,6 +223,8 @@ def updated(
         known = stage.seconds_per_row or [0.0] * machine.nodes
         per_row = [old * factor for old, factor in zip(known, factors, strict=True)]
         program = with_computing(program, per_row)
+    if io is None:
+        return program, machine
     out = np.asarray(rows) > capacity(program, machine)
     wanted = np.where(out, io, 0.0)
     low, high = np.full(machine.nodes, 1 / MOST_CHANGE), np.full(machine.nodes, MOST_CHANGE)

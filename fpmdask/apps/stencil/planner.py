@@ -7,16 +7,21 @@ it in a thread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from fpmdask.apps.stencil.calibration import fitted, from_saved, measured, predicted
 from fpmdask.apps.stencil.distribution import Choice, choose, drawn, updated
 from fpmdask.apps.stencil.program import program
 from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.errors import PartitionError
 from fpmdask.mheta import Machine, Program
 from fpmdask.mheta.document import Document
+from fpmdask.timing.meter import METERED
 
 VERSION = 1
+# So many iterations of a distribution say how fast its nodes compute; fewer may all be disturbed.
+LEAST = 3
 
 
 class Planner:
@@ -46,6 +51,7 @@ class Planner:
         self.spec, self.names, self.memory, self.most = spec, list(names), list(memory), list(most)
         self.program = program(spec, prefetch=prefetch)
         self.figures: tuple[Program, Machine] | None = None
+        self._given = False
         self.why = "no choice: rows are where the caller, or another rule, has them"
         self.expected: float | None = None
         self._choices: list[dict[str, Any]] = []
@@ -62,6 +68,7 @@ class Planner:
             If they are of other workers, or of another program.
         """
         self.figures = from_saved(saved, self.program, self.names, self.memory, seconds_per_row)
+        self._given = True
         return self.figures is not None
 
     def fit(
@@ -122,7 +129,14 @@ class Planner:
         ----------
         histories
             Of the workers, as `History.to_json` returns them.
+
+        Notes
+        -----
+        The document's figures go by more than the instrumented iteration, of which a node's
+        computing is one sample: by the median of the last distribution's iterations, if there are
+        so many that one does not count.
         """
+        self._learn(histories)
         phases = []
         for number, (rows, expected) in enumerate(self._phases):
             if any(len(one["phases"]) <= number for one in histories):
@@ -148,3 +162,18 @@ class Planner:
             found["document"] = {**document, "_workers": self.names}
             found["spectrum"] = drawn(*self.figures, total)
         return found
+
+    def _learn(self, histories: Sequence[Mapping[str, Any]]) -> None:
+        if self.figures is None or self._given or not self._phases:
+            return
+        if any(len(one["phases"]) < len(self._phases) for one in histories):
+            return
+        done = min(one["phases"][-1]["count"] for one in histories)
+        if done < LEAST:
+            return
+        part = METERED.index("compute")
+        spent = [median(each[1 + part] for each in h["iterations"][-done:]) for h in histories]
+        try:
+            self.figures = updated(*self.figures, self._phases[-1][0], spent, None)
+        except PartitionError:  # what was measured contradicts itself
+            return
