@@ -71,7 +71,11 @@ def _hash(text: str) -> str:
 
 
 def merged(
-    before: Document | None, models: Sequence[KnownModel], now: datetime, version: str
+    before: Document | None,
+    models: Sequence[KnownModel],
+    now: datetime,
+    version: str,
+    oldest: datetime | None = None,
 ) -> Document:
     """Return a document with the models of some workers, of one path, put in.
 
@@ -85,6 +89,8 @@ def merged(
         When they were measured, at the latest; points that are there already keep their time.
     version
         Of fpmdask.
+    oldest
+        Points that are there from before that time are nothing to keep: they were measured anew.
     """
     first = models[0]
     workers: dict[str, Any] = dict(before["workers"]) if before else {}
@@ -92,6 +98,7 @@ def merged(
         known = {
             (point["units"], point["seconds"], point["count"]): point
             for point in workers.get(one.worker, {}).get("points", ())
+            if _is_recent(point, oldest)
         }
         made = {"half_width": None, "when": now.isoformat(), "version": version}
         columns = one.model.units, one.model.seconds, one.model.counts
@@ -112,11 +119,13 @@ def merged(
     }
 
 
-def has(document: Document | None, models: Sequence[KnownModel]) -> bool:
-    """Tell whether a document has just these models of some workers."""
+def has(
+    document: Document | None, models: Sequence[KnownModel], oldest: datetime | None = None
+) -> bool:
+    """Tell whether a document has just these models of some workers, measured since ``oldest``."""
     if document is None:
         return False
-    found = {one.worker: one.model for one in models_of(document)}
+    found = {one.worker: one.model for one in models_of(document, oldest)}
     return all(found.get(one.worker) == one.model for one in models)
 
 
@@ -165,7 +174,7 @@ def models_of(document: Mapping[str, Any], oldest: datetime | None = None) -> li
         points = [
             (float(point["units"]), float(point["seconds"]), float(point["count"]))
             for point in own["points"]
-            if oldest is None or datetime.fromisoformat(point["when"]) >= oldest
+            if _is_recent(point, oldest)
         ]
         if not points:
             continue
@@ -186,6 +195,10 @@ def models_of(document: Mapping[str, Any], oldest: datetime | None = None) -> li
             )
         )
     return found
+
+
+def _is_recent(point: Mapping[str, Any], oldest: datetime | None) -> bool:
+    return oldest is None or datetime.fromisoformat(point["when"]) >= oldest
 
 
 def without(document: Document, worker: str) -> Document:

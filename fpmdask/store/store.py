@@ -147,14 +147,14 @@ class ModelStore:
 
     def _save(self, path: str, models: list[KnownModel]) -> bool:
         """Put models into a document; tell whether it was written."""
-        before = self._document(path)
-        if has(before, models):
+        before, now = self._document(path), datetime.now(UTC)
+        oldest = oldest_of(now, MOST_AGE_SECONDS)
+        if has(before, models, oldest):
             return False
         for _ in range(TRIES):
-            document = merged(before, models, datetime.now(UTC), fpmdask.__version__)
-            self._write(path, document)
+            self._write(path, merged(before, models, now, fpmdask.__version__, oldest))
             before = self._document(path)
-            if has(before, models):
+            if has(before, models, oldest):
                 break
         return True
 

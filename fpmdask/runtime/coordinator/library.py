@@ -52,11 +52,14 @@ class ModelLibrary:
         return sum(map(len, self._models.values()))
 
     def find(
-        self, kernel: KernelId, worker: WorkerIdentity
+        self, kernel: KernelId, worker: WorkerIdentity, *, alike: bool = True
     ) -> tuple[PiecewiseLinearModel, bool] | None:
-        """Return the best model known and whether it is the worker's own (else a prior)."""
+        """Return the best model known and whether it is the worker's own (else a prior).
+
+        Without ``alike`` only one under the worker's name: its own, or of an earlier start.
+        """
         known = self._models.get((kernel, worker.fingerprint))
-        if not known:
+        if not known or not (alike or worker.name in known):
             return None
         group: Group = kernel, worker.fingerprint
         name = worker.name if worker.name in known else next(reversed(known))

@@ -447,7 +447,8 @@ class Iterations(Attempt):
             known = worker in context.workers and computed and rows and answer["computing"] > 0
             if tells and known:
                 spent = answer["computing"] / computed * rows
-                self.learned.keep(worker, taught(self.learned.of(worker), rows, spent))
+                before = self.learned.agreeing(worker, taught(None, rows, spent))
+                self.learned.keep(worker, taught(before, rows, spent))
         context.report["shares"] = [
             {
                 "worker": context.name(worker),
