@@ -99,7 +99,8 @@ def test_what_was_measured_too_long_ago_is_no_prior(tmp_path):
     assert len(ModelStore(tmp_path).load()) == len(models)
 
 
-A = np.ones((256, 256))
+# large enough that no worker does all of another one's share, which would teach nothing of that one
+A = np.ones((1024, 1024))
 
 
 def multiplied(url, workers=2):

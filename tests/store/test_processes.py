@@ -92,9 +92,9 @@ class Cluster:
 
     def multiplied(self):
         """Multiply; return the product's report, once it is checked."""
-        a = da.ones((512, 512), chunks=256)
+        a = da.ones((1024, 1024), chunks=512)
         c = self.balancer.matmul(a, a)
-        assert (self.client.compute(c, sync=True) == 512).all()
+        assert (self.client.compute(c, sync=True) == 1024).all()
         return self.balancer.report
 
     def emulated(self, number, units=600):
