@@ -1,7 +1,8 @@
-"""One stored document: the models of all workers of one hardware for one kernel. Pure.
+"""One stored document: what is known of all workers of one hardware for one kernel. Pure.
 
     <url>/v1/<kernel>/<hash of implementation and parameters>/<hash of hardware>.json
 
+Its ``kind`` is "model", seconds by units, or "machine", a worker as a node of MHETA's machine.
 A document says all that its path is a hash of, so that one that lies at a wrong place, or was made
 by another program, is seen to. Each point has when and by which version it was measured, and how
 often. What cannot be read is `Unreadable`; nothing of it is guessed.
@@ -22,6 +23,7 @@ import numpy as np
 from fpmdask.errors import FpmdaskError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.identity import Fingerprint, canonical
+from fpmdask.runtime.known_machines import KnownMachine
 from fpmdask.runtime.known_models import KnownModel
 
 FORMAT = "fpmdask.models"
@@ -33,15 +35,19 @@ MOST_NAME = 80
 # Hexadecimal digits of a hash in a path.
 DIGITS = 16
 
+# What documents are of; those that were written before there were machines do not say.
+MODELS, MACHINES = "model", "machine"
+
 Document = dict[str, Any]
+Known = KnownModel | KnownMachine
 
 
 class Unreadable(FpmdaskError):
     """A stored document that is damaged, of another version, or not what its path says."""
 
 
-def path_of(one: KnownModel) -> str:
-    """Return where the document of a model is, below the store's URL.
+def path_of(one: Known) -> str:
+    """Return where the document of a model, or of a machine, is, below the store's URL.
 
     Examples
     --------
@@ -71,7 +77,11 @@ def _hash(text: str) -> str:
 
 
 def merged(
-    before: Document | None, models: Sequence[KnownModel], now: datetime, version: str
+    before: Document | None,
+    models: Sequence[Known],
+    now: datetime,
+    version: str,
+    oldest: datetime | None = None,
 ) -> Document:
     """Return a document with the models of some workers, of one path, put in.
 
@@ -85,25 +95,23 @@ def merged(
         When they were measured, at the latest; points that are there already keep their time.
     version
         Of fpmdask.
+    oldest
+        Points that are there from before that time are nothing to keep: they were measured anew.
     """
     first = models[0]
     workers: dict[str, Any] = dict(before["workers"]) if before else {}
+    made = {"when": now.isoformat(), "version": version}
     for one in models:
-        known = {
-            (point["units"], point["seconds"], point["count"]): point
-            for point in workers.get(one.worker, {}).get("points", ())
-        }
-        made = {"half_width": None, "when": now.isoformat(), "version": version}
-        columns = one.model.units, one.model.seconds, one.model.counts
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        points = [
-            known.get(row) or {"units": row[0], "seconds": row[1], "count": row[2], **made}
-            for row in rows
-        ]
-        workers[one.worker] = {"memory_limit": one.hardware.memory_limit, "points": points}
+        own = workers.get(one.worker, {})
+        if isinstance(one, KnownModel):
+            told = _points(one, own, made, oldest)
+        else:
+            told = _figures(one, own, made, oldest)
+        workers[one.worker] = {"memory_limit": one.hardware.memory_limit, **told}
     return {
         "format": FORMAT,
         "version": VERSION,
+        "kind": MODELS if isinstance(first, KnownModel) else MACHINES,
         "kernel": first.kernel,
         "implementation": first.implementation,
         "parameters": first.parameters,
@@ -112,12 +120,44 @@ def merged(
     }
 
 
-def has(document: Document | None, models: Sequence[KnownModel]) -> bool:
-    """Tell whether a document has just these models of some workers."""
+def _points(
+    one: KnownModel, before: Mapping[str, Any], made: Document, oldest: datetime | None
+) -> Document:
+    """Return a model's points; those that are there keep when they were measured."""
+    known = {
+        (point["units"], point["seconds"], point["count"]): point
+        for point in before.get("points", ())
+        if _is_recent(point, oldest)
+    }
+    columns = one.model.units, one.model.seconds, one.model.counts
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    new = {"half_width": None, **made}
+    points = [
+        known.get(row) or {"units": row[0], "seconds": row[1], "count": row[2], **new}
+        for row in rows
+    ]
+    return {"points": points}
+
+
+def _figures(
+    one: KnownMachine, before: Mapping[str, Any], made: Document, oldest: datetime | None
+) -> Document:
+    """Return a machine's figures."""
+    same = before.get("figures") == one.figures and _is_recent(before, oldest)
+    when = {name: before[name] for name in made} if same else made
+    return {"figures": dict(one.figures), **when}
+
+
+def has(document: Document | None, models: Sequence[Known], oldest: datetime | None = None) -> bool:
+    """Tell whether a document has just this of some workers, measured since ``oldest``."""
     if document is None:
         return False
-    found = {one.worker: one.model for one in models_of(document)}
-    return all(found.get(one.worker) == one.model for one in models)
+    found = {one.worker: _said(one) for one in known_of(document, oldest)}
+    return all(found.get(one.worker) == _said(one) for one in models)
+
+
+def _said(one: Known) -> Any:
+    return one.model if isinstance(one, KnownModel) else one.figures
 
 
 def parsed(text: bytes, path: str) -> Document:
@@ -141,7 +181,7 @@ def parsed(text: bytes, path: str) -> Document:
     try:
         hardware = Fingerprint.from_json(data["hardware"])
         right = _path(data["kernel"], data["implementation"], data["parameters"], hardware)
-        models_of(data, datetime(1, 1, 1, tzinfo=UTC))
+        known_of(data, datetime(1, 1, 1, tzinfo=UTC))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Unreadable(
             f"{path} is damaged or foreign ({type(error).__name__}: {error})"
@@ -152,40 +192,48 @@ def parsed(text: bytes, path: str) -> Document:
     return found
 
 
-def models_of(document: Mapping[str, Any], oldest: datetime | None = None) -> list[KnownModel]:
-    """Return the models of a document: points that were measured at ``oldest``, or later.
+def known_of(document: Mapping[str, Any], oldest: datetime | None = None) -> list[Known]:
+    """Return what a document has that was measured at ``oldest``, or later.
 
     Raises
     ------
     PartitionError
-        For points that no model can have.
+        For points that no model can have, and for a kind that is not known.
     """
-    found = []
+    kind = document.get("kind", MODELS)
+    if kind not in (MODELS, MACHINES):
+        raise PartitionError(f"found the kind {kind!r}; this fpmdask reads {MODELS}, {MACHINES}")
+    found: list[Known] = []
     for worker, own in document["workers"].items():
-        points = [
-            (float(point["units"]), float(point["seconds"]), float(point["count"]))
-            for point in own["points"]
-            if oldest is None or datetime.fromisoformat(point["when"]) >= oldest
-        ]
-        if not points:
-            continue
         memory_limit = own["memory_limit"]
         if not isinstance(memory_limit, int) or not isinstance(worker, str):
             raise PartitionError(f"found a memory limit of {memory_limit!r}; it must be bytes")
-        hardware = {**document["hardware"], "memory_limit": memory_limit}
-        units, seconds, counts = np.array(points).T
-        found.append(
-            KnownModel(
-                worker,
-                document["kernel"],
-                document["implementation"],
-                document["parameters"],
-                Fingerprint.from_json(hardware),
-                False,
-                PiecewiseLinearModel(units, seconds, counts),
-            )
-        )
+        hardware = Fingerprint.from_json({**document["hardware"], "memory_limit": memory_limit})
+        what = document["kernel"], document["implementation"], document["parameters"]
+        if kind == MACHINES:
+            if not isinstance(own["figures"], dict):
+                raise PartitionError(f"found figures {own['figures']!r}; they must be an object")
+            if _is_recent(own, oldest):
+                found.append(KnownMachine(worker, *what, hardware, False, own["figures"]))
+            continue
+        points = [
+            (float(point["units"]), float(point["seconds"]), float(point["count"]))
+            for point in own["points"]
+            if _is_recent(point, oldest)
+        ]
+        if points:
+            model = PiecewiseLinearModel(*np.array(points).T)
+            found.append(KnownModel(worker, *what, hardware, False, model))
     return found
+
+
+def models_of(document: Mapping[str, Any], oldest: datetime | None = None) -> list[KnownModel]:
+    """Return the models of a document, as `known_of`."""
+    return [one for one in known_of(document, oldest) if isinstance(one, KnownModel)]
+
+
+def _is_recent(point: Mapping[str, Any], oldest: datetime | None) -> bool:
+    return oldest is None or datetime.fromisoformat(point["when"]) >= oldest
 
 
 def without(document: Document, worker: str) -> Document:

@@ -14,10 +14,11 @@ import fpmdask
 from fpmdask.runtime.known_models import KnownModel
 from fpmdask.store.document import (
     Document,
+    Known,
     Unreadable,
     has,
+    known_of,
     merged,
-    models_of,
     oldest_of,
     parsed,
     path_of,
@@ -104,11 +105,18 @@ class ModelStore:
         self, most_age_seconds: float | None = MOST_AGE_SECONDS
     ) -> tuple[list[KnownModel], list[str]]:
         """Return all models, and what cannot be read and why, as `load` without warnings."""
+        found, problems = self.known(most_age_seconds)
+        return [one for one in found if isinstance(one, KnownModel)], problems
+
+    def known(
+        self, most_age_seconds: float | None = MOST_AGE_SECONDS
+    ) -> tuple[list[Known], list[str]]:
+        """Return all models and machines of MHETA's, and what cannot be read and why."""
         oldest = oldest_of(datetime.now(UTC), most_age_seconds)
-        found: list[KnownModel] = []
+        found: list[Known] = []
         documents, problems = self.documents()
         for document in documents.values():
-            found += models_of(document, oldest)
+            found += known_of(document, oldest)
         return found, problems
 
     def documents(self) -> tuple[dict[str, Document], list[str]]:
@@ -125,15 +133,15 @@ class ModelStore:
                 found[path] = document
         return found, problems
 
-    def save(self, models: Iterable[KnownModel]) -> Saved:
-        """Put models in; those of other workers stay.
+    def save(self, models: Iterable[Known]) -> Saved:
+        """Put models and machines in; those of other workers stay.
 
         Returns
         -------
         Saved
             How many documents were written; those that cannot be read are left alone.
         """
-        of_path: dict[str, list[KnownModel]] = {}
+        of_path: dict[str, list[Known]] = {}
         for one in models:
             of_path.setdefault(path_of(one), []).append(one)
         written, problems = 0, []
@@ -145,16 +153,16 @@ class ModelStore:
                 problems.append(str(error))
         return Saved(written, tuple(problems))
 
-    def _save(self, path: str, models: list[KnownModel]) -> bool:
+    def _save(self, path: str, models: list[Known]) -> bool:
         """Put models into a document; tell whether it was written."""
-        before = self._document(path)
-        if has(before, models):
+        before, now = self._document(path), datetime.now(UTC)
+        oldest = oldest_of(now, MOST_AGE_SECONDS)
+        if has(before, models, oldest):
             return False
         for _ in range(TRIES):
-            document = merged(before, models, datetime.now(UTC), fpmdask.__version__)
-            self._write(path, document)
+            self._write(path, merged(before, models, now, fpmdask.__version__, oldest))
             before = self._document(path)
-            if has(before, models):
+            if has(before, models, oldest):
                 break
         return True
 

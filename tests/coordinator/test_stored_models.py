@@ -1,17 +1,26 @@
 """Models that outlive the scheduler: loaded as priors at the start, saved beside the runs."""
 
+import json
 import logging
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.models import ConstantModel
+from fpmdask.apps.matmul.coordinator.learned import NAME as SHARE
+from fpmdask.models import ConstantModel, PiecewiseLinearModel
+from fpmdask.runtime.coordinator.instructions import Member
 from fpmdask.runtime.coordinator.stored_models import STORED
 from fpmdask.runtime.known_models import KnownModel
 from fpmdask.store import ModelStore
-from fpmdask.store.document import path_of
+from fpmdask.store.document import merged, path_of
+from fpmdask.store.store import MOST_AGE_SECONDS
 from tests.eventually import until
+from tests.tuned import tuned
 
 SPEEDS = {"0": 100.0, "1": 200.0, "2": 300.0}
 
@@ -76,6 +85,76 @@ def test_what_is_stored_and_wrong_is_measured_again_and_stored(tmp_path):
     }
     found = {one.worker: one.model for one in ModelStore(tmp_path).load()}
     assert found["0"].speed(100.0) == pytest.approx(100.0)
+
+
+def test_what_was_measured_too_long_ago_is_no_prior(tmp_path):
+    measured(tmp_path)
+    models = ModelStore(tmp_path).load()
+    then = datetime.now(UTC) - timedelta(seconds=1.01 * MOST_AGE_SECONDS)
+    for one in models:
+        path = tmp_path / path_of(one)
+        path.write_text(json.dumps(merged(None, [one], then, "0.1")))
+    report, before = measured(tmp_path)
+    assert (before, len(report.rounds)) == ([], 2)
+    assert len(ModelStore(tmp_path).load()) == len(models)
+
+
+# large enough that no worker does all of another one's share, which would teach nothing of that one
+A = np.ones((1024, 1024))
+
+
+def multiplied(url, workers=2):
+    """Have a cluster multiply twice; return both reports, and what it knew after the first."""
+    found = []
+    learning = tuned(matmul={"learned_least_seconds": 1e-6})
+
+    @gen_cluster(
+        client=True,
+        nthreads=[("127.0.0.1", 1)] * workers,
+        config={"fpmdask.models-url": str(url), **learning},
+        timeout=60,
+    )
+    async def run(c, s, *workers):
+        balancer = await fpmdask.Balancer(c)
+        for _ in range(2):
+            product = await balancer.matmul(A, A)
+            assert (await c.compute(product) == len(A)).all()
+            found.append((balancer.report, list(await balancer.models)))
+
+    run()
+    (first, models), (second, _) = found
+    return first, second, models
+
+
+@pytest.mark.slow
+def test_a_product_goes_by_priors_and_drops_those_that_it_refutes(tmp_path):
+    first, *_ = multiplied(tmp_path)
+    assert len(first.rounds) == 1
+    first, *_ = multiplied(tmp_path)
+    assert (first.reason, first.rounds) == ("known", ())
+    wrong = [one.to_json() for one in ModelStore(tmp_path).load()]
+    ModelStore(tmp_path).forget()
+    for one in wrong:  # both are so much slower: the shares are as they were
+        one["model"]["seconds"] = [1000.0 * spent for spent in one["model"]["seconds"]]
+    wrong = [KnownModel.from_json(one) for one in wrong]
+    ModelStore(tmp_path).save(wrong)
+    first, second, models = multiplied(tmp_path)
+    assert (first.reason, first.rounds, second.rounds) == ("known", (), ())
+    after = {one.worker: one.model for one in models if one.kernel == SHARE}
+    of_shares = [one for one in wrong if one.kernel == SHARE]
+    # others may have multiplied all of a worker's share: it was not measured then
+    assert any(
+        after[one.worker].time(units) < 0.1 * seconds
+        for one in of_shares
+        for units, seconds in zip(*one.model.points, strict=True)
+    )
+
+
+def test_a_prior_is_kept_where_a_measurement_agrees_within_twice_epsilon():
+    prior = Member("a", model=PiecewiseLinearModel.from_points([100], [1.0]), prior=True)
+    assert [prior.refuted(100, seconds, 0.1) for seconds in (0.81, 1.19)] == [False, False]
+    assert [prior.refuted(100, seconds, 0.1) for seconds in (0.79, 1.21, math.inf)] == [True] * 3
+    assert not replace(prior, prior=False).refuted(100, 9.0, 0.1)
 
 
 def test_what_cannot_be_read_is_logged_once_and_measured(tmp_path, caplog):

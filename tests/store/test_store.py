@@ -15,6 +15,7 @@ import pytest
 import fpmdask
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.identity import Fingerprint
+from fpmdask.runtime.known_machines import KnownMachine
 from fpmdask.runtime.known_models import KnownModel
 from fpmdask.store import ModelStore, Saved
 from fpmdask.store.document import FORMAT, merged, models_of, path_of
@@ -26,6 +27,12 @@ def known(worker="alpha", points=((100, 1.0), (200, 4.0)), **facts):
     units, seconds = zip(*points, strict=True)
     model = PiecewiseLinearModel.from_points(units, seconds)
     one = KnownModel(worker, "sort.local", "numpy 2", '{"dtype":"<f8"}', HARDWARE, False, model)
+    return replace(one, **facts)
+
+
+def node(worker="alpha", **facts):
+    figures = {"node": {"read_s_per_byte": 1e-8}, "shared": {}, "seconds_per_row": 0.5}
+    one = KnownMachine(worker, "stencil.machine", "numpy 2", "{}", HARDWARE, False, figures)
     return replace(one, **facts)
 
 
@@ -67,6 +74,27 @@ def check_store(url):
 
 def test_what_was_saved_is_loaded_replaced_and_forgotten(url):
     check_store(url)
+
+
+def test_machines_are_stored_beside_models_and_are_none(url):
+    store = ModelStore(url)
+    assert store.save([known(), node(), node("beta")]) == Saved(2, ())
+    assert store.load() == [known()]
+    assert by_name(store.known()[0]) == by_name([known(), node(), node("beta")])
+    kinds = {document["kind"] for document in store.documents()[0].values()}
+    assert kinds == {"model", "machine"}
+    assert store.save([node()]).documents == 0
+    slower = node(figures={**node().figures, "seconds_per_row": 0.6})
+    assert store.save([slower]).documents == 1
+    assert by_name(store.known()[0]) == by_name([known(), slower, node("beta")])
+    assert store.forget(kernel="stencil.machine") == 2
+    assert store.known() == ([known()], [])
+
+
+def test_documents_from_before_there_were_kinds_are_of_models(tmp_path):
+    ModelStore(tmp_path).save([known()])
+    damaged(tmp_path / path_of(known()), lambda data: data.pop("kind"))
+    assert ModelStore(tmp_path).load() == [known()]
 
 
 def test_the_layout_is_the_documented_one(tmp_path):
@@ -131,6 +159,8 @@ CHANGES = {
         lambda data: data["workers"]["alpha"]["points"][0].update(when="yesterday"),
         "damaged or foreign",
     ),
+    "another kind": (lambda data: data.update(kind="song"), "found the kind 'song'"),
+    "no machine": (lambda data: data.update(kind="machine"), "damaged or foreign"),
     "no memory": (
         lambda data: data["workers"]["alpha"].update(memory_limit="much"),
         "damaged or foreign",

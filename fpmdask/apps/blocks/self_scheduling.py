@@ -51,6 +51,10 @@ class SpeedFunction:
         self.points[rows] = seconds if before is None else (before + seconds) / 2
         self._fit()
 
+    def anew(self) -> SpeedFunction:
+        """Return one of which nothing is known."""
+        return SpeedFunction(tuning=self._tuning)
+
     def __bool__(self) -> bool:
         return bool(self.points)
 
@@ -129,11 +133,31 @@ class Member:
 
     speed: SpeedFunction
     known: bool = False  # by earlier runs
+    # its speed is a prior, which the first call refutes that disagrees by more than this part of it
+    doubted_by: float | None = None
     quota: float | None = None  # rows that it is to have, where the caller says so
     limit: float = math.inf  # rows for whose results it has memory
     given: int = 0
     free_at: float = 0.0  # when what it has been given is done
     spans: list[Span] = field(default_factory=list)  # rows that it holds, and nobody was given
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Take in what a call took; a prior that it refutes is forgotten.
+
+        Examples
+        --------
+        >>> members = [Member(SpeedFunction({100: 1.0}), doubted_by=0.2) for _ in range(2)]
+        >>> members[0].took(50, 0.55), members[1].took(50, 5.0)
+        (None, None)
+        >>> [member.speed.points for member in members]
+        [{100: 1.0, 50: 0.55}, {50: 5.0}]
+        """
+        if self.doubted_by is not None and rows > 0 < seconds:
+            expected = self.speed.seconds(rows)
+            if abs(seconds - expected) > self.doubted_by * expected:
+                self.speed = self.speed.anew()
+            self.doubted_by = None
+        self.speed.add(rows, seconds)
 
 
 class SelfScheduling:
@@ -202,7 +226,7 @@ class SelfScheduling:
     def done(self, worker: str, span: Span, seconds: float, now: float) -> None:
         """A call on a span of rows took so many seconds."""
         if (member := self.members.get(worker)) is not None:
-            member.speed.add(span[1] - span[0], seconds)
+            member.took(span[1] - span[0], seconds)
             member.free_at = max(now, member.free_at)
             self._changes += 1
 

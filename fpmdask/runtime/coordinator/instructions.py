@@ -10,6 +10,10 @@ from typing import Any
 from fpmdask.errors import MeasuringError
 from fpmdask.models import PiecewiseLinearModel, from_json
 
+# A prior and a measurement are both off by as much as the imbalance that counts as balanced: where
+# they disagree by more than so many of it, the prior is wrong.
+PRIOR_EPSILONS = 2
+
 
 @dataclass(frozen=True)
 class Member:
@@ -31,7 +35,7 @@ class Member:
         if not self.prior or self.model is None:
             return False
         expected = self.model.time(units)
-        return not abs(seconds - expected) <= epsilon * expected
+        return not abs(seconds - expected) <= PRIOR_EPSILONS * epsilon * expected
 
     def measured(self, units: int, seconds: float, *, afresh: bool) -> Member:
         """Return the member with one more measurement, or (``afresh``) with nothing else.

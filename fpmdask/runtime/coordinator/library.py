@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -47,16 +49,21 @@ class ModelLibrary:
         # (group, worker name) of the models, the last used one last
         self._used: dict[tuple[Group, str], None] = {}
         self._too_large: dict[tuple[KernelId, WorkerIdentity], tuple[int, float, float]] = {}
+        # (group, worker name) -> (its start, figures of MHETA's machine), the last one stored last
+        self._machines: dict[tuple[Group, str], tuple[str, Mapping[str, Any]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._models.values()))
 
     def find(
-        self, kernel: KernelId, worker: WorkerIdentity
+        self, kernel: KernelId, worker: WorkerIdentity, *, alike: bool = True
     ) -> tuple[PiecewiseLinearModel, bool] | None:
-        """Return the best model known and whether it is the worker's own (else a prior)."""
+        """Return the best model known and whether it is the worker's own (else a prior).
+
+        Without ``alike`` only one under the worker's name: its own, or of an earlier start.
+        """
         known = self._models.get((kernel, worker.fingerprint))
-        if not known:
+        if not known or not (alike or worker.name in known):
             return None
         group: Group = kernel, worker.fingerprint
         name = worker.name if worker.name in known else next(reversed(known))
@@ -103,9 +110,44 @@ class ModelLibrary:
         gone = [(group, name) for group, name in self._used if meant(group[0], name)]
         for group, name in gone:
             self._drop(group, name)
+        for key in [key for key in self._machines if meant(key[0][0], key[1])]:
+            del self._machines[key]
         for of, identity in [key for key in self._too_large if meant(key[0], key[1].name)]:
             del self._too_large[of, identity]
         return len(gone)
+
+    def find_machine(self, kernel: KernelId, worker: WorkerIdentity) -> Mapping[str, Any] | None:
+        """Return MHETA's figures of a worker, of this start of it or an earlier one."""
+        found = self._machines.get(((kernel, worker.fingerprint), worker.name))
+        return None if found is None else found[1]
+
+    def store_machine(
+        self,
+        kernel: KernelId,
+        worker: WorkerIdentity,
+        figures: Mapping[str, Any],
+        *,
+        prior: bool = False,
+    ) -> None:
+        """Keep MHETA's figures of a worker; those of a ``prior`` where none are known."""
+        key = (kernel, worker.fingerprint), worker.name
+        if prior and key in self._machines:
+            return
+        self._machines.pop(key, None)
+        self._machines[key] = worker.start, figures
+        if len(self._machines) > self._most:
+            del self._machines[next(iter(self._machines))]
+
+    def forget_machine(self, kernel: KernelId, worker: WorkerIdentity) -> None:
+        """Forget MHETA's figures of a worker, which a run has refuted."""
+        self._machines.pop(((kernel, worker.fingerprint), worker.name), None)
+
+    def machines(self) -> list[tuple[KernelId, Fingerprint, str, str, Mapping[str, Any]]]:
+        """Return MHETA's figures of all: (kernel, fingerprint, worker name, its start, figures)."""
+        return [
+            (kernel, fingerprint, name, start, figures)
+            for ((kernel, fingerprint), name), (start, figures) in self._machines.items()
+        ]
 
     def _use(self, group: Group, name: str) -> None:
         """Make a model the last one to be forgotten."""

@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
+
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model, PiecewiseLinearModel
 from fpmdask.partition import geometric
 from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.instructions import PRIOR_EPSILONS
 from fpmdask.runtime.coordinator.rounds import REPEATS, measure
 from fpmdask.runtime.coordinator.windows import windows
 from fpmdask.runtime.identity import KernelId, WorkerIdentity, canonical
@@ -45,9 +48,26 @@ class Learned:
         self._name, self._parameters = name, canonical(parameters)
 
     def of(self, address: str) -> PiecewiseLinearModel | None:
-        """Return what is known of a worker since its start."""
-        known = self._library.find(*self._key(address))
-        return known[0] if known is not None and known[1] else None
+        """Return what is known of a worker: since its start, or under its name from before.
+
+        What is from before, on the same hardware, is a prior: a run plans by it, and what the run
+        takes confirms or refutes it (`agreeing`).
+        """
+        known = self._library.find(*self._key(address), alike=False)
+        return None if known is None else known[0]
+
+    def agreeing(
+        self, address: str, measured: PiecewiseLinearModel | None
+    ) -> PiecewiseLinearModel | None:
+        """Return what is known of a worker, unless it is a prior that a measurement refutes."""
+        known = self._library.find(*self._key(address), alike=False)
+        if known is None:
+            return None
+        model, own = known
+        if own or measured is None:
+            return model
+        epsilon = self._context.spec["measuring"]["epsilon"]
+        return None if refutes(measured, model, epsilon) else model
 
     def keep(self, address: str, model: PiecewiseLinearModel) -> None:
         """Have this be known of a worker."""
@@ -80,6 +100,23 @@ def taught(
     if before is not None:
         seconds = (seconds + float(before.time(units))) / 2
     return PiecewiseLinearModel.from_points([units], [seconds])
+
+
+def refutes(measured: PiecewiseLinearModel, prior: PiecewiseLinearModel, epsilon: float) -> bool:
+    """Tell whether a measurement and a prior disagree by more than both may be off.
+
+    Each is off by as much as the imbalance that counts as balanced, ``epsilon``.
+
+    Examples
+    --------
+    >>> prior = PiecewiseLinearModel.from_points([100], [1.0])
+    >>> slower = [PiecewiseLinearModel.from_points([50], [s]) for s in (0.59, 0.61)]
+    >>> [refutes(measured, prior, epsilon=0.1) for measured in slower]
+    [False, True]
+    """
+    units, seconds = measured.points
+    expected = prior.time(units)
+    return bool((np.abs(seconds - expected) > PRIOR_EPSILONS * epsilon * expected).any())
 
 
 @dataclass
@@ -233,7 +270,8 @@ class Speeds:
         if max((seconds for *_, seconds in told), default=0.0) < least_seconds:
             return
         async for address, units, seconds in still_there(self.context, told):
-            self._memory.keep(address, taught(self._memory.of(address), units, seconds))
+            before = self._memory.agreeing(address, taught(None, units, seconds))
+            self._memory.keep(address, taught(before, units, seconds))
 
     def _models(self) -> list[Model] | None:
         """Return the workers' models, by earlier runs or else by their timed kernel, or None."""

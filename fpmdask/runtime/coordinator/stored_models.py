@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
+from fpmdask.runtime.known_machines import KnownMachine
 from fpmdask.runtime.known_models import KnownModel
 
 if TYPE_CHECKING:
@@ -30,15 +31,17 @@ STORED = "stored"
 # So many models are put into the library in one step of the event loop.
 AT_ONCE = 64
 
-# Of the library: kernel, hardware, worker's name and start, model.
-Entry = tuple[KernelId, Fingerprint, str, str, PiecewiseLinearModel]
+Known = KnownModel | KnownMachine
+# Of the library: kernel, hardware, worker's name and start, model or figures of a machine.
+Learned = PiecewiseLinearModel | Mapping[str, Any]
+Entry = tuple[KernelId, Fingerprint, str, str, Learned]
 
 
-def _read(url: str) -> tuple[list[KnownModel], list[str]]:
+def _read(url: str) -> tuple[list[Known], list[str]]:
     """Return what is stored, and what cannot be read. In a thread: fsspec takes time to load."""
     from fpmdask.store import ModelStore
 
-    return ModelStore(url).read()
+    return ModelStore(url).known()
 
 
 class StoredModels:
@@ -54,7 +57,7 @@ class StoredModels:
 
     def __init__(self, coordinator: CoordinatorPlugin, url: str | None) -> None:
         self._coordinator, self._url = coordinator, url
-        self._saved: dict[tuple[KernelId, Fingerprint, str], PiecewiseLinearModel] = {}
+        self._saved: dict[tuple[KernelId, Fingerprint, str], Learned] = {}
         self._saving: asyncio.Task[None] | None = None
         self._changed = False
         self._told: set[str] = set()
@@ -78,11 +81,15 @@ class StoredModels:
                 await asyncio.sleep(0)
             self._keep(one)
 
-    def _keep(self, one: KnownModel) -> None:
-        """Put a model into the library, unless the worker was measured meanwhile."""
+    def _keep(self, one: Known) -> None:
+        """Put one into the library, unless the worker was measured meanwhile."""
         kernel = KernelId(one.kernel, one.implementation, one.parameters)
         identity = WorkerIdentity(one.worker, one.hardware, STORED)
-        self._coordinator.library.store_prior(kernel, identity, one.model)
+        library = self._coordinator.library
+        if isinstance(one, KnownModel):
+            library.store_prior(kernel, identity, one.model)
+        else:
+            library.store_machine(kernel, identity, one.figures, prior=True)
 
     def changed(self) -> None:
         """Save what was measured since the last time, beside whatever goes on."""
@@ -95,7 +102,8 @@ class StoredModels:
     async def _save(self, url: str) -> None:
         while self._changed:
             self._changed = False
-            entries = self._coordinator.library.entries()
+            library = self._coordinator.library
+            entries: list[Entry] = [*library.entries(), *library.machines()]
             try:
                 problems = await asyncio.to_thread(self._save_changed, url, entries)
             except Exception:  # as in `_load`; the next run tries again
@@ -108,17 +116,21 @@ class StoredModels:
         from fpmdask.store import ModelStore
 
         before, self._saved = self._saved, {}  # what the library has forgotten is forgotten here
-        changed = []
-        for kernel, hardware, name, start, model in entries:
+        changed: list[Known] = []
+        after: dict[tuple[KernelId, Fingerprint, str], Learned] = {}
+        for kernel, hardware, name, start, learned in entries:
             key = kernel, hardware, name
             known = before.get(key)
-            if start == STORED or (known is not None and (known is model or known == model)):
-                self._saved[key] = model
+            after[key] = learned
+            if start == STORED or (known is not None and (known is learned or known == learned)):
+                continue
+            of = name, kernel.name, kernel.implementation, kernel.parameters, hardware, True
+            if isinstance(learned, PiecewiseLinearModel):
+                changed.append(KnownModel(*of, learned))
             else:
-                of = kernel.name, kernel.implementation, kernel.parameters
-                changed.append((key, KnownModel(name, *of, hardware, True, model)))
-        done = ModelStore(url).save([one for _, one in changed]) if changed else None
-        self._saved |= {key: one.model for key, one in changed}
+                changed.append(KnownMachine(*of, learned))
+        done = ModelStore(url).save(changed) if changed else None
+        self._saved = after
         return () if done is None else done.problems
 
     def _tell(self, problems: Sequence[str]) -> None:

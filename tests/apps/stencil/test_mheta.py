@@ -8,12 +8,16 @@ import pytest
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
+from fpmdask.apps.stencil.coordinator.known_machine import WHY
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.mheta import predict
 from fpmdask.mheta.document import Document
+from fpmdask.runtime.known_machines import KnownMachine
 from fpmdask.runtime.report import Report
+from fpmdask.store import ModelStore
 from tests.apps.stencil.test_stencil import RANDOM, cluster, local, worker_name
 from tests.eventually import nothing_left
+from tests.tuned import tuned
 
 SLOW = {"fpmdask.lab.disk.overhead-seconds": 0.001, "fpmdask.lab.disk.seconds-per-byte": 1e-5}
 U0 = RANDOM.random((60, 50))
@@ -201,3 +205,66 @@ async def test_a_machine_of_other_workers_is_refused(c, s, *workers):
         await two.stencil(busy, U0, 6, memory=MEMORY, machine=saved)
     with pytest.raises(CoordinatorError, match="memory names 7"):
         await two.stencil(busy, U0, 6, memory={"7": 10**6})
+
+
+def with_store(url):
+    """Return the configuration of a cluster that keeps what it measures."""
+    return {**SLOW, "fpmdask.models-url": str(url), **tuned(runtime={"learned_least_seconds": 0})}
+
+
+@pytest.mark.slow
+def test_a_machine_is_found_after_a_restart_and_nothing_is_measured(tmp_path):
+    found = []
+
+    @cluster(config=with_store(tmp_path))
+    async def run(c, s, *workers):
+        events = []
+        balancer = await fpmdask.Balancer(c, progress=events.append)
+        result = await balancer.stencil(busy, U0, 6, memory=MEMORY)
+        np.testing.assert_allclose(await c.compute(result), local(jacobi, U0, 6))
+        steps = {event["step"] for event in events if event["event"] == "step"}
+        found.append((balancer.report, steps))
+
+    run()
+    run()
+    (first, measuring), (second, steps) = found
+    check_report(first, 6)
+    said = check_report(second, 6)
+    assert (first.reason, second.reason) == ("measured", "predicted")
+    assert not first.mheta["why"].startswith(WHY)
+    assert said["why"].startswith(WHY)
+    assert said["phases"][0]["first"] == 1, "no iteration was instrumented"
+    assert {"measure", "instrument"} <= measuring
+    assert not {"measure", "instrument"} & steps
+    assert shares_of(second)["1"] <= 7, said["why"]
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_wrong_is_not_kept(tmp_path):
+    found = []
+
+    @cluster(config=with_store(tmp_path))
+    async def run(c, s, *workers):
+        balancer = await fpmdask.Balancer(c)
+        await balancer.stencil(busy, U0, 6, memory=MEMORY)
+        found.append(balancer.report)
+
+    @cluster(config=with_store(tmp_path))
+    async def twice(c, s, *workers):
+        balancer = await fpmdask.Balancer(c)
+        for _ in range(2):
+            await balancer.stencil(busy, U0, 6, memory=MEMORY)
+            found.append(balancer.report)
+
+    run()
+    store = ModelStore(tmp_path)
+    machines = [one for one in store.known()[0] if isinstance(one, KnownMachine)]
+    assert {one.worker for one in machines} == {"0", "1", "2"}
+    for one in machines:  # all compute in a twentieth of the time
+        for model in [one.figures["model"]] if "model" in one.figures else []:
+            model["seconds"] = [spent / 20 for spent in model["seconds"]]
+        if "seconds_per_row" in one.figures:
+            one.figures["seconds_per_row"] /= 20
+    store.save(machines)
+    twice()
+    assert [report.reason for report in found] == ["measured", "predicted", "measured"]

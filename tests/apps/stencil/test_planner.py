@@ -7,8 +7,8 @@ from fpmdask.apps.stencil.planner import Planner
 from fpmdask.errors import PartitionError
 from fpmdask.mheta.document import Document
 from fpmdask.runtime.client.machines import saved_machine
-from tests.apps.stencil.test_distribution import ROWS, pair
 from tests.apps.stencil.test_calibration import parts, told
+from tests.apps.stencil.test_distribution import ROWS, pair
 from tests.apps.stencil.test_program import spec
 
 NAMES = [f"w{n}" for n in range(8)]

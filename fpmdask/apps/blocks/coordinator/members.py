@@ -10,6 +10,7 @@ from fpmdask.apps.blocks.self_scheduling import Member, SpeedFunction, quotas
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.coordinator.checks import check_names
 from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.instructions import PRIOR_EPSILONS
 from fpmdask.runtime.identity import KernelId, canonical
 from fpmdask.runtime.rows import Span
 
@@ -33,7 +34,8 @@ def known_member(context: RunContext, worker: str, row_nbytes: int) -> Member:
     model, own = found
     pairs = zip(model.units.tolist(), model.seconds.tolist(), strict=True)
     points = {int(rows): seconds for rows, seconds in pairs}
-    return Member(SpeedFunction(points, context.tuning.blocks), known=own)
+    doubted_by = None if own else PRIOR_EPSILONS * context.spec["measuring"]["epsilon"]
+    return Member(SpeedFunction(points, context.tuning.blocks), own, doubted_by)
 
 
 def given_rows(

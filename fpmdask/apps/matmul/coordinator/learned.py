@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fpmdask.apps.matmul.plan import MatmulSpec
@@ -171,13 +172,15 @@ async def learn(
     addresses = {context.name(address): address for address in context.workers}
     told = [(addresses.get(name, ""), share) for name, share in _by_worker(shares).items()]
     async for address, share in still_there(context, told):
-        taught = _known(memories, address).after(
-            share,
-            spec.shape[1],
-            moved.get(address, 0.0),
-            context.workers[address].fingerprint.nthreads,
+        after = partial(
+            Known.after,
+            share=share,
+            inner=spec.shape[1],
+            moved=moved.get(address, 0.0),
+            threads=context.workers[address].fingerprint.nthreads,
             least_seconds=context.tuning.matmul.learned_least_seconds,
         )
+        taught = after(_agreeing(memories, address, after(Known())))
         for memory, model in zip(memories, (taught.multiplying, taught.moving), strict=True):
             if model is not None:
                 memory.keep(address, model)
@@ -186,8 +189,8 @@ async def learn(
 async def known_rows(context: RunContext, spec: MatmulSpec, bounds: Mapping[str, float]) -> Any:
     """Return (rows of full width, seconds of one column of A) per worker by what was learned.
 
-    None where a worker is not known since its start, or more than a few rows would go to workers
-    none of whose products has come near to such a share.
+    None where a worker is not known, or more than a few rows would go to workers none of whose
+    products has come near to such a share.
     """
     models, (multiplying, _) = {}, _memories(context, spec)
     for address in context.workers:
@@ -250,9 +253,11 @@ def _memories(context: RunContext, spec: MatmulSpec) -> tuple[Learned, Learned]:
     return Learned(context, NAME, what), Learned(context, MOVING, what)
 
 
-def _known(memories: tuple[Learned, Learned], address: str) -> Known:
-    """Return what products have taught of a worker since its start."""
-    return Known(*(memory.of(address) for memory in memories))
+def _agreeing(memories: tuple[Learned, Learned], address: str, share: Known) -> Known:
+    """Return what earlier products have taught of a worker, but priors that a share refutes."""
+    measured = share.multiplying, share.moving
+    pairs = zip(memories, measured, strict=True)
+    return Known(*(memory.agreeing(address, model) for memory, model in pairs))
 
 
 def _with(model: PiecewiseLinearModel | None, units: float, seconds: float) -> PiecewiseLinearModel:

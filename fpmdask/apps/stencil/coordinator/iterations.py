@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from fpmdask.apps.stencil.coordinator.known_machine import WHY, KnownMachines
 from fpmdask.apps.stencil.coordinator.progress import TeamProgress
 from fpmdask.apps.stencil.coordinator.room import room_of
 from fpmdask.apps.stencil.neighbours import spans_of
@@ -54,6 +55,7 @@ class Iterations(Attempt):
         self.limits: dict[str, float] = {}  # the most rows
         self.learned = Learned(context, "stencil", {"row_nbytes": spec.row_nbytes})
         self.reason = "even"
+        self.machines = KnownMachines(context)
         self.planner: Planner | None = None  # of runs whose iterations MHETA predicts
         self.instruments = False
         self.row_seconds: list[float] | None = None  # of each, where it computes for long
@@ -77,7 +79,8 @@ class Iterations(Attempt):
             "output": context.spec["output"],
             "checkpoint": context.spec["checkpoint"],
             "prefetch": context.spec["prefetch"],
-            "again": context.spec["rule"] == "mheta" and not given,
+            # a machine from before is confirmed or dropped as a whole, at the end of the run
+            "again": context.spec["rule"] == "mheta" and not given and not self.machines.used,
             **self._first_note(),
         }
         memory = {w: None if math.isinf(n) else n for w, n in self.room.memory.items()}
@@ -93,7 +96,12 @@ class Iterations(Attempt):
         self._report(answers, time.perf_counter() - began)
         if self.planner is not None:
             histories = [answers[worker]["history"] for worker in self.shares]
-            context.report["mheta"] = await asyncio.to_thread(self.planner.report, histories)
+            said = await asyncio.to_thread(self.planner.report, histories)
+            if context.spec["machine"] is None:
+                self.machines.keep(self.planner, list(self.shares), said["phases"])
+            if self.machines.used:
+                said["why"] = WHY + said["why"]
+            context.report["mheta"] = said
         return value
 
     async def _tried(self, *, given: bool) -> dict[str, Any]:
@@ -197,6 +205,8 @@ class Iterations(Attempt):
         memory = [room.memory[worker] for worker in workers]
         if fits_with_room(self.spec, memory, balanced, prefetch=self.context.spec["prefetch"]):
             return
+        if await self._by_known_machine(workers):
+            return
         equal = dict(zip(workers, even(units, len(workers)).tolist(), strict=True))
         least = max(least, LEAST_INSTRUMENTED)
         if all(least <= rows <= room.most[worker] for worker, rows in equal.items()):
@@ -204,6 +214,15 @@ class Iterations(Attempt):
             self.instruments, self.shares = True, equal
             each = zip(models, equal.values(), strict=True)
             self.row_seconds = [float(model.time(rows)) / rows for model, rows in each]
+
+    async def _by_known_machine(self, workers: Sequence[str]) -> bool:
+        """Share out by what earlier runs have measured of all these workers, if they have."""
+        planner = await asyncio.to_thread(self._new_planner, workers)
+        found = self.machines.of(planner, workers)
+        if found is not None:
+            await self._by_machine(found, workers)
+        self.machines.used = found is not None and self.planner is not None
+        return self.machines.used
 
     def _new_planner(self, workers: Sequence[str]) -> Planner:
         """Return a planner; in a thread, since it loads MHETA."""
@@ -238,7 +257,7 @@ class Iterations(Attempt):
 
     def _expected(self) -> float | None:
         """Return the seconds that an iteration should take, None where nobody knows."""
-        if self.planner is None or self.context.spec["rule"] != "mheta":
+        if self.planner is None or self.context.spec["rule"] != "mheta" or self.machines.used:
             return None
         return self.planner.expected if self.reason != "given" else None
 
@@ -447,7 +466,8 @@ class Iterations(Attempt):
             known = worker in context.workers and computed and rows and answer["computing"] > 0
             if tells and known:
                 spent = answer["computing"] / computed * rows
-                self.learned.keep(worker, taught(self.learned.of(worker), rows, spent))
+                before = self.learned.agreeing(worker, taught(None, rows, spent))
+                self.learned.keep(worker, taught(before, rows, spent))
         context.report["shares"] = [
             {
                 "worker": context.name(worker),
