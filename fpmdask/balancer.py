@@ -1085,7 +1085,10 @@ class Balancer:
         three times their scatter, more or less than predicted. `Balancer.report.mheta` says what
         was predicted and measured.
 
-        Where a worker is lost in the middle, the others start again from u0, or from `checkpoint`.
+        A worker that joins in the middle computes a few rows, unless it is known how fast it is,
+        and gets its share of rows where that saves more in the iterations to come than moving
+        takes; not where `distribution` gives the rows. Where a worker is lost in the middle, the
+        others start again from u0, or from `checkpoint`, with shares that are found anew.
         A chunk of the result that is lost afterwards is made again from u0 by all iterations on all
         rows in one task, which needs memory for all of them on one worker: keep what is precious
         elsewhere, too.

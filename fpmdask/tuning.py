@@ -241,6 +241,12 @@ class StencilTuning(_Group):
     # Seconds of the first iterations that say how fast a worker is, before rows move. CPU-quota
     # periods are 10 ms and more: shorter timings say little.
     trial_seconds: float = 0.15
+    # Seconds from one look of the team, an all-reduce of some milliseconds, to the next: a worker
+    # that has joined is taken in after one.
+    look_seconds: float = 1.0
+    # What an exchange of halos takes, where there was none so far: two messages of some
+    # milliseconds of workers that have a fraction of a core.
+    exchange_seconds: float = 0.002
     # Most iterations between two exchanges of halos.
     most_every: int = _positive(64)
     # Bytes of the rows that an update is called with at once, about: they, and what it makes of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from fpmdask.apps.stencil.program import with_computing
@@ -10,6 +11,7 @@ from fpmdask.errors import PartitionError
 from fpmdask.mheta import Machine, Program, predict
 from fpmdask.mheta.instrument import Event, fit
 from fpmdask.mheta.instrument.peers import pattern_peers
+from fpmdask.mheta.machine import PER_NODE
 from fpmdask.mheta.prediction import PARTS
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.timing.meter import METERED
@@ -145,6 +147,41 @@ def from_saved(
     if seconds_per_row is None:
         return None
     return with_computing(program, seconds_per_row), machine
+
+
+def with_node(
+    program: Program, machine: Machine, at: int, memory: float | None, row_seconds: float
+) -> tuple[Program, Machine]:
+    """Return the figures with one more node, which has the median of each figure of the others.
+
+    Parameters
+    ----------
+    at
+        The place of the new node.
+    memory
+        Its own, in bytes.
+    row_seconds
+        What it takes to compute a row.
+    """
+
+    def added(values: Sequence[Any], value: Any) -> list[Any]:
+        return [*values[:at], value, *values[at:]]
+
+    figures = machine.to_dict()
+    for name in PER_NODE:
+        if name == "memory_bytes":
+            known = figures.get(name) or [None] * machine.nodes
+            figures[name] = added(known, memory)
+        elif figures.get(name) is not None:
+            values = machine.figures(name).tolist()
+            figures[name] = added(values, median(values))
+    grown = Machine.from_dict(figures, machine.nodes + 1)
+    (stage,) = program.sections[0].stages
+    if stage.models is not None:
+        model = PiecewiseLinearModel.from_points([1], [row_seconds])
+        return with_computing(program, None, added(stage.models, model)), grown
+    known = stage.seconds_per_row or [0.0] * machine.nodes
+    return with_computing(program, added(known, row_seconds)), grown
 
 
 def _sizes(program: Program) -> str:

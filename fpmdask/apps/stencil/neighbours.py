@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
 
 from fpmdask.runtime.rows import Span
@@ -40,3 +40,17 @@ def neighbours(
 def having(spans: Mapping[str, Span]) -> list[str]:
     """Return who has rows, in order: these are MHETA's ranks."""
     return [one for one, (low, high) in spans.items() if low < high]
+
+
+def with_joined(shares: Mapping[str, int], joined: Iterable[str]) -> dict[str, int]:
+    """Return shares with workers that have none yet, in the middle: so the fewest rows move.
+
+    Examples
+    --------
+    >>> with_joined({"a": 3, "b": 3, "c": 1}, ["d"])
+    {'a': 3, 'd': 0, 'b': 3, 'c': 1}
+    """
+    middles = [low + high for low, high in spans_of(shares).values()]
+    at = sum(middle <= sum(shares.values()) for middle in middles)
+    some = [*shares.items()]
+    return dict([*some[:at], *((worker, 0) for worker in joined), *some[at:]])

@@ -57,6 +57,34 @@ def shared(
         most[min(few, key=shares.__getitem__)] = 0.0
 
 
+@dataclass(frozen=True)
+class Revision:
+    """The shares with which a run goes on, and why.
+
+    Parameters
+    ----------
+    shares
+        Worker → rows: others than before where that pays.
+    saved, moving
+        Predicted seconds: what the best shares save in all iterations to come, what moving takes.
+    left
+        Iterations to come.
+    """
+
+    shares: dict[str, int]
+    saved: float = 0.0
+    moving: float = 0.0
+    left: int = 0
+
+    @property
+    def why(self) -> str:
+        """In words."""
+        return (
+            f"{self.saved:.3g} s less in {self.left} iterations to come, {self.moving:.3g} s to "
+            "move rows"
+        )
+
+
 def revised(
     shares: Mapping[str, int],
     told: Mapping[str, Speed],
@@ -64,7 +92,10 @@ def revised(
     row_nbytes: int,
     limits: Mapping[str, float],
     least: int,
-) -> dict[str, int]:
+    *,
+    equal: bool = False,
+    exchange: float = 0.0,
+) -> Revision:
     """Return the shares with which all finish together, the same ones where moving does not pay.
 
     Parameters
@@ -79,22 +110,24 @@ def revised(
         Bytes of a row that move.
     limits, least
         As for `shared`.
+    equal
+        Whether all get equally many rows, however fast they are.
+    exchange
+        Seconds that other shares add to each iteration.
     """
     known = [speed.row_seconds for speed in told.values() if speed.row_seconds]
     if not known:
-        return dict(shares)
+        return Revision(dict(shares))
     middling = sorted(known)[len(known) // 2]
     seconds = {worker: told[worker].row_seconds or middling for worker in shares}
-    models = [ConstantModel(1 / seconds[worker]) for worker in shares]
+    models = [ConstantModel(1.0 if equal else 1 / seconds[worker]) for worker in shares]
     found = shared(sum(shares.values()), models, [limits[worker] for worker in shares], least)
     better = dict(zip(shares, found, strict=True))
-    saved = max(seconds[w] * n for w, n in shares.items()) - max(
-        seconds[w] * n for w, n in better.items()
-    )
-    if saved < NOISE * max(seconds[w] * n for w, n in shares.items()):
-        return dict(shares)
+    now, then = (max(seconds[w] * n for w, n in some.items()) for some in (shares, better))
+    each = now - then - exchange
     cost = moving_seconds(shares, better, told, row_nbytes)
-    return better if saved * left > cost else dict(shares)
+    pays = each >= NOISE * now and each * left > cost
+    return Revision(better if pays else dict(shares), max(0.0, each * left), cost, left)
 
 
 def moving_seconds(

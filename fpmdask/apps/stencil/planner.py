@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from fpmdask.apps.stencil.calibration import fitted, from_saved, measured, predicted
+from fpmdask.apps.stencil.calibration import (
+    fitted,
+    from_saved,
+    measured,
+    predicted,
+    with_node,
+)
 from fpmdask.apps.stencil.distribution import Choice, choose, drawn, updated
 from fpmdask.apps.stencil.program import program
 from fpmdask.apps.stencil.spec import StencilSpec
@@ -49,13 +55,14 @@ class Planner:
         prefetch: bool,
     ) -> None:
         self.spec, self.names, self.memory, self.most = spec, list(names), list(memory), list(most)
-        self.program = program(spec, prefetch=prefetch)
+        self.program, self._prefetch = program(spec, prefetch=prefetch), prefetch
         self.figures: tuple[Program, Machine] | None = None
         self._given = False
         self.why = "no choice: rows are where the caller, or another rule, has them"
         self.expected: float | None = None
         self._choices: list[dict[str, Any]] = []
         self._phases: list[tuple[list[int], dict[str, list[float]] | None]] = []
+        self._late: dict[str, int] = {}  # who has joined → phases before
 
     def know(
         self, saved: Mapping[str, Any], seconds_per_row: Sequence[float] | None = None
@@ -88,6 +95,57 @@ class Planner:
         assert self.figures is not None
         compute, io = ([one[part] for one in told] for part in ("compute", "io"))
         self.figures = updated(*self.figures, rows, compute, io)
+
+    def with_joined(
+        self, at: int, name: str, memory: int | None, most: float, row_seconds: float
+    ) -> Planner:
+        """Return a planner that knows of one more worker, which has come with no rows.
+
+        Parameters
+        ----------
+        at
+            Its place in the order of the rows.
+        row_seconds
+            What it takes to compute a row.
+
+        Notes
+        -----
+        Of its disk and messages nothing is known: it is taken to be as the others are (the median
+        of each figure), until iterations in which it takes part are measured.
+        """
+
+        def added(values: Sequence[Any], value: Any) -> list[Any]:
+            return [*values[:at], value, *values[at:]]
+
+        found = Planner(
+            self.spec,
+            added(self.names, name),
+            added(self.memory, memory),
+            added(self.most, most),
+            prefetch=self._prefetch,
+        )
+        if self.figures is not None:
+            found.figures = with_node(*self.figures, at, memory, row_seconds)
+        found.why, found.expected = self.why, self.expected
+        found._late = {**self._late, name: len(self._phases)}
+        found._choices = [
+            {**one, "rows": added(one["rows"], 0), "best": added(one["best"], 0)}
+            for one in self._choices
+        ]
+        found._phases = [
+            (added(rows, 0), predicted and {part: added(v, 0.0) for part, v in predicted.items()})
+            for rows, predicted in self._phases
+        ]
+        return found
+
+    def noted(self, other: Planner, without: Sequence[str]) -> None:
+        """Take over the last choice of a planner that knows of some more workers, without rows."""
+        kept = [n for n, name in enumerate(other.names) if name not in without]
+        last = other._choices[-1]
+        self._choices.append(
+            {**last, **{key: [last[key][n] for n in kept] for key in ("rows", "best")}}
+        )
+        self.why, self.expected = other.why, other.expected
 
     def choose(self, before: Sequence[int], done: int, *, placed: bool = True) -> Choice:
         """Return with which rows to go on after some iterations."""
@@ -137,12 +195,17 @@ class Planner:
         so many that one does not count.
         """
         self._learn(histories)
+        told = [
+            [dict.fromkeys(one["phases"][0], 0.0)] * self._late.get(name, 0) + list(one["phases"])
+            for name, one in zip(self.names, histories, strict=True)
+        ]
         phases = []
         for number, (rows, expected) in enumerate(self._phases):
-            if any(len(one["phases"]) <= number for one in histories):
+            if any(len(one) <= number for one in told):
                 break
-            some = [one["phases"][number] for one in histories]
-            phase = {"first": some[0]["first"], "count": some[0]["count"], "rows": rows}
+            some = [one[number] for one in told]
+            there = max(some, key=lambda one: one["count"])  # some may have joined later
+            phase = {"first": there["first"], "count": there["count"], "rows": rows}
             if expected is not None:
                 phase["predicted"] = expected
             phases.append({**phase, "measured": measured(some, expected)})

@@ -72,6 +72,16 @@ class Attempt:
         ]
         context.dispatch(submitted, [(worker, self.name) for worker in orders])
 
+    def dispatch_beside(self, worker: str, task: str, order: Mapping[str, Any]) -> None:
+        """Start a long task on a worker that is none of the team: `beside` gets its events."""
+        channels = dict(self.context.channels)
+        payload = {"attempt": self.number, "channels": channels, **order}
+        step = Order(worker, task, payload, self.context.coordinator.slots)
+        self.context.dispatch([step], [(worker, self.name)])
+
+    def beside(self, event: tuple[Any, ...]) -> None:
+        """Take in an event of workers that are none of the team: they join, tell, answer, leave."""
+
     def tell(self, worker: str, **note: Any) -> None:
         """Tell a worker's task something."""
         self.context.tell(worker, self.name, note)
@@ -127,15 +137,18 @@ class Attempt:
                 case ("left", worker) if worker in self.workers:
                     raise LostWorker(self.context.why_left(worker))
                 case ("news", worker, news):
-                    if news.get("attempt") == self.number:
+                    if news.get("attempt") == self.number and worker in self.workers:
                         last = time.monotonic()
                         if what in news:
                             heard[worker] = news
                     if heard_of is not None:
                         heard_of(worker, news)
-                case ("answer", (worker, name), answer) if name == self.name:
+                case ("answer", (worker, name), answer) if name == self.name and (
+                    worker in self.workers
+                ):
                     self._check(worker, answer)
                     heard[worker], last = answer, time.monotonic()
+            self.beside(event)
             if counts or heard_of is None:  # else that tells how far the step is
                 self.context.progress(step, len(heard), len(self.workers), "workers")
         return heard

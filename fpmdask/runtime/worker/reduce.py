@@ -64,6 +64,11 @@ class AllReduce:
             self._exchange.offer(down, found, turn)
         return found
 
+    def retire(self) -> None:
+        """Let go of what is offered, once all workers have made their last one."""
+        for key in self._keys:
+            self._exchange.retire(key)
+
     def end(self) -> None:
         """Have whoever waits for this worker be refused, in later turns, too."""
         for key in self._keys:

@@ -120,6 +120,11 @@ class RowsOutput:
         with _Explained(array, self._writer):
             array[region if at is None else (at, *region)] = np.asarray(rows)
 
+    def retire(self) -> None:
+        """Let go of what is offered, once all workers have written for the last time."""
+        for field in range(len(self._targets)):
+            self._exchange.retire(self._key(field))
+
     def end(self) -> None:
         """Have all that wait for rows of this worker be refused."""
         for field in range(len(self._targets)):

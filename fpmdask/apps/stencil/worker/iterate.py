@@ -15,6 +15,7 @@ import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Block, Part, Update, UpdateFailed
 from fpmdask.apps.stencil.history import History, instrumented_rows, is_off
+from fpmdask.apps.stencil.looks import Looks
 from fpmdask.apps.stencil.neighbours import having, neighbours
 from fpmdask.apps.stencil.sizes import in_core_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
@@ -107,9 +108,6 @@ class Iterating:
         self.tuning = space.tuning.stencil
         self.spec = StencilSpec.from_json(order["spec"])
         self.notes = space.notes(f"attempt {self.attempt}")
-        self.reduce = AllReduce(
-            self.exchange, f"stencil {self.attempt}", [worker for worker, *_ in order["rows"]]
-        )
         phases = ("loading", "computing", "io", "moving", "saving", "total")
         self.spent = dict.fromkeys(phases, 0.0)
         self.received = self.rows_computed = self.cycle = self.ahead = self.moved = 0
@@ -121,6 +119,19 @@ class Iterating:
         self.history: History | None = None
         self.moves = 0
         self.start = 0  # iterations that a checkpoint has
+        self.looks = Looks(self.tuning.trial_seconds, self.tuning.look_seconds)
+        self.tries: bool = order["trial"]  # whether the speeds are still to be told
+        self.asked = False  # whether the coordinator waits for a look
+        self.byte_seconds = 0.0
+        self.inputs = Inputs(space, self.spec, order, str(side.worker.name))
+        self._gather([worker for worker, *_ in order["rows"]])
+        self._heed(order)
+
+    def _gather(self, team: Sequence[str]) -> None:
+        """Have reductions, outputs and checkpoints be those of a team, in order of its ranks."""
+        order, self.team = self.order, list(team)
+        name, writer = f"stencil {self.attempt} {self.moved}", str(self.side.worker.name)
+        self.reduce = AllReduce(self.exchange, name, team)
         self.checkpoints: Checkpoints | None = None
         if order["checkpoint"] is not None:
             from fpmdask.runtime.worker.checkpoints import Checkpoints
@@ -129,22 +140,14 @@ class Iterating:
                 order["checkpoint"],
                 self.attempt,
                 self.own,
-                [worker for worker, *_ in order["rows"]],
+                team,
                 self.reduce,
-                space.cancelled,
+                self.space.cancelled,
                 lambda message: self._say(warning=message),
             )
-        self.inputs = Inputs(space, self.spec, order, str(side.worker.name))
-        self.output = None
+        self.output: RowsOutput | None = None
         if order["output"] is not None:
-            self.output = RowsOutput(
-                self.exchange,
-                self.reduce,
-                f"stencil {self.attempt}",
-                order["output"],
-                str(side.worker.name),
-            )
-        self._heed(order)
+            self.output = RowsOutput(self.exchange, self.reduce, name, order["output"], writer)
 
     def _place(self, rows: Sequence[tuple[str, int, int]]) -> None:
         """Take note of who has which rows."""
@@ -159,22 +162,11 @@ class Iterating:
         began = time.perf_counter()
         if self.order["probe"]:
             self._say(probe=self._probe())
-            self._heed(self._note())
+            if not self.order["joins"]:
+                self._heed(self._note())
             began = time.perf_counter()
-        if self.checkpoints is not None:
-            self.start = self.checkpoints.find(self.spec.iterations)
-            self.spec = replace(self.spec, iterations=self.spec.iterations - self.start)
-            if self.spec.iterations < 2:  # nothing is left to be told of
-                self.instruments = False
-        if self.instruments:
-            from fpmdask.mheta.instrument import Recorder
-
-            self.recorder = Recorder(time.perf_counter)
-        self.block = self._part()
-        self.block.bring(0, self._load_checkpoint if self.start else self.inputs.fields)
-        self.block.bring_args(self.inputs.args)
-        self.spent["loading"] = time.perf_counter() - began
-        done = self._iterations(time.perf_counter())
+        done = self._join() if self.order["joins"] else self._begin(began)
+        done = self._iterations(time.perf_counter(), done)
         if self.output is not None:
             self._save(done, last=True)
         else:
@@ -188,6 +180,42 @@ class Iterating:
             "history": None if self.history is None else self.history.to_json(),
             **self.spent,
         }
+
+    def _begin(self, began: float) -> int:
+        """Load this worker's rows; return how many iterations are made, none."""
+        if self.checkpoints is not None:
+            self.start = self.checkpoints.find(self.spec.iterations)
+            self.spec = replace(self.spec, iterations=self.spec.iterations - self.start)
+            if self.spec.iterations < 2:  # nothing is left to be told of
+                self.instruments = False
+        if self.instruments:
+            from fpmdask.mheta.instrument import Recorder
+
+            self.recorder = Recorder(time.perf_counter)
+        self.block = self._part()
+        self.block.bring(0, self._load_checkpoint if self.start else self.inputs.fields)
+        self.block.bring_args(self.inputs.args)
+        self.spent["loading"] = time.perf_counter() - began
+        self._brought(self.spent["loading"])
+        return 0
+
+    def _join(self) -> int:
+        """Get this worker's rows from a team amid its iterations; return how many are made."""
+        note = self._note()
+        done: int = note["done"]
+        self.spans = {worker: (low, high) for worker, low, high in note["before"]}
+        self.moved = note["moved"]
+        self.block = Block(self.spec, self.update, self.spans[self.own])
+        if note["history"]:
+            self._keep_history(done)
+        self._go_on(done, note)
+        return done
+
+    def _brought(self, seconds: float) -> None:
+        """Take note of how long it took to bring this worker's rows into their buffers."""
+        low, high = self.spans[self.own]
+        if nbytes := (high - low) * self.spec.row_nbytes:
+            self.byte_seconds = seconds / nbytes
 
     def _heed(self, note: Mapping[str, Any]) -> None:
         """Take the coordinator's word for what comes first."""
@@ -276,46 +304,54 @@ class Iterating:
             if turn == 1 and first >= self.tuning.trial_seconds:
                 return first / (high - low)
 
-    def _iterations(self, began: float) -> int:
-        """Make all of them; return how many there were."""
-        spec, told = self.spec, began
-        look = 1 if self.order["trial"] and not self.planned else spec.iterations
-        before, seconds = self._so_far(), 0.0
-        for done in range(1, spec.iterations + 1):
+    def _iterations(self, began: float, first: int) -> int:
+        """Make all of them but the `first` ones; return how many there were."""
+        spec, told, looks = self.spec, began, self.looks
+        looks.moved(first)
+        before = self._so_far()
+        for done in range(first + 1, spec.iterations + 1):
             count = self.start + done
             checks = spec.tolerance is not None and not count % spec.check_every
-            computed = self.spent["computing"]
-            if isinstance(self.recorder, Meter):
-                self.recorder.taken()
-            change = self._one(done - 1, checks=checks and done < spec.iterations)
-            if isinstance(self.recorder, Meter) and self.history is not None:
-                spent = self.recorder.taken()
-                self.history.add({**spent, "compute": self.spent["computing"] - computed})
+            change = self._timed(done, checks=checks and done < spec.iterations)
             if done == spec.iterations:
                 break
             now = time.perf_counter()
+            taken = now - began
             if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
                 told = now
                 self._say(iterations=count)
-            if checks or done == look:
-                change, seconds = self.reduce([change, now - began])
+            due = looks.due(done) and (self.tries or self.order["looks"])
+            if checks or due:
+                change, seconds, asked = self.reduce([change, taken, float(self.asked)])
             if checks and change <= (spec.tolerance or 0.0):
                 return done
-            saving = self._save(done)
-            now, began = now + saving, began + saving
+            began += self._save(done)
+            timed, goes_on = due and looks.are_timed(done, seconds), self.moved
+            asked = timed and bool(asked)
             if self.instruments:
                 self._tell_measured(done)
             elif self.history is not None:
-                self._judge(done)
-            if done != look:
-                continue
-            look = min(2 * look, spec.iterations)
-            if done == 1:  # not typical: memory is new, channels are opened
+                self._judge(done, asked=asked)
+            elif timed and (asked or self.tries):
+                self._revise(done, before, taken)
+            if self.moved != goes_on:
+                looks.moved(done)
+            elif timed:
+                looks.begin(done)
+            if looks.since == done:
                 before, began = self._so_far(), time.perf_counter()
-            elif seconds >= self.tuning.trial_seconds:
-                self._revise(done, before, now - began)
-                look = spec.iterations
         return spec.iterations
+
+    def _timed(self, done: int, *, checks: bool) -> float:
+        """Make one iteration as `_one`, and keep what it takes where that is wanted."""
+        computed = self.spent["computing"]
+        if isinstance(self.recorder, Meter):
+            self.recorder.taken()
+        change = self._one(done - 1, checks=checks)
+        if isinstance(self.recorder, Meter) and self.history is not None:
+            spent = self.recorder.taken()
+            self.history.add({**spent, "compute": self.spent["computing"] - computed})
+        return change
 
     def _save(self, done: int, *, last: bool = False) -> float:
         """Write the rows of now where that is due; return the seconds that this took."""
@@ -341,13 +377,13 @@ class Iterating:
         for start, stop in pieces(0, high - low, min(map(self._piece, sources))):
             yield low + start, [rows_of(source, start, stop) for source in sources]
 
-    def _so_far(self) -> tuple[float, int]:
-        return self.spent["computing"], self.rows_computed
+    def _so_far(self) -> tuple[float, int, float]:
+        return self.spent["computing"], self.rows_computed, self.spent["io"]
 
     def _one(self, turn: int, *, checks: bool) -> float:
         """Make one iteration; return the largest change of a cell where that is looked at."""
-        if not self.notes.empty():
-            self._note()
+        while not self.notes.empty():
+            self._heard(self.notes.get())
         self.recorder.at(section=0, tile=0)
         block = self.block
         if isinstance(block, Streamed):
@@ -495,25 +531,25 @@ class Iterating:
 
     def _halo(self, way: str, field: int, parity: int | None = None) -> tuple[Any, ...]:
         """Return the key of rows that go up, or down, to a neighbour in this cycle."""
-        return ("halo", self.attempt, way, field, self.cycle % 2 if parity is None else parity)
+        parity = self.cycle % 2 if parity is None else parity
+        return ("halo", self.attempt, self.moved, way, field, parity)
 
-    def _revise(self, done: int, before: tuple[float, int], seconds: float) -> None:
+    def _revise(self, done: int, before: tuple[float, int, float], seconds: float) -> None:
         """Tell how fast this worker is, and have rows move if the coordinator says so."""
-        computing, rows = (a - b for a, b in zip(self._so_far(), before, strict=True))
+        computing, rows, io = (a - b for a, b in zip(self._so_far(), before, strict=True))
         low, high = self.spans[self.own]
         turns = max(1, round(rows / (high - low))) if high > low else 1
-        nbytes = (high - low) * self.spec.row_nbytes
+        self.tries = False
         self._say(
             trial=self.start + done,
             row_seconds=computing / rows if rows else None,
-            exchange_seconds=(seconds - computing) / turns,
-            byte_seconds=self.spent["loading"] / nbytes if nbytes else 0.0,
+            io_seconds=io / rows if rows else 0.0,
+            exchange_seconds=(seconds - computing - io) / turns,
+            byte_seconds=self.byte_seconds,
         )
-        note = self._note()
-        began = time.perf_counter()
-        if note["rows"] is not None:
-            self._move(done, note["rows"], note["every"], note["piece"])
-        self.spent["moving"] = time.perf_counter() - began
+        self._go_on(done, self._note())
+        # where a tolerance may end it, moving pays only after some iterations
+        self.tries = self.spec.tolerance is not None and self.order["again"] and not self.moves
 
     # ---- what MHETA wants to know
 
@@ -548,43 +584,48 @@ class Iterating:
         )
         self.instruments = False
         self._keep_history(done)
-        self._go_on(done)
+        self._go_on(done, self._note())
 
-    def _judge(self, done: int) -> None:
+    def _judge(self, done: int, *, asked: bool) -> None:
         """Have the coordinator look again where iterations take other times than they should."""
-        history, again = self.history, False
+        history, again = self.history, asked
         assert history is not None
         if history.is_full and self.expected is not None:
             told = self.reduce([history.middle(), history.scatter()])
-            again = is_off(float(told[0]), float(told[1]), self.expected)
+            again = again or is_off(float(told[0]), float(told[1]), self.expected)
+        count = self.start + done
         # where a tolerance may end it, moving pays only after some iterations
         if self.spec.tolerance is not None and self.order["again"]:
-            again = again or (not self.moves and not done & (done - 1))
+            again = again or (not self.moves and not count & (count - 1))
         if again:
-            self._say(again=self.start + done, middle=history.middle(), **history.mean())
-            self._go_on(done)
+            facts = {"middle": history.middle(), "byte_seconds": self.byte_seconds}
+            self._say(again=count, **facts, **history.mean())
+            self._go_on(done, self._note())
 
-    def _go_on(self, done: int) -> None:
-        """Wait for what the coordinator makes of it."""
-        note, began = self._note(), time.perf_counter()
-        assert self.history is not None
-        self.expected = note["expected"]
+    def _go_on(self, done: int, note: Mapping[str, Any]) -> None:
+        """Do what the coordinator makes of it: rows move, or not."""
+        began = time.perf_counter()
+        self.asked, self.expected = False, note["expected"]
         if note["rows"] is not None:
             self.moves += note["moves"]
-            self._move(done, note["rows"], 1, note["piece"])
-            self.history.begin()
+            self._move(done, note)
+            if self.history is not None:
+                self.history.begin()
         self.spent["moving"] += time.perf_counter() - began
 
-    def _move(
-        self, done: int, rows: Sequence[tuple[str, int, int]], every: int, piece: int | None
-    ) -> None:
+    def _move(self, done: int, note: Mapping[str, Any]) -> None:
         """Have the rows of a new distribution, those of others straight from them.
 
-        Where workers are out of core, `piece` rows at once: holders read them from disk.
+        Where workers are out of core, some rows at once: holders read them from disk. Workers that
+        have joined are members of the team from here on.
         """
-        before, old = self.spans, self.block
-        self._place(rows)
-        self.every, self.ahead, self.moved = every, 0, self.moved + 1
+        before, old, piece = self.spans, self.block, note["piece"]
+        halos, reduce, output = [*self._keys("halo")], self.reduce, self.output
+        self.exchange.know(note["channels"])
+        self._place(note["rows"])
+        self.every, self.ahead, self.cycle, self.moved = note["every"], 0, 0, self.moved + 1
+        if self.team != [*self.spans]:
+            self._gather([*self.spans])
         self._say_phase("move", self.moved)
         sources = self._old_sources(old, done)
         for n, source in enumerate(sources):
@@ -611,11 +652,17 @@ class Iterating:
                         wants.clear()
             self._fetch(wants)
 
+        began = time.perf_counter()
         self.block.bring(done, bring)
         self.block.bring_args(self.inputs.args)
+        self._brought(time.perf_counter() - began)
         self.reduce([0.0])  # all have what they need: the old rows can go
-        for key in self._keys("moved"):
+        for key in (*self._keys("moved"), *halos):
             self.exchange.retire(key)
+        if reduce is not self.reduce:
+            reduce.retire()
+            if output is not None:
+                output.retire()
         if isinstance(old, Streamed):
             old.file.close()
         self._say_phase("move", self.moved, ended=True)
@@ -676,9 +723,18 @@ class Iterating:
     # ---- the coordinator
 
     def _note(self) -> Mapping[str, Any]:
-        note: Mapping[str, Any] | None = self.notes.get()
+        """Return what the coordinator decides, which is waited for."""
+        while (note := self._heard(self.notes.get())) is None:
+            pass
+        return note
+
+    def _heard(self, note: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return a decision, None where it is not one but the wish that the team looks."""
         if note is None or "stop" in note:
             raise RunCancelledError("this attempt is over")
+        if "look" in note:
+            self.asked = True
+            return None
         return note
 
     def _say_phase(self, phase: str, which: int, *, ended: bool = False) -> None:

@@ -1,0 +1,70 @@
+"""After which iterations a team looks whether something is to change. Pure.
+
+Looking is an all-reduce: each worker must look after the same iterations. So these follow from what
+the all-reduces give, which is the same on all.
+"""
+
+from __future__ import annotations
+
+# From one look to the next there are at most so many times as many iterations as before.
+GROWTH = 8
+
+
+class Looks:
+    """The looks of a team, between two of which workers are timed.
+
+    Parameters
+    ----------
+    least_seconds
+        Of iterations that say how fast workers are.
+    every_seconds
+        About so long is it from one look to the next, once iterations have been timed.
+
+    Attributes
+    ----------
+    since : int
+        The iteration after which the timed ones begin.
+
+    Examples
+    --------
+    >>> looks, seen = Looks(0.1, 1.0), []
+    >>> for done in range(1, 90):
+    ...     if looks.due(done) and looks.are_timed(done, (done - looks.since) * 0.05):
+    ...         seen.append(done)
+    ...         looks.begin(done)
+    >>> seen
+    [3, 19, 39, 59, 79]
+    """
+
+    def __init__(self, least_seconds: float, every_seconds: float) -> None:
+        self._least, self._every = least_seconds, every_seconds
+        self.moved(0)
+
+    def moved(self, done: int) -> None:
+        """Begin anew: the first iteration is not typical, as memory is new, channels are opened."""
+        self.since, self._next, self._typical, self._ahead = done, done + 1, False, 1
+
+    def due(self, done: int) -> bool:
+        """Tell whether the team looks after an iteration."""
+        return done == self._next
+
+    def are_timed(self, done: int, seconds: float) -> bool:
+        """Tell whether the iterations since `since`, which took so long, say how fast workers are.
+
+        After a look for which this is not so the next one comes; otherwise `begin` is called.
+        """
+        count = done - self.since
+        if not self._typical:
+            self._typical = True
+            self.begin(done)
+            return False
+        if seconds < self._least:
+            self._next = done + count
+            return False
+        found = int(self._every * count / seconds) if seconds > 0 else GROWTH * count
+        self._ahead = max(1, min(found, GROWTH * count))
+        return True
+
+    def begin(self, done: int) -> None:
+        """Time the iterations from here on."""
+        self.since, self._next = done, done + self._ahead
