@@ -24,7 +24,7 @@ PROCESSES = ("client", "coordinator", "worker", "tasks")
 # These say in their names that they are the bridge: any process has them.
 BRIDGE = {("config",), ("runtime", "dask_private"), ("runtime", "installation")}
 # Beside the cluster: commands, emulated clusters, pictures, and what a process starts with.
-BESIDE = {"cli", "lab", "picture", "preload", "__main__", "__init__"}
+BESIDE = {"cli", "dashboard", "lab", "picture", "preload", "__main__", "__init__"}
 # NumPy and SciPy are all that these need.
 NUMERICAL = {"models", "timing", "partition", "layout", "mheta", "sorting", "packing", "tuning"}
 IMPURE = {"dask", "distributed", "tornado", "asyncio", "socket", "subprocess"}

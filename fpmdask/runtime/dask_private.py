@@ -10,7 +10,8 @@ with Dask itself, so a new release that changes one fails there. Docstrings say 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dask._task_spec import Alias as Alias
@@ -157,6 +158,101 @@ def start_anywhere(scheduler: Scheduler, tasks: Iterable[TaskState], stimulus: s
         if task.worker_restrictions:
             task.loose_restrictions = True
             scheduler.transitions({task.key: "processing"}, stimulus_id=stimulus)
+
+
+def serves_dashboard(scheduler: Scheduler) -> bool:
+    """Tell whether the scheduler serves Dask's dashboard: it is on, and bokeh is installed.
+
+    Uses ``Scheduler.http_application.applications``. Imports nothing: a scheduler that serves the
+    dashboard has imported bokeh. Should it change: False, after which fpmdask adds no page.
+    """
+    return _dashboard_of(scheduler) is not None
+
+
+def _dashboard_of(scheduler: Scheduler) -> Any:
+    """Return the `BokehTornado` that serves Dask's pages, or None."""
+    if "distributed.dashboard.scheduler" not in sys.modules:
+        return None
+    from bokeh.server.tornado import BokehTornado
+
+    served = scheduler.http_application.applications
+    return next((each for each in served if isinstance(each, BokehTornado)), None)
+
+
+def add_dashboard_pages(
+    scheduler: Scheduler,
+    pages: Mapping[str, Callable[[Scheduler, dict[str, Any], Any], None]],
+    menu: Collection[str],
+) -> bool:
+    """Add pages to the dashboard that a scheduler serves, once; tell whether they were added.
+
+    Parameters
+    ----------
+    scheduler
+        On whose event loop this is called.
+    pages
+        ``"/path"`` → a function of the scheduler, the variables of Dask's templates and the new
+        bokeh document, which it fills.
+    menu
+        Paths of those that get an entry in the menu of all pages; those that begin with
+        ``/individual-`` get one under "More...", and JupyterLab lists them.
+
+    Notes
+    -----
+    Uses ``BokehApplication`` and the memoised ``template_variables`` of
+    ``distributed.dashboard``, ``RoutingApplication.add_application``, and
+    ``BokehTornado._applications``, the only one that ``/individual-plots.json`` reads. A second
+    bokeh application serves the pages, since tornado's routes of the first one are fixed once it
+    is made. Should they change: ``distributed.dashboard.scheduler.applications``, to which pages
+    can be added before a scheduler starts, by the preload only.
+    """
+    dashboard = _dashboard_of(scheduler)
+    if dashboard is None or dashboard._applications.keys() & pages.keys():
+        return False
+    from distributed.dashboard.core import BokehApplication
+    from distributed.dashboard.scheduler import template_variables
+    from tornado.ioloop import IOLoop
+
+    variables: dict[str, list[Any]] = template_variables(scheduler)
+    ours = BokehApplication(pages, scheduler, prefix=dashboard.prefix, template_variables=variables)
+    scheduler.http_application.add_application(ours)
+    ours.initialize(IOLoop.current())
+    ours.start()
+    dashboard._applications.update(ours._applications)
+    entries = [path.strip("/") for path in menu]
+    known, plots = variables["pages"], variables["plots"]
+    known += [entry for entry in entries if entry not in known]
+    names = (path.strip("/") for path in pages if path.startswith("/individual-"))
+    plots += [{"url": name, "name": name.partition("-")[2].replace("-", " ")} for name in names]
+    plots.sort(key=lambda plot: str(plot["name"]).lower())
+    return True
+
+
+def add_metrics(scheduler: Scheduler, collector: Callable[[Scheduler], Any]) -> bool:
+    """Have the scheduler's ``/metrics`` tell what a collector has, too; tell whether it does.
+
+    Parameters
+    ----------
+    collector
+        Makes a ``prometheus_client`` collector of a scheduler. Its attribute ``server`` is set to
+        the scheduler that is asked, where there are several in one process.
+
+    Notes
+    -----
+    Once per process and collector. Nothing happens where prometheus_client is not installed. Uses
+    ``COLLECTORS`` of ``distributed.http.scheduler.prometheus.core``, of which the first request
+    makes and registers one each, and ``PrometheusHandler._collectors``, those that it has made.
+    Should they change: ``prometheus_client.REGISTRY.register``, for the last scheduler only.
+    """
+    core = sys.modules.get("distributed.http.scheduler.prometheus.core")
+    if core is None or collector in core.COLLECTORS:
+        return False
+    core.COLLECTORS.append(collector)
+    if core.PrometheusHandler._collectors:  # it has been asked before
+        made = collector(scheduler)
+        core.prometheus_client.REGISTRY.register(made)
+        core.PrometheusHandler._collectors = (*core.PrometheusHandler._collectors, made)
+    return True
 
 
 # ---- on workers

@@ -5,6 +5,8 @@ from fpmdask.errors import VersionMismatchError
 
 # The name of the plugins of schedulers and workers.
 PLUGIN = "fpmdask"
+# In a worker's heartbeats: address of another one → bytes received from it.
+RECEIVED = "fpmdask_received"
 
 
 def check_version(theirs: str) -> None:

@@ -32,12 +32,16 @@ from tests.eventually import until
 ROOT = Path(fpmdask.__file__).parent
 # Neither documented nor underscored: what dask_private reaches into, and nobody else.
 UNDOCUMENTED = {
+    "BokehApplication",
+    "COLLECTORS",
+    "add_application",
     "apply_and_enforce",
     "available_resources",
     "batched_send",
     "client_releases_keys",
     "get_data_from_worker",
     "get_process_memory",
+    "http_application",
     "loose_restrictions",
     "thread_state",
     "total_resources",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,8 @@ class RunContext:
         self.app = app
         self.published: list[Any] = []  # keys of the result
         self.expected: float | None = None  # seconds that the steps under way should take
+        # worker name → (units that it is to do, units done), where the application can tell
+        self.shares_now: Callable[[], Mapping[str, tuple[float, float]]] | None = None
         self._steps: list[StepTimes] = []
         self._recompute: Recompute | None = None
         self._shunned: set[str] = set()
@@ -443,6 +445,7 @@ class RunContext:
     def dispatch(self, orders: Sequence[Order], tags: Sequence[Any]) -> None:
         """Submit steps to pinned workers; answers come as events ("answer", tag, answer)."""
         answers = self.coordinator.tickets.submit(self.run, orders)
+        self.coordinator.history.dispatched(self, orders, answers)
         steps = StepTimes((order.worker for order in orders), time.monotonic())
         self._steps.append(steps)
         for answer, tag, order in zip(answers, tags, orders, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,26 @@ class ModelLibrary:
         self._use(group, name)
         start, model = known[name]
         return model, (name, start) == (worker.name, worker.start)
+
+    def peek(self, kernel: KernelId, worker: WorkerIdentity) -> PiecewiseLinearModel | None:
+        """Return what `find` would, for somebody who only looks: it does not count as used."""
+        known = self._models.get((kernel, worker.fingerprint))
+        if not known:
+            return None
+        return known[worker.name if worker.name in known else next(reversed(known))][1]
+
+    def last_used(self, most: int) -> tuple[str, dict[str, PiecewiseLinearModel]]:
+        """Return the kernel that was used last, and worker name → model, so many at most.
+
+        O(most): models of one kernel are used one after the other.
+        """
+        found: dict[str, PiecewiseLinearModel] = {}
+        last: KernelId | None = None
+        for (kernel, fingerprint), name in islice(reversed(self._used), most):
+            last = last or kernel
+            if (kernel.name, kernel.parameters) == (last.name, last.parameters):
+                found.setdefault(name, self._models[kernel, fingerprint][name][1])
+        return ("" if last is None else last.name), found
 
     def store(self, kernel: KernelId, worker: WorkerIdentity, model: PiecewiseLinearModel) -> None:
         """Keep ``model``; it replaces those of earlier starts under the same name."""

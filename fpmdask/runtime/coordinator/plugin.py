@@ -23,11 +23,13 @@ from fpmdask.runtime.coordinator import models
 from fpmdask.runtime.coordinator.busy import Busy
 from fpmdask.runtime.coordinator.client_stages import ClientStages
 from fpmdask.runtime.coordinator.context import CHECK, KernelFailed, RunContext
+from fpmdask.runtime.coordinator.history import History
 from fpmdask.runtime.coordinator.installation import worker_shim
 from fpmdask.runtime.coordinator.leases import Leases
 from fpmdask.runtime.coordinator.library import ModelLibrary
 from fpmdask.runtime.coordinator.lineage import Recompute
 from fpmdask.runtime.coordinator.liveness import Liveness
+from fpmdask.runtime.coordinator.observability import observe
 from fpmdask.runtime.coordinator.stored_models import StoredModels
 from fpmdask.runtime.coordinator.tickets import Tickets
 from fpmdask.runtime.coordinator.windows import windows
@@ -113,6 +115,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.identities: dict[str, WorkerIdentity] = {}
         self.links: dict[WorkerIdentity, Link] = {}
         self.runs: dict[str, RunContext] = {}
+        self.history = History()
         self._results: dict[str, dict[str, Any]] = {}
         self._stages: dict[str, ClientStages] = {}
         # the last run of each client, and what it has published
@@ -137,6 +140,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         )
         scheduler.stream_handlers["fpmdask-answer"] = self._answer
         scheduler.stream_handlers["fpmdask-news"] = self._news
+        self._observing = self.beside(observe(scheduler))
 
     async def hello(self, version: str) -> dict[str, Any]:
         """Greet a client: check its version, and be ready for runs when this returns."""
@@ -166,7 +170,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         )
         # workers that come later get the plugin from now on; one that has stopped does not answer
         await asyncio.wait([self.beside(registering)], timeout=INSTALL_SECONDS)
-        await asyncio.gather(importing, self.stored_models.load())
+        await asyncio.gather(importing, self.stored_models.load(), self._observing)
         # loaded when it is first used, to repair the points of a model: 0.1 s of the event loop
         self.beside(asyncio.to_thread(importlib.import_module, "scipy.optimize"))
 
@@ -235,6 +239,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         run = f"{found.name}-{uuid4().hex[:12]}"
         context = RunContext(self, run, client, spec, found)
         self.runs[run] = context
+        self.history.begin(context)
         self._tasks[run] = asyncio.create_task(self._drive(context, found))
         return run
 
@@ -327,6 +332,7 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     def _forget(self, run: str) -> None:
         self.runs.pop(run, None)
+        self.history.end(run, None)
         self._results.pop(run, None)
         self._stages.pop(run, None)
         self._tasks.pop(run, None)
@@ -347,6 +353,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             await context.close()
         result["report"] = {**context.report, "left_out": context.left_out, "run": context.run}
         self._results[context.run] = result
+        self.history.end(context.run, result)
         context.news.set()
         self.stored_models.changed()
 

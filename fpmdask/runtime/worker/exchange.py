@@ -289,6 +289,8 @@ class Exchange:
     ) -> Iterable[Open]:
         """Receive what a holder was asked for; return what it does not give."""
 
+        peer, open_ = asked.peer, asked.open
+
         def place(one: Open, piece: Any, nbytes: int) -> None:
             check(one.want, piece.dtype)
             one.want.out[...] = piece
@@ -296,10 +298,11 @@ class Exchange:
 
         def there(one: Open, nbytes: int) -> None:
             fetch.received(nbytes)
+            if nbytes:  # none for what is here
+                self._peers.traffic.received(peer, nbytes)
             if arrived is not None:
                 arrived(one.want)
 
-        peer, open_ = asked.peer, asked.open
         if asked.channel is not None:
             rest = self._through(fetch, asked, there, check)
             if rest is None and asked.used:  # the other end has closed it meanwhile, perhaps

@@ -13,6 +13,7 @@ from distributed import Worker
 
 from fpmdask.runtime.recent import Recent
 from fpmdask.runtime.worker.channel import Channel
+from fpmdask.runtime.worker.traffic import Traffic
 from fpmdask.tuning import RuntimeTuning
 
 # So many of the peers that were lost last are known as such while runs go on.
@@ -33,12 +34,15 @@ class Peers:
     ----------
     unreachable : Recent
         Addresses of workers that no channel reaches: Dask's messages may.
+    traffic : Traffic
+        What was received from each.
     """
 
     def __init__(self, worker: Worker, tuning: RuntimeTuning) -> None:
         self._worker, self._tuning = worker, tuning
         self._gone = Recent(MOST_PEERS)  # since the first of the runs that go on
         self.unreachable = Recent(MOST_PEERS)
+        self.traffic = Traffic()
         self._channels: dict[str, set[Channel]] = {}  # no peer without one
         self._asked: dict[str, set[asyncio.Task[Any]]] = {}
         self._opening = Lock()  # guards `_channels`

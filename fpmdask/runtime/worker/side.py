@@ -24,7 +24,7 @@ from fpmdask.runtime.dask_private import hold_data, memory_limit, unmanaged_nbyt
 from fpmdask.runtime.identity import canonical
 from fpmdask.runtime.memory import is_much
 from fpmdask.runtime.remote_errors import describe_error
-from fpmdask.runtime.version import PLUGIN
+from fpmdask.runtime.version import PLUGIN, RECEIVED
 from fpmdask.runtime.worker.blas_threads import blas_threads
 from fpmdask.runtime.worker.channel import Channels
 from fpmdask.runtime.worker.exchange import Exchange
@@ -108,6 +108,7 @@ class WorkerSide(WorkerPlugin):
             fpmdask_replicate=self.replicate,
             fpmdask_trim=self.trim,
         )
+        worker.metrics[RECEIVED] = self.peers.traffic.metric
         worker.stream_handlers["fpmdask-forget"] = self.forget
         worker.stream_handlers["fpmdask-withdraw"] = self.withdraw
         worker.stream_handlers["fpmdask-gone"] = self.gone
@@ -127,6 +128,7 @@ class WorkerSide(WorkerPlugin):
             worker.handlers.pop(f"fpmdask_{handler}", None)
         for message in ("forget", "withdraw", "gone", "back", "tell"):
             worker.stream_handlers.pop(f"fpmdask-{message}", None)
+        worker.metrics.pop(RECEIVED, None)
         for run in list(self.spaces):
             self.forget(run)
         self._keep_scratch()  # no timer is left

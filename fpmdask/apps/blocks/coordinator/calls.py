@@ -50,6 +50,7 @@ class Calls:
         self._chunk_of: dict[int, int] = {}
         self._rows_done = 0
         self._made_so_far: dict[str, list[int]] = {}  # calls of orders that go on
+        context.shares_now = self._shares_now
 
     async def run(self) -> dict[str, Any]:
         """Hand out all rows, until all results are published."""
@@ -124,6 +125,18 @@ class Calls:
                     continue
             # who has nothing to do may do what others have not done
             self._hand_out([worker] if self.plan.rest <= rest else self.context.workers)
+
+    def _shares_now(self) -> dict[str, tuple[float, float]]:
+        """Return worker name → (rows that it was given so far, those done)."""
+        found: dict[str, tuple[float, float]] = {}
+        made = {number for own in self._made_so_far.values() for number in own}
+        of_open = ((n, worker, span) for n, (worker, span, _) in self._open.items())
+        of_done = ((n, worker, span) for n, (worker, span, _) in self._done.items())
+        for number, worker, (start, stop) in (*of_open, *of_done):
+            rows, done = found.get(name := self.context.name(worker), (0.0, 0.0))
+            through = number in self._done or number in made
+            found[name] = rows + stop - start, done + (stop - start if through else 0)
+        return found
 
     def _tell_progress(self) -> None:
         """Tell the client how many rows are done, those of orders that go on included."""

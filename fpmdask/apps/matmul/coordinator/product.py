@@ -98,6 +98,7 @@ class Product:
         self.waiting: set[int] = set()  # parts that are done but for what others do of them
         self.shares: dict[int, dict[str, Any]] = {}
         self.pace = Pace()
+        context.shares_now = self.shares_now
 
     async def multiply(self) -> dict[str, Any]:
         """Follow the plan until C is complete and published."""
@@ -312,6 +313,26 @@ class Product:
         done = round(total - left / self.width, 3)
         unit = "columns" if self.spec.transposed else "rows"
         self.context.emit("progress", phase="multiply", done=done, total=total, unit=unit)
+
+    def shares_now(self) -> dict[str, tuple[float, float]]:
+        """Return worker name → (its rows, those multiplied), of columns where it has few rows."""
+        found: dict[str, tuple[float, float]] = {}
+
+        def add(name: str, rows: float, done: float) -> None:
+            before = found.get(name, (0.0, 0.0))
+            found[name] = before[0] + rows, before[1] + done
+
+        for share in self.shares.values():
+            add(share["worker"], share["units"], share["units"])
+        for help_ in self.stealing.done.values():
+            add(help_["worker"], help_["units"], help_["units"])
+            add(help_["helps"], -help_["units"], -help_["units"])
+        for open_ in self.plan.assign():
+            panels = len(self.stealing.panels.get(open_.part, ())) or 1
+            rows = open_.tile.area / self.width
+            part = min(1.0, self.missing.panels_of(open_.part) / panels)
+            add(self.context.name(open_.worker), rows, rows * part)
+        return found
 
     def _go_on(self) -> None:
         """Have shares go on for which nobody multiplies any more."""

@@ -1,0 +1,80 @@
+"""What the coordinator keeps of its runs, metrics of real clusters, and a dashboard that is off."""
+
+import dask.array as da
+import pytest
+from distributed.utils_test import gen_cluster
+from tornado.httpclient import AsyncHTTPClient
+
+import fpmdask
+from fpmdask.runtime.coordinator.metrics import MetricsCollector
+from fpmdask.runtime.dask_private import add_metrics, serves_dashboard
+from tests.tuned import SHORT_ROUNDS
+
+
+def cluster(**options):
+    settings = {
+        "client": True,
+        "nthreads": [("127.0.0.1", 1)] * 3,
+        "config": SHORT_ROUNDS,
+        "timeout": 60,
+        "scheduler_kwargs": {"dashboard": True, "dashboard_address": ":0"},
+        # bokeh keeps what it has loaded
+        "clean_kwargs": {"threads": False},
+    }
+    return gen_cluster(**{**settings, **options})
+
+
+def url_of(scheduler, path):
+    return f"http://127.0.0.1:{scheduler.http_server.port}{path}"
+
+
+async def get(scheduler, path):
+    answer = await AsyncHTTPClient().fetch(url_of(scheduler, path), raise_error=False)
+    return answer.code, answer.body.decode()
+
+
+async def multiply(client, balancer, n=300):
+    a = client.persist(da.random.random((n, n), chunks=n // 3))
+    return await balancer.matmul(a, a)
+
+
+@cluster(scheduler_kwargs={"dashboard": False})
+async def test_nothing_happens_where_the_dashboard_is_off(c, s, *workers):
+    assert not serves_dashboard(s)
+    await fpmdask.Balancer(c)
+    assert (await get(s, "/fpmdask"))[0] == 404
+
+
+@cluster(scheduler_kwargs={"dashboard": False})
+async def test_metrics_tell_what_runs_did(c, s, *workers):
+    pytest.importorskip("prometheus_client", reason="it makes Dask's /metrics")
+    balancer = await fpmdask.Balancer(c)
+    assert not add_metrics(s, MetricsCollector)
+    await multiply(c, balancer)
+    await multiply(c, balancer)
+    values = {}
+    for line in (await get(s, "/metrics"))[1].splitlines():
+        if line.startswith("dask_fpmdask_") and "_created" not in line:
+            name, _, value = line.rpartition(" ")
+            values[name.removeprefix("dask_fpmdask_")] = float(value)
+    assert values['runs_total{app="matmul",ending="finished"}'] == 2
+    assert values['rounds_total{app="matmul"}'] == sum(
+        len(record.report["rounds"]) for record in s.plugins["fpmdask"].history.ended
+    )
+    for activity in ("measure", "compute"):
+        assert values[f'worker_seconds_total{{activity="{activity}",app="matmul"}}'] > 0
+    assert values['received_bytes_total{app="matmul"}'] > 0
+    assert values['imbalance{app="matmul"}'] >= 0
+    assert values['workers_left_out_total{app="matmul"}'] == 0
+
+
+@cluster(scheduler_kwargs={"dashboard": False})
+async def test_history_keeps_the_last_ten_runs(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for _ in range(12):
+        await balancer.sort(da.ones(10, chunks=5))
+    history = s.plugins["fpmdask"].history
+    assert (len(history.ended), history.totals.runs["sort", "finished"]) == (10, 12)
+    assert not history.going
+    assert all(record.context is None for record in history.ended)
+    assert sum("log" in record.report for record in history.ended) <= 1

@@ -1,0 +1,104 @@
+"""The pages on real schedulers: registered at run time, served."""
+
+import json
+
+import pytest
+from distributed import Scheduler
+from distributed.utils_test import gen_cluster
+from tornado.httpclient import AsyncHTTPClient
+
+import fpmdask
+from fpmdask.runtime.dask_private import add_dashboard_pages
+from tests.tuned import SHORT_ROUNDS
+
+pytest.importorskip("bokeh", reason="bokeh serves the dashboard")
+
+PLOTS = ("speed-functions", "shares", "timeline", "bytes-per-link", "memory", "runs")
+
+
+def cluster(**options):
+    settings = {
+        "client": True,
+        "nthreads": [("127.0.0.1", 1)] * 3,
+        "config": SHORT_ROUNDS,
+        "timeout": 60,
+        "scheduler_kwargs": {"dashboard": True, "dashboard_address": ":0"},
+        # bokeh keeps what it has loaded
+        "clean_kwargs": {"threads": False},
+    }
+    return gen_cluster(**{**settings, **options})
+
+
+def url_of(scheduler, path):
+    return f"http://127.0.0.1:{scheduler.http_server.port}{path}"
+
+
+async def get(scheduler, path):
+    answer = await AsyncHTTPClient().fetch(url_of(scheduler, path), raise_error=False)
+    return answer.code, answer.body.decode()
+
+
+@pytest.mark.slow
+@cluster()
+async def test_pages_are_served_beside_those_that_were_served_before(c, s, *workers):
+    assert (await get(s, "/status"))[0] == 200
+    assert (await get(s, "/fpmdask"))[0] == 404
+    await fpmdask.Balancer(c)
+    await fpmdask.Balancer(c)
+    code, body = await get(s, "/fpmdask")
+    assert code == 200
+    assert "cdn.bokeh.org" not in body
+    assert 'src="static/js/bokeh.min.js' in body
+    for page in ("/fpmdask", "/status"):
+        _, body = await get(s, page)
+        assert body.count('<a href="fpmdask">') == 1, page
+    for plot in PLOTS:
+        assert (await get(s, f"/individual-fpmdask-{plot}"))[0] == 200
+    _, listed = await get(s, "/individual-plots.json")
+    assert {f"/individual-fpmdask-{plot}" for plot in PLOTS} <= {*json.loads(listed).values()}
+
+
+@pytest.mark.slow
+@cluster(scheduler_kwargs={"dashboard": True, "dashboard_address": ":0", "http_prefix": "me/here"})
+async def test_pages_have_the_prefix_of_the_dashboard(c, s, *workers):
+    await fpmdask.Balancer(c)
+    code, body = await get(s, "/me/here/fpmdask")
+    assert (code, "/me/here/static/js/bokeh.min.js" in body) == (200, True)
+    assert (await get(s, "/fpmdask"))[0] == 404
+
+
+@pytest.mark.slow
+@cluster()
+async def test_two_clusters_in_one_process_have_pages_of_their_own(c, s, *workers):
+    await fpmdask.Balancer(c)
+    async with Scheduler(dashboard=True, dashboard_address=":0", port=0, host="127.0.0.1") as other:
+        assert (await get(other, "/fpmdask"))[0] == 404
+        pages = {"/fpmdask": lambda scheduler, variables, document: None}
+        assert add_dashboard_pages(other, pages, ["/fpmdask"])
+        assert not add_dashboard_pages(other, pages, ["/fpmdask"])
+        assert (await get(other, "/fpmdask"))[0] == 200
+        assert (await get(other, "/status"))[1].count('<a href="fpmdask">') == 1
+    assert (await get(s, "/fpmdask"))[0] == 200
+
+
+def test_nothing_happens_where_bokeh_is_missing(tmp_path):
+    """In a process of its own, where neither bokeh nor prometheus_client can be imported."""
+    import subprocess
+    import sys
+
+    code = """
+import asyncio, sys
+sys.modules["bokeh"] = sys.modules["prometheus_client"] = None
+from distributed import Client, Scheduler
+import fpmdask
+async def main():
+    async with Scheduler(dashboard_address=":0", port=0, host="127.0.0.1") as s:
+        async with Client(s.address, asynchronous=True) as c:
+            await fpmdask.Balancer(c)
+            print(sorted(name for name in sys.modules if name.startswith("fpmdask.dashboard")))
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.stdout, "Traceback" in done.stderr) == ("[]\n", False), done.stderr
