@@ -113,7 +113,7 @@ def test_a_new_scheduler_and_new_workers_measure_nothing(tmp_path):
     with Cluster(tmp_path / "first", store) as first:
         report = first.multiplied()
         assert report.reason == "measured"
-        assert len(report.rounds) == 1
+        assert report.rounds
     with Cluster(tmp_path / "second", store) as second:
         report = second.multiplied()
         assert (report.reason, report.rounds) == ("known", ())
@@ -129,7 +129,7 @@ def test_with_other_features_of_the_processor_workers_are_measured_again(tmp_pat
     of_first = len(ModelStore(store).load())
     other = {"NPY_DISABLE_CPU_FEATURES": " ".join(found)}
     with Cluster(tmp_path / "second", store, **other) as second:
-        assert len(second.multiplied().rounds) == 1
+        assert second.multiplied().rounds  # one, or two where it is too short to time
     # what was known of the same workers with all features stays
     assert len(ModelStore(store).load()) == 2 * of_first
     features = {one.hardware.features for one in ModelStore(store).load()}
