@@ -131,6 +131,7 @@ def test_readme_example_runs(plain: Deployment, tmp_path: Path) -> None:
         "100_000_000": "100_000",
         "4_000_000": "4_000",
         "run.json": str(tmp_path / "run.json"),
+        '"models"': repr(str(tmp_path / "models")),
         "a.zarr": str(tmp_path / "a.zarr"),
         "b.zarr": str(tmp_path / "b.zarr"),
         "c.zarr": str(tmp_path / "c.zarr"),
