@@ -241,9 +241,9 @@ class StencilTuning(_Group):
     # Seconds of the first iterations that say how fast a worker is, before rows move. CPU-quota
     # periods are 10 ms and more: shorter timings say little.
     trial_seconds: float = 0.15
-    # Seconds from one look of the team, an all-reduce of some milliseconds, to the next: a worker
-    # that has joined is taken in after one.
-    look_seconds: float = 1.0
+    # Seconds from one load check of the team, an all-reduce of some milliseconds, to the next;
+    # after one, workers that have joined are taken in.
+    load_check_seconds: float = 1.0
     # What an exchange of halos takes, where there was none so far: two messages of some
     # milliseconds of workers that have a fraction of a core.
     exchange_seconds: float = 0.002

@@ -14,6 +14,8 @@ from fpmdask.errors import PartitionError
 from fpmdask.models import PiecewiseLinearModel, from_json
 from fpmdask.runtime.identity import Fingerprint
 
+# Figures of `KnownMachine`: of its node, of the network, and of its computing.
+NODE, SHARED, SECONDS_PER_ROW, MODEL = "node", "shared", "seconds_per_row", "model"
 # Okabe and Ito's colours, without yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#5E4FA2", "#7F7F7F")
 # Kernels and workers that are drawn; the others are counted.
@@ -23,8 +25,8 @@ WIDE, HIGH, LEFT, BELOW = 420, 180, 70, 32
 
 
 @dataclass(frozen=True)
-class KnownModel:
-    """The model of one worker for one kernel.
+class OfWorker:
+    """What was measured on one worker.
 
     Attributes
     ----------
@@ -32,14 +34,12 @@ class KnownModel:
         Name of the worker.
     kernel, implementation : str
     parameters : str
-        Of the kernel, as JSON with sorted keys.
+        Of the kernel, or of MHETA's program, as JSON with sorted keys.
     hardware : Fingerprint
         Of the worker when it was measured.
     connected : bool
-        Whether that very process is connected; of others a model is a prior, which one
-        measurement may refute.
-    model : PiecewiseLinearModel
-        Seconds as a function of units.
+        Whether that very process is connected; of others this is a prior, which one measurement
+        may refute.
     """
 
     worker: str
@@ -48,6 +48,32 @@ class KnownModel:
     parameters: str
     hardware: Fingerprint
     connected: bool
+
+
+@dataclass(frozen=True)
+class KnownMachine(OfWorker):
+    """One worker as a node of MHETA's machine, and how fast it computes one program.
+
+    Attributes
+    ----------
+    figures : mapping
+        ``node``: the fields of `fpmdask.mheta.Machine` that are per node, but memory; ``shared``:
+        the others; ``seconds_per_row``, or ``model``, seconds by rows as of `Model.to_json`.
+    """
+
+    figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class KnownModel(OfWorker):
+    """The model of one worker for one kernel.
+
+    Attributes
+    ----------
+    model : PiecewiseLinearModel
+        Seconds as a function of units.
+    """
+
     model: PiecewiseLinearModel
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +92,9 @@ class KnownModel:
             raise PartitionError(f"found a model of kind {model.kind!r}; give a piecewise one")
         hardware = Fingerprint.from_json(data["hardware"])
         return cls(**{**data, "hardware": hardware, "model": model})
+
+
+Known = KnownModel | KnownMachine
 
 
 def by_kernel(

@@ -23,8 +23,7 @@ import numpy as np
 from fpmdask.errors import FpmdaskError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.identity import Fingerprint, canonical
-from fpmdask.runtime.known_machines import KnownMachine
-from fpmdask.runtime.known_models import KnownModel
+from fpmdask.runtime.known_models import Known, KnownMachine, KnownModel
 
 FORMAT = "fpmdask.models"
 # Documents of another number are not read, nor written over.
@@ -39,7 +38,6 @@ DIGITS = 16
 MODELS, MACHINES = "model", "machine"
 
 Document = dict[str, Any]
-Known = KnownModel | KnownMachine
 
 
 class Unreadable(FpmdaskError):

@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import fpmdask
-from fpmdask.runtime.known_models import KnownModel
+from fpmdask.runtime.known_models import Known, KnownModel
 from fpmdask.store.document import (
     Document,
-    Known,
     Unreadable,
     has,
     known_of,

@@ -2,35 +2,11 @@
 
 import dask.array as da
 import pytest
-from distributed.utils_test import gen_cluster
-from tornado.httpclient import AsyncHTTPClient
 
 import fpmdask
 from fpmdask.runtime.coordinator.metrics import MetricsCollector
 from fpmdask.runtime.dask_private import add_metrics, serves_dashboard
-from tests.tuned import SHORT_ROUNDS
-
-
-def cluster(**options):
-    settings = {
-        "client": True,
-        "nthreads": [("127.0.0.1", 1)] * 3,
-        "config": SHORT_ROUNDS,
-        "timeout": 60,
-        "scheduler_kwargs": {"dashboard": True, "dashboard_address": ":0"},
-        # bokeh keeps what it has loaded
-        "clean_kwargs": {"threads": False},
-    }
-    return gen_cluster(**{**settings, **options})
-
-
-def url_of(scheduler, path):
-    return f"http://127.0.0.1:{scheduler.http_server.port}{path}"
-
-
-async def get(scheduler, path):
-    answer = await AsyncHTTPClient().fetch(url_of(scheduler, path), raise_error=False)
-    return answer.code, answer.body.decode()
+from tests.dashboard.served import cluster, get
 
 
 async def multiply(client, balancer, n=300):

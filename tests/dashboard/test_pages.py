@@ -4,38 +4,14 @@ import json
 
 import pytest
 from distributed import Scheduler
-from distributed.utils_test import gen_cluster
-from tornado.httpclient import AsyncHTTPClient
 
 import fpmdask
 from fpmdask.runtime.dask_private import add_dashboard_pages
-from tests.tuned import SHORT_ROUNDS
+from tests.dashboard.served import cluster, get
 
 pytest.importorskip("bokeh", reason="bokeh serves the dashboard")
 
 PLOTS = ("speed-functions", "shares", "timeline", "bytes-per-link", "memory", "runs")
-
-
-def cluster(**options):
-    settings = {
-        "client": True,
-        "nthreads": [("127.0.0.1", 1)] * 3,
-        "config": SHORT_ROUNDS,
-        "timeout": 60,
-        "scheduler_kwargs": {"dashboard": True, "dashboard_address": ":0"},
-        # bokeh keeps what it has loaded
-        "clean_kwargs": {"threads": False},
-    }
-    return gen_cluster(**{**settings, **options})
-
-
-def url_of(scheduler, path):
-    return f"http://127.0.0.1:{scheduler.http_server.port}{path}"
-
-
-async def get(scheduler, path):
-    answer = await AsyncHTTPClient().fetch(url_of(scheduler, path), raise_error=False)
-    return answer.code, answer.body.decode()
 
 
 @pytest.mark.slow

@@ -15,8 +15,7 @@ import pytest
 import fpmdask
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.identity import Fingerprint
-from fpmdask.runtime.known_machines import KnownMachine
-from fpmdask.runtime.known_models import KnownModel
+from fpmdask.runtime.known_models import KnownMachine, KnownModel
 from fpmdask.store import ModelStore, Saved
 from fpmdask.store.document import FORMAT, merged, models_of, path_of
 

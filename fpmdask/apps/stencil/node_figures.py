@@ -13,7 +13,7 @@ from fpmdask.apps.stencil.program import with_computing
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import Machine, Program
 from fpmdask.models import from_json
-from fpmdask.runtime.known_machines import MODEL, NODE, SECONDS_PER_ROW, SHARED
+from fpmdask.runtime.known_models import MODEL, NODE, SECONDS_PER_ROW, SHARED
 
 
 def taken_apart(program: Program, machine: Machine) -> list[dict[str, Any]]:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
-from fpmdask.runtime.known_machines import KnownMachine
-from fpmdask.runtime.known_models import KnownModel
+from fpmdask.runtime.known_models import Known, KnownMachine, KnownModel
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.plugin import CoordinatorPlugin
@@ -31,7 +30,6 @@ STORED = "stored"
 # So many models are put into the library in one step of the event loop.
 AT_ONCE = 64
 
-Known = KnownModel | KnownMachine
 # Of the library: kernel, hardware, worker's name and start, model or figures of a machine.
 Learned = PiecewiseLinearModel | Mapping[str, Any]
 Entry = tuple[KernelId, Fingerprint, str, str, Learned]

@@ -19,7 +19,7 @@ from tests.tuned import tuned
 
 pytestmark = pytest.mark.slow
 RANDOM = np.random.default_rng(0)
-QUICK = {"stencil": {"trial_seconds": 0.0, "look_seconds": 0.02}}
+QUICK = {"stencil": {"trial_seconds": 0.0, "load_check_seconds": 0.02}}
 
 
 def slowly(block):
@@ -113,7 +113,7 @@ async def test_what_is_written_is_complete_whoever_joins(c, s, *workers, tmp_pat
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
-@cluster(config={**SLOW, **tuned(stencil={"look_seconds": 0.05, "trial_seconds": 0.01})})
+@cluster(config={**SLOW, **tuned(stencil={"load_check_seconds": 0.05, "trial_seconds": 0.01})})
 async def test_who_joins_takes_rows_off_the_disk(c, s, *workers, prefetch):
     """Without worker "2" rows are on disk; what its disk is like is taken from the others."""
     events = []

@@ -12,7 +12,7 @@ from fpmdask.apps.stencil.coordinator.known_machine import WHY
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.mheta import predict
 from fpmdask.mheta.document import Document
-from fpmdask.runtime.known_machines import KnownMachine
+from fpmdask.runtime.known_models import KnownMachine
 from fpmdask.runtime.report import Report
 from fpmdask.store import ModelStore
 from tests.apps.stencil.test_stencil import RANDOM, cluster, local, worker_name

@@ -88,7 +88,7 @@ class Iterations(Attempt):
             # a machine from before is confirmed or dropped as a whole, at the end of the run
             "again": rule == "mheta" and not given and not self.machines.used,
             "joins": False,
-            "looks": not given,
+            "load_checks": not given,
             **self._first_note(),
         }
         memory = {w: None if math.isinf(n) else n for w, n in self.room.memory.items()}
@@ -406,14 +406,14 @@ class Iterations(Attempt):
         for worker in self.workers:
             self.tell(worker, **note, **(entry if worker in joined else {}))
         self.moves += again
-        self._ask_for_look()
+        self._ask_for_check()
 
     # ---- workers that join
 
     def beside(self, event: tuple[Any, ...]) -> None:
         """Have workers that join, and are ready to, be taken in at the team's next look."""
         match event:
-            case ("joined", worker) if worker not in self.workers and self.order["looks"]:
+            case ("joined", worker) if worker not in self.workers and self.order["load_checks"]:
                 self._invite(worker)
             case ("left", worker):
                 self.joiners.drop(worker)
@@ -421,16 +421,16 @@ class Iterations(Attempt):
                 worker in self.joiners
             ):
                 self.joiners.add(worker, seconds)
-                self._ask_for_look()
+                self._ask_for_check()
             case ("answer", (worker, self.name), answer) if worker in self.joiners:
                 reason = answer.get("error") or answer.get("raised") or {}
                 self.joiners.refuse([worker], str(reason.get("message", "its step has ended")))
 
-    def _ask_for_look(self) -> None:
+    def _ask_for_check(self) -> None:
         """Have the team look, as workers wait for being taken in."""
         if self.joiners.ready():
             for worker in self.workers:
-                self.tell(worker, look=True)
+                self.tell(worker, load_check=True)
 
     def _invite(self, worker: str) -> None:
         """Begin a worker's step: it says what a row takes it, and waits."""
@@ -458,7 +458,7 @@ class Iterations(Attempt):
             "memory": None if math.isinf(memory) else memory,
         }
         self.dispatch_beside(worker, ITERATE, order)
-        self._ask_for_look()
+        self._ask_for_check()
 
     def _streams(self, shares: Mapping[str, int]) -> bool:
         """Tell whether a worker has more rows than it can hold in core."""

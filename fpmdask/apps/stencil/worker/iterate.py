@@ -15,7 +15,7 @@ import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Block, Part, Update, UpdateFailed
 from fpmdask.apps.stencil.history import History, instrumented_rows, is_off
-from fpmdask.apps.stencil.looks import Looks
+from fpmdask.apps.stencil.load_checks import LoadChecks
 from fpmdask.apps.stencil.neighbours import having, neighbours
 from fpmdask.apps.stencil.sizes import in_core_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
@@ -119,7 +119,7 @@ class Iterating:
         self.history: History | None = None
         self.moves = 0
         self.start = 0  # iterations that a checkpoint has
-        self.looks = Looks(self.tuning.trial_seconds, self.tuning.look_seconds)
+        self.load_checks = LoadChecks(self.tuning.trial_seconds, self.tuning.load_check_seconds)
         self.tries: bool = order["trial"]  # whether the speeds are still to be told
         self.asked = False  # whether the coordinator waits for a look
         self.byte_seconds = 0.0
@@ -306,8 +306,8 @@ class Iterating:
 
     def _iterations(self, began: float, first: int) -> int:
         """Make all of them but the `first` ones; return how many there were."""
-        spec, told, looks = self.spec, began, self.looks
-        looks.moved(first)
+        spec, told, load = self.spec, began, self.load_checks
+        load.moved(first)
         before = self._so_far()
         for done in range(first + 1, spec.iterations + 1):
             count = self.start + done
@@ -320,13 +320,13 @@ class Iterating:
             if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
                 told = now
                 self._say(iterations=count)
-            due = looks.due(done) and (self.tries or self.order["looks"])
+            due = load.due(done) and (self.tries or self.order["load_checks"])
             if checks or due:
                 change, seconds, asked = self.reduce([change, taken, float(self.asked)])
             if checks and change <= (spec.tolerance or 0.0):
                 return done
             began += self._save(done)
-            timed, goes_on = due and looks.are_timed(done, seconds), self.moved
+            timed, goes_on = due and load.are_timed(done, seconds), self.moved
             asked = timed and bool(asked)
             if self.instruments:
                 self._tell_measured(done)
@@ -335,10 +335,10 @@ class Iterating:
             elif timed and (asked or self.tries):
                 self._revise(done, before, taken)
             if self.moved != goes_on:
-                looks.moved(done)
+                load.moved(done)
             elif timed:
-                looks.begin(done)
-            if looks.since == done:
+                load.begin(done)
+            if load.since == done:
                 before, began = self._so_far(), time.perf_counter()
         return spec.iterations
 
@@ -729,10 +729,10 @@ class Iterating:
         return note
 
     def _heard(self, note: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return a decision, None where it is not one but the wish that the team looks."""
+        """Return a decision, None where it only asks for a load check."""
         if note is None or "stop" in note:
             raise RunCancelledError("this attempt is over")
-        if "look" in note:
+        if "load_check" in note:
             self.asked = True
             return None
         return note

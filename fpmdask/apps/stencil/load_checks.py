@@ -1,24 +1,24 @@
-"""After which iterations a team looks whether something is to change. Pure.
+"""After which iterations a team checks its load balance, for moving rows. Pure.
 
-Looking is an all-reduce: each worker must look after the same iterations. So these follow from what
-the all-reduces give, which is the same on all.
+A check is an all-reduce: each worker must check after the same iterations. So these follow from
+what the all-reduces give, which is the same on all.
 """
 
 from __future__ import annotations
 
-# From one look to the next there are at most so many times as many iterations as before.
+# From one check to the next there are at most so many times as many iterations as before.
 GROWTH = 8
 
 
-class Looks:
-    """The looks of a team, between two of which workers are timed.
+class LoadChecks:
+    """The load checks of a team, between two of which workers are timed.
 
     Parameters
     ----------
     least_seconds
         Of iterations that say how fast workers are.
     every_seconds
-        About so long is it from one look to the next, once iterations have been timed.
+        About so long is it from one check to the next, once iterations have been timed.
 
     Attributes
     ----------
@@ -27,11 +27,11 @@ class Looks:
 
     Examples
     --------
-    >>> looks, seen = Looks(0.1, 1.0), []
+    >>> checks, seen = LoadChecks(0.1, 1.0), []
     >>> for done in range(1, 90):
-    ...     if looks.due(done) and looks.are_timed(done, (done - looks.since) * 0.05):
+    ...     if checks.due(done) and checks.are_timed(done, (done - checks.since) * 0.05):
     ...         seen.append(done)
-    ...         looks.begin(done)
+    ...         checks.begin(done)
     >>> seen
     [3, 19, 39, 59, 79]
     """
@@ -45,13 +45,13 @@ class Looks:
         self.since, self._next, self._typical, self._ahead = done, done + 1, False, 1
 
     def due(self, done: int) -> bool:
-        """Tell whether the team looks after an iteration."""
+        """Tell whether the team checks after an iteration."""
         return done == self._next
 
     def are_timed(self, done: int, seconds: float) -> bool:
         """Tell whether the iterations since `since`, which took so long, say how fast workers are.
 
-        After a look for which this is not so the next one comes; otherwise `begin` is called.
+        After a check for which this is not so the next one comes; otherwise `begin` is called.
         """
         count = done - self.since
         if not self._typical:
