@@ -40,7 +40,13 @@ def test_an_overlap_that_makes_up_for_a_gap_is_refused():
         Layout((2, 2), ())
 
 
-@pytest.mark.parametrize("bad", [(0, 0, 3, 2), (-1, 0, 3, 2), (0, 0, 2, 0), (0, 0, -2, -2)])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *[(0, 0, 3, 2), (-1, 0, 3, 2), (0, 0, 2, 0), (0, 0, -2, -2)],
+        *[(0, 2, 1, 2), (2, 0, 2, 1), (0, 1, 1, 3), (1, 0, 3, 1)],  # beyond the last block
+    ],
+)
 def test_a_rectangle_outside_is_refused(bad):
     with pytest.raises(PartitionError, match="inside"):
         Layout((2, 2), zones(bad))

@@ -168,6 +168,20 @@ def test_neither_the_order_of_a_batch_nor_its_chunks_matter(cases):
         np.testing.assert_array_equal(chunked, predict_many(program, machine, batch, iterations=2))
 
 
+def test_what_one_evaluator_predicts_does_not_depend_on_what_it_has_predicted(cases):
+    """What messages cost is kept for the next one only where all nodes have rows."""
+    for case, program, machine, batch in cases:
+        without = np.array(batch[1])
+        without[0] = 0
+        everyone = np.full(machine.nodes, max(1, case["rows"] // machine.nodes))
+        kept = Evaluator(program, machine, iterations=2)
+        for rows in (without, everyone, without, everyone):
+            found = kept.prediction(rows)
+            fresh = Evaluator(program, machine, iterations=2).prediction(rows)
+            for part in PARTS:
+                np.testing.assert_array_equal(found.parts[part], fresh.parts[part])
+
+
 def scaled(data, factor):
     """Return a program's or machine's data with all its seconds times a factor."""
     if isinstance(data, list):

@@ -264,6 +264,14 @@ def test_a_complexity_that_returns_no_number_of_operations(value):
         model.time(3)
 
 
+def test_the_first_size_without_a_number_of_operations_is_named():
+    """0 is one."""
+    model = AnalyticModel(lambda x: np.where(x < 5, 0.0, -x), 1.0)
+    assert model.time(3) == 0
+    with pytest.raises(PartitionError, match=r"returned -7\.0 for 7 units"):
+        model.time([3, 7, 9])
+
+
 def test_points_that_make_no_speed():
     with pytest.raises(PartitionError, match="no speed"):
         PiecewiseLinearModel.from_points([1e-300, 1e-290], [1e300, 1e308])

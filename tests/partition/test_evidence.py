@@ -51,6 +51,16 @@ def test_half_the_speed_at_a_size_up_to_a_tenth_larger_is_doubted_once(larger, s
     assert evidence.doubtful(share, limits) == {}
 
 
+@pytest.mark.parametrize(("limit", "doubted"), [(104, False), (105, True), (106, True)])
+def test_sizes_above_the_limit_are_not_doubted(limit, doubted):
+    """Nobody is to measure them again."""
+    evidence = Evidence([None], 200)
+    for units, t in ((105, 9.0), (100, 1.0)):
+        evidence = evidence.with_round(np.array([units]), np.array([t]), 1.0)
+    found = evidence.doubtful(np.array([100]), np.array([float(limit)]))
+    assert found == ({0: 105} if doubted else {})
+
+
 @pytest.mark.parametrize(
     ("noise", "factor"), [(0.0, 2.0), (0.01, 1.5), (0.1, math.exp(0.6)), (1.0, 3.0)]
 )
