@@ -266,15 +266,15 @@ class BlocksTuning(_Group):
     # A call has at most so many times the rows of the largest one before.
     growth: float = _positive(8.0)
     # Of its share until the end a worker gets this part at once: speeds vary.
-    share_part: float = _positive(0.5)
+    share_part: float = _positive(0.3)
     # Calls are no longer than need be, as memory may have a cliff: so many seconds, this part of
     # the run (by models of earlier runs, the other one), so many times the fixed cost of a call.
-    call_seconds: float = _positive(0.5)
+    call_seconds: float = _positive(0.12)
     call_part: float = _positive(1 / 16)
     call_part_known: float = _positive(1 / 8)
     call_fixed: float = 20.0
     # What would take less than so many times the fixed cost is not a call of its own.
-    least_fixed: float = 4.0
+    least_fixed: float = 8.0
     # What takes less than this part of the whole run, or so many seconds, is not divided any more.
     least_part: float = 0.04
     least_seconds: float = 0.03

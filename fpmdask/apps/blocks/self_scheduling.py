@@ -189,7 +189,7 @@ class SelfScheduling:
     >>> plan.done("a", (0, 10), 0.1, 0.1), plan.done("b", (950, 960), 0.2, 0.2)
     (None, None)
     >>> plan.next("a", 0.2), plan.next("b", 0.2)
-    ((10, 60), (925, 950))
+    ((10, 50), (930, 950))
     """
 
     def __init__(
