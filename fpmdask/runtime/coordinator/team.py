@@ -13,6 +13,7 @@ from distributed.core import Status
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.runtime.coordinator.tickets import Order
+from fpmdask.runtime.wire import Step
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -61,13 +62,13 @@ class Attempt:
         # units that each has to do in the step, where they are not meant to take as long
         self.work: dict[str, int] = {}
 
-    def dispatch(self, task: str, orders: Mapping[str, Mapping[str, Any]]) -> None:
-        """Start a long task on each worker; ``order`` gets ``attempt`` and the ``channels``."""
+    def dispatch(self, step: Step, orders: Mapping[str, Mapping[str, Any]]) -> None:
+        """Start a step on each worker; ``order`` gets ``attempt`` and the ``channels``."""
         context = self.context
         self.workers = list(orders)
         common = {"attempt": self.number, "channels": dict(context.channels)}
         submitted = [
-            Order(worker, task, {**common, **order}, context.coordinator.slots)
+            Order(worker, step, {**common, **order}, context.coordinator.slots)
             for worker, order in orders.items()
         ]
         context.dispatch(submitted, [(worker, self.name) for worker in orders])

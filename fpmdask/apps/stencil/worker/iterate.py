@@ -17,11 +17,10 @@ from fpmdask.apps.stencil.block import Array, Block, Part, Update, UpdateFailed
 from fpmdask.apps.stencil.history import History, instrumented_rows, is_off
 from fpmdask.apps.stencil.neighbours import having, neighbours
 from fpmdask.apps.stencil.sizes import in_core_nbytes
-from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.apps.stencil.spec import ITERATE, StencilSpec
 from fpmdask.apps.stencil.worker.inputs import Inputs
 from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
 from fpmdask.errors import KernelError, PartitionError, RunCancelledError, StorageError
-from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.regions import common, whole
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.rows import Span
@@ -31,7 +30,7 @@ from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.space import Whole
-from fpmdask.runtime.worker.steps import step
+from fpmdask.runtime.worker.steps import Commands, step
 from fpmdask.timing import FunctionKernel
 from fpmdask.timing.meter import Meter, NoRecorder
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 def iterate(order: Mapping[str, Any]) -> None:
     """Task: take part in all iterations."""
-    step(order, lambda side, space: _iterate(side, space, order))
+    step(ITERATE, order, lambda side, space: _iterate(side, space, order))
 
 
 def _iterate(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,7 +105,8 @@ class Iterating:
         )
         self.tuning = space.tuning.stencil
         self.spec = StencilSpec.from_json(order["spec"])
-        self.notes = space.notes(f"attempt {self.attempt}")
+        listening = f"attempt {self.attempt}"
+        self.commands = Commands(side, space, ITERATE, order, listening, attempt=self.attempt)
         self.reduce = AllReduce(
             self.exchange, f"stencil {self.attempt}", [worker for worker, *_ in order["rows"]]
         )
@@ -132,7 +132,7 @@ class Iterating:
                 [worker for worker, *_ in order["rows"]],
                 self.reduce,
                 space.cancelled,
-                lambda message: self._say(warning=message),
+                lambda message: self.commands.tell(warning=message),
             )
         self.inputs = Inputs(space, self.spec, order, str(side.worker.name))
         self.output = None
@@ -158,8 +158,8 @@ class Iterating:
         """Iterate; the result is kept for the coordinator to publish."""
         began = time.perf_counter()
         if self.order["probe"]:
-            self._say(probe=self._probe())
-            self._heed(self._note())
+            self.commands.tell(probe=self._probe())
+            self._heed(self.commands.get())
             began = time.perf_counter()
         if self.checkpoints is not None:
             self.start = self.checkpoints.find(self.spec.iterations)
@@ -296,7 +296,7 @@ class Iterating:
             now = time.perf_counter()
             if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
                 told = now
-                self._say(iterations=count)
+                self.commands.tell(iterations=count)
             if checks or done == look:
                 change, seconds = self.reduce([change, now - began])
             if checks and change <= (spec.tolerance or 0.0):
@@ -323,7 +323,7 @@ class Iterating:
         if self.output is not None and (last or self.output.due(iteration)):
             self._say_phase("write" if last else "snapshot", iteration)
             self.output.save(self.spans, iteration, self._rows_now(done))
-            self._say(saved=iteration)
+            self.commands.tell(saved=iteration)
             self._say_phase("write" if last else "snapshot", iteration, ended=True)
         if self.checkpoints is not None and not last and self.checkpoints.due(iteration):
             fields = len(self.spec.fields)
@@ -346,8 +346,7 @@ class Iterating:
 
     def _one(self, turn: int, *, checks: bool) -> float:
         """Make one iteration; return the largest change of a cell where that is looked at."""
-        if not self.notes.empty():
-            self._note()
+        self.commands.poll()  # it may have to stop
         self.recorder.at(section=0, tile=0)
         block = self.block
         if isinstance(block, Streamed):
@@ -503,13 +502,13 @@ class Iterating:
         low, high = self.spans[self.own]
         turns = max(1, round(rows / (high - low))) if high > low else 1
         nbytes = (high - low) * self.spec.row_nbytes
-        self._say(
+        self.commands.tell(
             trial=self.start + done,
             row_seconds=computing / rows if rows else None,
             exchange_seconds=(seconds - computing) / turns,
             byte_seconds=self.spent["loading"] / nbytes if nbytes else 0.0,
         )
-        note = self._note()
+        note = self.commands.get()
         began = time.perf_counter()
         if note["rows"] is not None:
             self._move(done, note["rows"], note["every"], note["piece"])
@@ -538,7 +537,7 @@ class Iterating:
             messages = benchmark_messages(self.exchange, f"{self.attempt} {done}", team, sizes)
         seconds = sum(event["seconds"] for event in events if event["kind"] == "compute")
         low, high = self.spans[self.own]
-        self._say(
+        self.commands.tell(
             measured={
                 "events": events,
                 "benchmarks": {**benchmark_disk(self.block.file), "messages": messages},
@@ -561,12 +560,12 @@ class Iterating:
         if self.spec.tolerance is not None and self.order["again"]:
             again = again or (not self.moves and not done & (done - 1))
         if again:
-            self._say(again=self.start + done, middle=history.middle(), **history.mean())
+            self.commands.tell(again=self.start + done, middle=history.middle(), **history.mean())
             self._go_on(done)
 
     def _go_on(self, done: int) -> None:
         """Wait for what the coordinator makes of it."""
-        note, began = self._note(), time.perf_counter()
+        note, began = self.commands.get(), time.perf_counter()
         assert self.history is not None
         self.expected = note["expected"]
         if note["rows"] is not None:
@@ -675,17 +674,7 @@ class Iterating:
 
     # ---- the coordinator
 
-    def _note(self) -> Mapping[str, Any]:
-        note: Mapping[str, Any] | None = self.notes.get()
-        if note is None or "stop" in note:
-            raise RunCancelledError("this attempt is over")
-        return note
-
     def _say_phase(self, phase: str, which: int, *, ended: bool = False) -> None:
         """Tell that something begins that is no iteration, or that this worker is through."""
         if ended or self.own == next(iter(self.spans)):
-            self._say(phase=phase, which=which, ended=ended)
-
-    def _say(self, **news: Any) -> None:
-        message = {"op": "fpmdask-news", "run": self.order["run"], "attempt": self.attempt, **news}
-        send_to_scheduler(self.side.worker, message)
+            self.commands.tell(phase=phase, which=which, ended=ended)
