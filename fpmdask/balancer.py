@@ -21,6 +21,7 @@ from fpmdask.apps import APPS
 from fpmdask.errors import CoordinatorError, NoWorkersError, PartitionError
 from fpmdask.partition.settings import check_gain
 from fpmdask.partition.validate import check_units
+from fpmdask.runtime.app import find, messages
 from fpmdask.runtime.client import arguments, models, proxy
 from fpmdask.runtime.client.inputs import letting_go
 from fpmdask.runtime.client.kernels import KernelLike, kernel_spec
@@ -1262,7 +1263,10 @@ class Balancer:
                 heard(event)
             tell(event)
 
-        value, raw = await proxy.follow(self.client, app, spec, hear, asked)
+        declared = None
+        with contextlib.suppress(CoordinatorError):  # its package need not be installed here
+            declared = messages(find(app, APPS))
+        value, raw = await proxy.follow(self.client, app, spec, hear, asked, declared)
         report = build(raw, app)
         self._warn_of_workers(report.left_out)
         if not raw.get("only_holds"):

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.wire import Messages
 
 Run = Callable[[Any], Awaitable[dict[str, Any]]]
 Check = Callable[[Any], None]
@@ -38,6 +39,9 @@ class App:
     request
         ``"module:class"`` of the TypedDict that declares a request: one that is not as declared is
         refused. By default ``spec`` is the application's own.
+    messages
+        ``"module:attribute"`` of the `Messages` that declare all else that processes tell each
+        other: steps that are not among them are not submitted. By default there are no steps.
     ahead
         Whether workers import these as soon as they join: for runs that take less than a second.
     phases
@@ -58,13 +62,15 @@ class App:
     worker: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     request: str = "fpmdask.runtime.wire:Foreign"
+    messages: str = "fpmdask.runtime.wire:PLAIN"
     ahead: bool = False
     phases: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.name.replace("_", "").replace(".", "").isalnum():
             raise ValueError(f"name = {self.name!r}; give letters, digits, _ and .")
-        for target in filter(None, (self.run, self.check, self.request, *self.kernels.values())):
+        named = self.run, self.check, self.request, self.messages, *self.kernels.values()
+        for target in filter(None, named):
             if not all(target.partition(":")):
                 raise ValueError(
                     f"{target!r} is no 'module:function' of the application {self.name}"
@@ -95,6 +101,23 @@ def find(app: str, known: Mapping[str, str]) -> App:
     found = code(where, app)
     if not isinstance(found, App):
         raise CoordinatorError(f"{app!r} is a {type(found).__name__}; give an fpmdask App")
+    return found
+
+
+def messages(app: App) -> Messages:
+    """Return what the processes of an application's run tell each other.
+
+    Raises
+    ------
+    CoordinatorError
+        If it cannot be imported, or is no `Messages`.
+    """
+    found = code(app.messages, app.name)
+    if not isinstance(found, Messages):
+        raise CoordinatorError(
+            f"{app.messages!r} of the application {app.name!r} is a {type(found).__name__}; give "
+            "fpmdask.runtime.wire.Messages"
+        )
     return found
 
 

@@ -8,11 +8,25 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
 Span = tuple[int, int]  # rows start … stop
+
+
+class Wanted(TypedDict):
+    """Rows of one collection that a worker is to fetch: see `fpmdask.runtime.worker.rows.block`.
+
+    ``pieces`` are (key, start, stop, rows of the chunk, addresses of its holders); ``serialized``
+    has those that a holder has cut already, by their number: (key, address).
+    """
+
+    axis: int | None
+    shape: Sequence[int] | None
+    dtype: str | None
+    pieces: Sequence[tuple[Any, int, int, int, Sequence[str]]]
+    serialized: NotRequired[Mapping[int, tuple[Any, str]]]
 
 
 def edges_of(lengths: Iterable[int]) -> list[int]:

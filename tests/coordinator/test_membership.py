@@ -13,8 +13,8 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.errors import CoordinatorError, KernelError, NoWorkersError, PartitionError
 from fpmdask.runtime.app import code, find
-from fpmdask.runtime.coordinator.rounds import TIME
 from fpmdask.runtime.coordinator.tickets import Order
+from fpmdask.runtime.wire import TIMED
 from fpmdask.runtime.worker.side import WorkerSide
 from fpmdask.timing import WorkerContext
 from tests.coordinator.test_cluster import CONFIG, cluster, idle, named
@@ -202,7 +202,7 @@ async def test_a_run_cancelled_while_it_starts_leaves_nothing(c, s, a):
 async def test_a_step_for_a_worker_that_has_just_left_leaves_no_task(c, s, a):
     await fpmdask.Balancer(c)
     tickets = s.plugins["fpmdask"].tickets
-    (answer,) = tickets.submit("run", [Order("tcp://127.0.0.1:1", TIME, {}, 1)])
+    (answer,) = tickets.submit("run", [Order("tcp://127.0.0.1:1", TIMED, {}, 1)])
     assert await asyncio.wait_for(answer, 10) == {"left": True}
     await idle(s)
 

@@ -4,10 +4,18 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.runtime.wire import Step, StepAnswer, StepOrder
 from fpmdask.runtime.worker.space import RunSpace
 from fpmdask.runtime.worker.steps import step
 from fpmdask.timing import Scratch
 from tests.eventually import side_of
+
+
+class Seconds(StepAnswer):
+    seconds: float
+
+
+STEP = Step("tests.coordinator.test_steps:works", StepOrder, Seconds)
 
 
 def works(side, space):
@@ -35,7 +43,7 @@ async def answer(client, worker, work):
         send(message)
 
     worker.batched_send = batched_send
-    await client.submit(step, {"run": "run", "ticket": 7}, work, pure=False)
+    await client.submit(step, STEP, {"run": "run", "ticket": 7}, work, pure=False)
     [found] = [message for message in sent if message["op"] == "fpmdask-answer"]
     assert (found["run"], found["ticket"]) == ("run", 7)
     return found

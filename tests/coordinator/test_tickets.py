@@ -6,11 +6,12 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.runtime.coordinator.tickets import WINDOW, Order
+from fpmdask.runtime.wire import Step, StepAnswer, StepOrder
 
 COUNT = 2 * WINDOW + 5
 
 
-NOTHING = "tests.coordinator.test_tickets:nothing"
+NOTHING = Step("tests.coordinator.test_tickets:nothing", StepOrder, StepAnswer)
 
 
 def nothing(payload):

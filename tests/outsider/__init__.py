@@ -8,5 +8,6 @@ POWER = App(
     check="tests.outsider.coordinator:check",
     kernels={"power.rows": "tests.outsider.kernel:Rows"},
     worker=("tests.outsider.worker",),
+    messages="tests.outsider.spec:MESSAGES",
     phases={"prepare": 1, "measure": 2, "iterate": 10},
 )

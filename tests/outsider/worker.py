@@ -5,10 +5,11 @@ import numpy as np
 from fpmdask.runtime.regions import common
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.steps import step
+from tests.outsider.spec import ITERATE
 
 
 def iterate(order):
-    step(order, lambda side, space: _iterate(side.worker.address, space.exchange, order))
+    step(ITERATE, order, lambda side, space: _iterate(side.worker.address, space.exchange, order))
 
 
 def _iterate(own, exchange, order):

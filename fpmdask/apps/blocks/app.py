@@ -10,5 +10,6 @@ APP = App(
     ("fpmdask.apps.blocks.worker",),
     ("fpmdask.apps.blocks.tasks",),
     request="fpmdask.apps.blocks.spec:BlocksRequest",
+    messages="fpmdask.apps.blocks.spec:MESSAGES",
     phases={"prepare": 1, "compute": 19},
 )

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NotRequired
+from typing import Any, NotRequired, TypedDict
 
 from fpmdask.errors import PartitionError
-from fpmdask.runtime.rows import Rows, edges_of
-from fpmdask.runtime.wire import Packed, Request
+from fpmdask.runtime.rows import Rows, Wanted, edges_of
+from fpmdask.runtime.wire import (
+    ErrorFacts,
+    Messages,
+    Packed,
+    Progressed,
+    Request,
+    Step,
+    StepAnswer,
+    StepOrder,
+)
 
 
 @dataclass(frozen=True)
@@ -109,3 +118,64 @@ class BlocksRequest(Request):
     place: Sequence[int]
     sizes: Any
     coming: NotRequired[float]
+
+
+class ComputeOrder(StepOrder):
+    """Calls on a worker: (number, chunk, rows of each collection).
+
+    ``resource`` picks the function.
+    """
+
+    channels: Mapping[str, tuple[str, int]]
+    bare: Sequence[str]
+    resource: str
+    calls: Sequence[tuple[int, int, Sequence[Wanted]]]
+
+
+class MadeBlock(TypedDict):
+    """The result of a call, which the worker keeps."""
+
+    number: int
+    shape: Sequence[int]
+    nbytes: int
+    waiting: float
+    computing: float
+
+
+class Made(StepAnswer):
+    """All calls of an order were made."""
+
+    made: Sequence[MadeBlock]
+    nbytes_received: int
+
+
+class CallRaised(StepAnswer):
+    """The user's function has raised."""
+
+    raised: ErrorFacts
+    number: int
+
+
+class SomeMade(TypedDict):
+    """Calls of an order that are made so far."""
+
+    made: Sequence[int]
+
+
+class Computed(Progressed):
+    """A worker has made the calls of an order."""
+
+    worker: str
+
+
+class BlocksValue(TypedDict):
+    """The result's keys, and of each block: its rows, its shape, its chunk."""
+
+    name: str
+    blocks: Sequence[tuple[int, int, Sequence[int], int]]
+
+
+COMPUTE = Step(
+    "fpmdask.apps.blocks.worker:compute", ComputeOrder, Made | CallRaised, event=SomeMade
+)
+MESSAGES = Messages(BlocksValue, (COMPUTE,), {"computed": Computed})

@@ -8,27 +8,28 @@ from typing import Any
 
 from dask.sizeof import sizeof
 
+from fpmdask.apps.blocks.spec import COMPUTE
 from fpmdask.apps.blocks.tasks import Call
 from fpmdask.errors import KernelError
-from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.progress import PACE_SECONDS
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.worker.rows import block, shape_of
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.space import Whole
-from fpmdask.runtime.worker.steps import exchanging
+from fpmdask.runtime.worker.steps import Commands, exchanging
 from fpmdask.timing import FunctionKernel
 
 
 def compute(order: Mapping[str, Any]) -> None:
     """Task: make the calls of an order."""
-    exchanging(order, lambda side, space: _compute(side, space, order))
+    exchanging(COMPUTE, order, lambda side, space: _compute(side, space, order))
 
 
 def _compute(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
     call = getattr(space.kernel, "function", None)
     if not isinstance(space.kernel, FunctionKernel) or not isinstance(call, Call):
         raise KernelError("the function was not prepared on this worker")
+    commands = Commands(side, space, COMPUTE, order, "")
     made, received = [], 0
     told = time.perf_counter()
     for number, chunk, inputs in order["calls"]:
@@ -47,7 +48,5 @@ def _compute(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
         made.append({"number": number, "shape": shape, "nbytes": nbytes, **spent})
         if time.perf_counter() - told >= PACE_SECONDS and len(made) < len(order["calls"]):
             told = time.perf_counter()
-            numbers = [one["number"] for one in made]
-            news = {"op": "fpmdask-news", "run": order["run"], "made": numbers}
-            send_to_scheduler(side.worker, news)
+            commands.tell(made=[one["number"] for one in made])
     return {"made": made, "nbytes_received": received}

@@ -7,4 +7,5 @@ APP = App(
     "fpmdask.runtime.coordinator.client_stages:run",
     "fpmdask.runtime.coordinator.client_stages:check",
     request="fpmdask.runtime.wire:Request",
+    messages="fpmdask.runtime.wire:STAGES",
 )

@@ -11,6 +11,7 @@ APP = App(
     ("fpmdask.apps.matmul.tasks",),
     ahead=True,
     request="fpmdask.apps.matmul.spec:MatmulRequest",
+    messages="fpmdask.apps.matmul.spec:MESSAGES",
     phases={"prepare": 1, "measure": 3, "place": 1, "read": 2, "multiply": 20},
 )
 # A product in tiles, which the client has written one after the other.
@@ -19,4 +20,5 @@ TILES = App(
     "fpmdask.runtime.coordinator.client_stages:run",
     "fpmdask.runtime.coordinator.client_stages:check",
     request="fpmdask.runtime.wire:Request",
+    messages="fpmdask.runtime.wire:STAGES",
 )

@@ -4,12 +4,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NotRequired
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
 from fpmdask.errors import PartitionError
-from fpmdask.runtime.wire import Request
+from fpmdask.runtime.wire import (
+    Asked,
+    Event,
+    Messages,
+    Nothing,
+    Question,
+    Request,
+    Step,
+    StepAnswer,
+    StepOrder,
+)
 
 Chunks = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -259,3 +269,182 @@ class MatmulRequest(Request):
     product: Mapping[str, Any]
     lazy: Sequence[Any]
     loading: NotRequired[float]
+
+
+Bounds = Sequence[int]  # of a tile: rows, columns; and of the corner that it lacks
+Panels = Sequence[tuple[int, int]]  # ranges of K
+
+
+class HelpOrder(StepOrder):
+    """Multiply a tile by panels for another worker's part, a steal of number ``help``.
+
+    ``product`` is a `MatmulSpec`, ``where`` packed `ChunkLocations`.
+    """
+
+    help: int
+    tile: Bounds
+    product: Mapping[str, Any]
+    panels: Panels
+    where: bytes
+    bare: Sequence[str]
+
+
+class MultiplyOrder(StepOrder):
+    """Compute a tile of C as a part, in cells that ``cuts`` of rows and columns make.
+
+    ``relay``: (key, owner) of chunks that others get here; ``taken``: where sums of steals are.
+    """
+
+    part: int
+    tile: Bounds
+    cuts: tuple[Sequence[int], Sequence[int]]
+    product: Mapping[str, Any]
+    panels: Panels
+    where: bytes
+    bare: Sequence[str]
+    relay: Sequence[tuple[Any, str]]
+    taken: Sequence[tuple[int, Sequence[Any]]]
+
+
+class Multiplied(StepAnswer):
+    """A share is done: what it took."""
+
+    seconds: float
+    cpu_seconds: Mapping[str, float]
+    work: int
+    compute_seconds: float
+    wait_seconds: float
+    gave_way_seconds: float
+    nbytes_received: int
+    nbytes: int
+
+
+class WaitingForSteals(StepAnswer):
+    """A share is done but for what others multiply of it."""
+
+    waiting: Sequence[int]
+
+
+class ChunksLacking(StepAnswer):
+    """Keys of chunks that no holder could give."""
+
+    missing: Sequence[Any]
+
+
+class Give(TypedDict):
+    """Release a tile from panel ``first`` on, for a steal."""
+
+    give: int
+    tile: Bounds
+    first: int
+
+
+# Where the sum of a steal is: a worker and its channel, () for nowhere.
+Take = TypedDict("Take", {"take": int, "from": Sequence[Any]})
+
+
+class Drop(TypedDict):
+    """Nobody wants the sum any more."""
+
+    drop: bool
+
+
+class PanelReached(TypedDict):
+    """A share begins a panel; operations per second of the last ones."""
+
+    part: int
+    reached: int
+    pace: float
+
+
+class GiveRefused(TypedDict):
+    """A share has gone beyond where a steal was to begin."""
+
+    part: int
+    refused: int
+
+
+class ShareDone(Event):
+    """A worker has computed its share."""
+
+    worker: str
+    units: float
+    seconds_taken: float
+
+
+class Stolen(Event):
+    """A worker helps another one."""
+
+    worker: str
+    helps: str
+    tile: Bounds
+    panels: int
+
+
+class Repartitioned(Event):
+    """Shares of a lost worker go to others: (worker, tile)."""
+
+    reason: str
+    tiles: Sequence[tuple[str, Bounds]]
+
+
+class WaitingForChunks(Event):
+    """So many lost chunks are waited for."""
+
+    count: int
+
+
+class WaitingForWorkers(Event):
+    """Nobody is left: for so many seconds another worker is waited for."""
+
+    patience: float
+
+
+class LoadAsked(Asked):
+    """Read lazy inputs: worker → numbers of the chunks that it is to read."""
+
+    reads: Mapping[str, Sequence[int]]
+
+
+class SumsAsked(Asked):
+    """Multiply ranges of K: worker → lines of it, None where all multiply what they hold."""
+
+    lines: Mapping[str, int] | None
+
+
+class SumsAnswer(TypedDict):
+    """What workers tell of their sums."""
+
+    shares: Sequence[Mapping[str, Any]]
+
+
+class MatmulValue(TypedDict):
+    """The result's keys, and the sizes of its chunks; nothing where the client has it."""
+
+    name: NotRequired[str]
+    rows: NotRequired[Sequence[int]]
+    columns: NotRequired[Sequence[int]]
+
+
+MULTIPLY = Step(
+    "fpmdask.apps.matmul.worker.share:multiply_share",
+    MultiplyOrder,
+    Multiplied | WaitingForSteals | ChunksLacking,
+    Give | Take,
+    PanelReached | GiveRefused,
+)
+HELP = Step(
+    "fpmdask.apps.matmul.worker.share:help_share", HelpOrder, Multiplied | ChunksLacking, Drop
+)
+MESSAGES = Messages(
+    MatmulValue,
+    (MULTIPLY, HELP),
+    {
+        "share": ShareDone,
+        "help": Stolen,
+        "re-partitioned": Repartitioned,
+        "waiting for chunks": WaitingForChunks,
+        "waiting for workers": WaitingForWorkers,
+    },
+    {"load": Question(LoadAsked, Nothing), "sums": Question(SumsAsked, SumsAnswer)},
+)

@@ -8,5 +8,6 @@ APP = App(
     "fpmdask.apps.partition.coordinator:check",
     {"emulated": "fpmdask.timing.emulated:EmulatedKernel"},
     request="fpmdask.apps.partition.spec:PartitionRequest",
+    messages="fpmdask.apps.partition.spec:MESSAGES",
     phases={"prepare": 1, "measure": 19},
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fpmdask.runtime.wire import Packed, Request
+from fpmdask.runtime.wire import Messages, Nothing, Packed, Request
 
 
 class PartitionRequest(Request):
@@ -11,3 +11,6 @@ class PartitionRequest(Request):
     kernel: Packed
     units: int
     limits: Mapping[str, float] | None
+
+
+MESSAGES = Messages(Nothing)

@@ -10,5 +10,6 @@ APP = App(
     ("fpmdask.apps.rebalance.worker",),
     ("fpmdask.apps.rebalance.tasks",),
     request="fpmdask.apps.rebalance.spec:RebalanceRequest",
+    messages="fpmdask.apps.rebalance.spec:MESSAGES",
     phases={"prepare": 1, "know": 1, "measure": 5, "move": 10},
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from fpmdask.runtime.rows import Rows
-from fpmdask.runtime.wire import Packed, Request
+from fpmdask.runtime.rows import Rows, Wanted
+from fpmdask.runtime.wire import Messages, Packed, Request, Step, StepAnswer, TeamOrder
 
 
 class Cuts:
@@ -136,3 +136,43 @@ class RebalanceRequest(Request):
     coming: float
     distribution: Mapping[str, float] | None
     seconds: Mapping[str, float] | None
+
+
+class KnowOrder(TeamOrder):
+    """Rows that a worker's kernel is to know, with the units before some of them."""
+
+    inputs: Sequence[Wanted]
+    rows: Sequence[float]
+    units: Sequence[float]
+    most: float
+
+
+class PlaceOrder(TeamOrder):
+    """Chunks that a worker is to make: (number, rows); and pieces that it is to cut for others.
+
+    ``serialized`` are (key, key of the chunk, start, stop); with ``views`` parts of chunks that are
+    here stay views.
+    """
+
+    chunks: Sequence[tuple[int, Wanted]]
+    serialized: Sequence[tuple[Any, Any, int, int]]
+    views: bool
+
+
+class Received(StepAnswer):
+    """Bytes that came from other workers."""
+
+    nbytes_received: int
+    seconds: NotRequired[float]
+
+
+class RebalanceValue(TypedDict):
+    """The result's keys, and the rows of its chunks; none where all is there already."""
+
+    name: str
+    chunks: Sequence[tuple[int, int]]
+
+
+KNOW = Step("fpmdask.apps.rebalance.worker:know", KnowOrder, Received)
+PLACE = Step("fpmdask.apps.rebalance.worker:place", PlaceOrder, Received)
+MESSAGES = Messages(RebalanceValue, (KNOW, PLACE))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from fpmdask.apps.rebalance.spec import KNOW, PLACE
 from fpmdask.apps.rebalance.tasks import RowsKernel
 from fpmdask.errors import KernelError
 from fpmdask.runtime.worker import serialized_rows
@@ -19,12 +20,12 @@ SERIALIZED = "rows"
 
 def know(order: Mapping[str, Any]) -> None:
     """Task: have the kernel know this worker's rows."""
-    exchanging(order, lambda side, space: _know(space, order))
+    exchanging(KNOW, order, lambda side, space: _know(space, order))
 
 
 def place(order: Mapping[str, Any]) -> None:
     """Task: offer what peers need, get what this worker has not, and make the chunks."""
-    exchanging(order, lambda side, space: _place(space, order))
+    exchanging(PLACE, order, lambda side, space: _place(space, order))
 
 
 def _know(space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ APP = App(
     {"records.local": "fpmdask.apps.records.kernel:RecordSort"},
     ("fpmdask.apps.records.worker.share", "fpmdask.apps.records.worker.survey"),
     request="fpmdask.apps.records.spec:RecordsRequest",
+    messages="fpmdask.apps.records.spec:MESSAGES",
     phases={
         "survey": 1,
         "measure": 1,

@@ -12,6 +12,7 @@ APP = App(
     ("fpmdask.apps.sort.tasks",),
     ahead=True,
     request="fpmdask.apps.sort.spec:SortRequest",
+    messages="fpmdask.apps.sort.spec:MESSAGES",
     phases={"prepare": 1, "measure": 1, "sort": 9, "count": 1, "exchange": 9, "publish": 0.5},
 )
 DEAL = App(
@@ -20,5 +21,6 @@ DEAL = App(
     "fpmdask.apps.sort.coordinator.run:check",
     KERNELS,
     request="fpmdask.apps.sort.spec:SortRequest",
+    messages="fpmdask.apps.sort.spec:DEAL_MESSAGES",
     phases={"prepare": 1, "measure": 3},
 )

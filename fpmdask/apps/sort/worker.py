@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fpmdask.apps.sort.kernel import slices
+from fpmdask.apps.sort.spec import SORT
 from fpmdask.errors import RunCancelledError
-from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.placement import Piece
 from fpmdask.runtime.regions import Box
 from fpmdask.runtime.worker.channel import Scattered
 from fpmdask.runtime.worker.fetch import FetchFailed, Want, check_safe
 from fpmdask.runtime.worker.serving import checked_chunk
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
-from fpmdask.runtime.worker.steps import exchanging
+from fpmdask.runtime.worker.steps import Commands, exchanging
 from fpmdask.sorting import payload
 from fpmdask.sorting.blocks import BlockedRun, Run, block_size, cut_up, fillings
 from fpmdask.sorting.filling import Filling
@@ -69,7 +69,7 @@ class Blocks:
 
 def sort_share(order: Mapping[str, Any]) -> None:
     """Task: sort ``order["pieces"]``, tell samples and counts, take a share and sort that."""
-    exchanging(order, lambda side, space: _Share(side, space, order).sort())
+    exchanging(SORT, order, lambda side, space: _Share(side, space, order).sort())
 
 
 T = TypeVar("T")
@@ -98,7 +98,8 @@ class _Share:
         self.side, self.space, self.order = side, space, order
         self.spec, self.tuning = SortSpec.from_json(order["sort"]), space.tuning.sort
         self.attempt = order["attempt"]
-        self.notes = space.notes(f"attempt {self.attempt}")
+        listening = f"attempt {self.attempt}"
+        self.commands = Commands(side, space, SORT, order, listening, attempt=self.attempt)
         self.threads = max(1, side.worker.state.nthreads)
         self.positions: list[np.ndarray] = []
         self.columns: list[list[np.ndarray]] = []  # of each run, where keys have a payload
@@ -122,7 +123,7 @@ class _Share:
                 offer(run_key(self.attempt, number, what), along)
         in_order = time.process_time()
         samples = self._timed("sample", partial(self._sampled, runs))
-        self._say(
+        self.commands.tell(
             sizes=[run.size for run in runs],
             samples=samples,
             noise=[run.noise for run in runs],
@@ -380,20 +381,20 @@ class _Share:
         Returns what this worker is to take: (part, pieces of runs) for each of its parts.
         """
         while True:
-            note = self._note()
-            if "count" in note:
-                tried = np.frombuffer(note["count"], self.spec.dtype)
+            command = self.commands.get()
+            if "count" in command:
+                tried = np.frombuffer(command["count"], self.spec.dtype)
                 below, through = self._timed("count", partial(_counts, threads, runs, tried))
-                self._say(below=below, through=through)
-            elif "between" in note:
-                count, wanted = note["between"]
+                self.commands.tell(below=below, through=through)
+            elif "between" in command:
+                count, wanted = command["between"]
                 inner = self._timed("count", partial(_inner, runs, count, wanted))
-                self._say(inner=inner)
-            elif "beside" in note:
-                pairs = zip(runs, note["beside"], strict=True)
-                self._say(beside=[_beside(run.keys, places) for run, places in pairs])
+                self.commands.tell(inner=inner)
+            elif "beside" in command:
+                pairs = zip(runs, command["beside"], strict=True)
+                self.commands.tell(beside=[_beside(run.keys, places) for run, places in pairs])
             else:
-                return note["exchange"]
+                return command["exchange"]
 
     # ---- the exchange
 
@@ -522,23 +523,7 @@ class _Share:
                 wanted.setdefault(peer, []).append(item)
         return own, wanted
 
-    # ---- the coordinator
-
-    def _note(self) -> Mapping[str, Any]:
-        note: Mapping[str, Any] | None = self.notes.get()
-        if note is None or "stop" in note:
-            raise RunCancelledError("this sort is not wanted any more")
-        return note
-
-    def _say(self, **news: Any) -> None:
-        worker = self.side.worker
-        message = {
-            "op": "fpmdask-news",
-            "run": self.order["run"],
-            "attempt": self.attempt,
-            **news,
-        }
-        send_to_scheduler(worker, message)
+    # ---- what it takes
 
     def _at_work(self, work: Callable[..., T], *args: Any) -> T:
         """Do something in a thread; how long it takes counts for `_worked`."""

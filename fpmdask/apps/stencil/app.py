@@ -10,6 +10,7 @@ APP = App(
     ("fpmdask.apps.stencil.worker.iterate",),
     ("fpmdask.apps.stencil.tasks",),
     request="fpmdask.apps.stencil.spec:StencilRequest",
+    messages="fpmdask.apps.stencil.spec:MESSAGES",
     phases={
         "prepare": 1,
         "measure": 1,

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
 from fpmdask.runtime.rows import Rows
-from fpmdask.runtime.wire import Packed, Request
+from fpmdask.runtime.wire import (
+    ErrorFacts,
+    Event,
+    Messages,
+    Packed,
+    Progressed,
+    Request,
+    Step,
+    StepAnswer,
+    TeamEvent,
+    TeamOrder,
+)
 
 Condition = str | int | float  # "reflect", "periodic", "nearest", "none", or what is beyond
 
@@ -99,3 +110,225 @@ class StencilRequest(Request):
     machine: Mapping[str, Any] | None
     output: Mapping[str, Any] | None
     checkpoint: Mapping[str, Any] | None
+
+
+Shares = Sequence[tuple[str, int, int]]  # worker, first row, end
+
+
+class FirstRows(TypedDict):
+    """Who begins with which rows, in the order of the ranks.
+
+    ``instrument``: the first iteration is measured for MHETA; ``history``: all are.
+    """
+
+    rows: Shares
+    instrument: bool
+    history: bool
+    expected: float | None
+
+
+class IterateOrder(TeamOrder, FirstRows):
+    """Take part in all iterations; ``fields`` and ``args`` are the holders of their chunks.
+
+    ``trial``: tell what the first iterations take; ``probe``: what a row takes, before all else;
+    ``again``: rows may move more than once; ``joins``: wait for rows of a team that iterates;
+    ``load_checks``: look at all workers' times together now and then.
+    """
+
+    spec: Mapping[str, Any]
+    fields: Sequence[Sequence[Sequence[str]]]
+    args: Sequence[Sequence[Sequence[str]]]
+    trial: bool
+    probe: bool
+    output: Mapping[str, Any] | None
+    checkpoint: Mapping[str, Any] | None
+    prefetch: bool
+    again: bool
+    joins: bool
+    load_checks: bool
+    memory: float | None
+
+
+class GoOn(TypedDict):
+    """Go on with these rows, if any.
+
+    Halos are exchanged ``every`` so many iterations, one of which should take ``expected`` seconds;
+    ``channels`` are those of workers that join.
+    """
+
+    rows: Shares | None
+    moves: bool
+    every: int
+    piece: int | None
+    expected: float | None
+    channels: Mapping[str, tuple[str, int]]
+
+
+class JoinTeam(GoOn):
+    """Take part from now on: iterations done, who had which rows ``before``, how often they moved.
+
+    ``history``: all iterations are measured.
+    """
+
+    done: int
+    before: Shares
+    moved: int
+    history: bool
+
+
+class CheckLoad(TypedDict):
+    """Tell at the next load check what iterations take, as workers wait to be taken in."""
+
+    load_check: bool
+
+
+class Probed(TeamEvent):
+    """Seconds that a row takes, None where a worker would have none."""
+
+    probe: float | None
+
+
+class Warned(TeamEvent):
+    """What the user must know."""
+
+    warning: str
+
+
+class Iterated(TeamEvent):
+    """How many iterations are made."""
+
+    iterations: int
+
+
+class Saved(TeamEvent):
+    """The rows after an iteration are in the output."""
+
+    saved: int
+
+
+class PhaseTold(TeamEvent):
+    """Something begins that is no iteration, or a worker is through with it."""
+
+    phase: str
+    which: int
+    ended: bool
+
+
+class Tried(TeamEvent):
+    """What the first iterations took."""
+
+    trial: int
+    row_seconds: float | None
+    io_seconds: float
+    exchange_seconds: float
+    byte_seconds: float
+
+
+class Instrumented(TeamEvent):
+    """What the instrumented iteration took."""
+
+    measured: Mapping[str, Any]
+    row_seconds: float
+    done: int
+
+
+class LookAgain(TeamEvent):
+    """The last iterations took other times than they should: their parts, on average."""
+
+    again: int
+    middle: float
+    byte_seconds: float
+    compute: float
+    io: float
+    send: float
+    receive: float
+
+
+class AllIterated(StepAnswer):
+    """All iterations are made; the seconds of their phases."""
+
+    iterations: int
+    rows_computed: int
+    nbytes_received: int
+    blocks: int
+    history: Mapping[str, Any] | None
+    loading: float
+    computing: float
+    io: float
+    moving: float
+    saving: float
+    total: float
+
+
+class UpdateRaised(StepAnswer):
+    """The user's function has raised."""
+
+    raised: ErrorFacts
+
+
+class IterationsMade(Progressed):
+    """How many iterations are made."""
+
+
+class SharedOut(Event):
+    """Who goes on with how many rows."""
+
+    rows: Mapping[str, int]
+    every: int
+
+
+class WarningTold(Event):
+    """What the user must know."""
+
+    message: str
+
+
+class TakenIn(Event):
+    """A worker that has joined has rows from now on, after so many iterations."""
+
+    worker: str
+    rows: int
+    after: int
+    why: str
+
+
+class NotTakenIn(Event):
+    """A worker that has joined takes no part."""
+
+    worker: str
+    why: str
+
+
+class SnapshotSaved(Event):
+    """The rows after an iteration are in the output."""
+
+    iteration: int
+
+
+class StencilValue(TypedDict):
+    """The iterations that were made; the keys of the fields and the rows of chunks, if any."""
+
+    iterations: int
+    names: NotRequired[Sequence[str]]
+    sizes: NotRequired[Sequence[int]]
+
+
+ITERATE = Step(
+    "fpmdask.apps.stencil.worker.iterate:iterate",
+    IterateOrder,
+    AllIterated | UpdateRaised,
+    FirstRows | GoOn | JoinTeam | CheckLoad,
+    Probed | Warned | Iterated | Saved | PhaseTold | Tried | Instrumented | LookAgain,
+)
+MESSAGES = Messages(
+    StencilValue,
+    (ITERATE,),
+    {
+        "iterated": IterationsMade,
+        "shared out": SharedOut,
+        "warning": WarningTold,
+        "taken in": TakenIn,
+        "not taken in": NotTakenIn,
+        "saved": SnapshotSaved,
+    },
+)

@@ -16,7 +16,7 @@ from fpmdask import config
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.dask_private import task_of_this_thread
 from fpmdask.runtime.remote_errors import rebuild
-from fpmdask.runtime.wire import Request
+from fpmdask.runtime.wire import EVENTS, Messages, Poll, Request, check_message, check_named
 
 Progress = Callable[[Mapping[str, Any]], None]
 # Does what a run asks its client for, and returns the answer.
@@ -136,11 +136,14 @@ async def follow(
     spec: dict[str, Any],
     progress: Progress | None,
     asked: Asked | None = None,
+    declared: Messages | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Run ``app`` and return its value and the report; a cancelled wait cancels the run.
 
     ``progress`` hears of its events. ``asked`` does what it wants of this client, beside: a request
-    names itself under ``request`` and its run under ``run``; what is raised ends the run.
+    names itself under ``request`` and its run under ``run``; what is raised ends the run. What
+    comes is checked: all of it where the application's messages are ``declared``, else what every
+    run has (the package of an application need not be installed here).
     """
     scheduler = _scheduler(client)
     starting = asyncio.ensure_future(scheduler.fpmdask_start(app=app, client=client.id, spec=spec))
@@ -152,6 +155,7 @@ async def follow(
             answer = await _beside(
                 scheduler.fpmdask_poll(run=run, seen=seen, asked=requested), stages
             )
+            _check(answer, app, declared)
             seen += len(answer["events"])
             for request in answer["requests"]:
                 if asked is None:
@@ -175,6 +179,22 @@ async def follow(
             await asyncio.shield(_cancel(client, starting))
         raise
     return result["value"], result["report"]
+
+
+def _check(answer: Any, app: str, declared: Messages | None) -> None:
+    """Refuse what a poll brings and nobody has declared."""
+    check_message(Poll, answer, f"the answer to a poll of {app}")
+    known = {**EVENTS, **declared.events} if declared else EVENTS
+    for event in answer["events"]:
+        if declared or event.get("event") in EVENTS:
+            check_named(known, event.get("event"), event, f"the event of {app}")
+    if declared is None:
+        return
+    questions = {name: question.asked for name, question in declared.questions.items()}
+    for request in answer["requests"]:
+        check_named(questions, request.get("request"), request, f"the request of {app}")
+    if (value := answer.get("result", {}).get("value")) is not None:
+        check_message(declared.value, value, f"the value of {app}")
 
 
 async def _beside(polling: Awaitable[dict[str, Any]], stages: Sequence[asyncio.Future[Any]]) -> Any:

@@ -14,12 +14,13 @@ from distributed.core import Status
 from fpmdask import config
 from fpmdask.errors import CoordinatorError, NoWorkersError
 from fpmdask.models import PiecewiseLinearModel
-from fpmdask.runtime.app import App
+from fpmdask.runtime.app import App, messages
 from fpmdask.runtime.coordinator.busy import LOOK_SECONDS, Occupied, occupied
 from fpmdask.runtime.coordinator.tickets import Answer, Order
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.runtime.patience import TOLD_SECONDS, StepTimes
 from fpmdask.runtime.progress import Pace
+from fpmdask.runtime.wire import TIMED, Prepared, Question, Unprepared, check_message
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.lineage import Recompute
@@ -85,7 +86,7 @@ class RunContext:
         self.events: list[dict[str, Any]] = []
         # what the client is asked for, in order, and what it answers
         self.requests: list[dict[str, Any]] = []
-        self._answers: list[asyncio.Future[dict[str, Any]]] = []
+        self._answers: list[tuple[Question, asyncio.Future[dict[str, Any]]]] = []
         self.news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.report: dict[str, Any] = {"phases": {}, "rounds": [], "log": None}
@@ -101,6 +102,7 @@ class RunContext:
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self.errors: dict[str, Mapping[str, Any]] = {}
         self.app = app
+        self.messages = messages(app)
         self.published: list[Any] = []  # keys of the result
         self.expected: float | None = None  # seconds that the steps under way should take
         # worker name → (units that it is to do, units done), where the application can tell
@@ -139,7 +141,7 @@ class RunContext:
         user's progress does not hear of them.
         """
         answer = self._loop.create_future()
-        self._answers.append(answer)
+        self._answers.append((self.messages.questions[request], answer))
         self.requests.append({"request": request, **facts})
         self.news.set()
         return answer
@@ -150,11 +152,13 @@ class RunContext:
         Raises
         ------
         CoordinatorError
-            If there is no such request, or it has been answered.
+            If there is no such request, it has been answered, or the answer is malformed.
         """
-        if not 0 <= number < len(self._answers) or self._answers[number].done():
+        if not 0 <= number < len(self._answers) or self._answers[number][1].done():
             raise CoordinatorError(f"run {self.run} waits for no answer to a request {number}")
-        self._answers[number].set_result(dict(answer))
+        question, waiting = self._answers[number]
+        check_message(question.answer, answer, f"the answer to {self.requests[number]['request']}")
+        waiting.set_result(dict(answer))
 
     def name(self, address: str) -> str:
         """Return the name of a worker, also of one that is gone."""
@@ -309,6 +313,7 @@ class RunContext:
         if answer is None:  # what Dask answers where there is no such handler
             state = self.scheduler.workers.get(address)
             return CLOSING if state is None or state.status in ENDING else STARTING
+        check_message(Prepared | Unprepared, answer, f"what {self.name(address)} answers")
         if "unusable" in answer:
             return str(answer["unusable"])
         self._prepared.add(address)
@@ -443,7 +448,20 @@ class RunContext:
     # ---- steps, for applications
 
     def dispatch(self, orders: Sequence[Order], tags: Sequence[Any]) -> None:
-        """Submit steps to pinned workers; answers come as events ("answer", tag, answer)."""
+        """Submit steps to pinned workers; answers come as events ("answer", tag, answer).
+
+        Raises
+        ------
+        CoordinatorError
+            If the application does not declare what a step and the coordinator tell each other.
+        """
+        declared = self.messages.steps
+        for step in {order.step for order in orders}.difference(declared, [TIMED]):
+            known = ", ".join(one.name for one in declared) or "none"
+            raise CoordinatorError(
+                f"the application {self.app.name} declares no step {step.name}; it declares "
+                f"{known}: name it in its `messages`"
+            )
         answers = self.coordinator.tickets.submit(self.run, orders)
         self.coordinator.history.dispatched(self, orders, answers)
         steps = StepTimes((order.worker for order in orders), time.monotonic())
@@ -509,6 +527,10 @@ class RunContext:
         """Put an event into the run's inbox."""
         self._inbox.put_nowait(event)
 
+    def fail(self, error: BaseException) -> None:
+        """End the run by an error, at its next event."""
+        self.post((FAILED, error))
+
     def forget_events(self) -> None:
         """Empty the inbox: what came before a measurement began is in its members."""
         before, self._inbox = self._inbox, asyncio.Queue()
@@ -537,7 +559,7 @@ class RunContext:
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.post((FAILED, error))
+            self.fail(error)
 
     def model_of(self, address: str) -> PiecewiseLinearModel | None:
         """Return the worker's model of the prepared kernel, if it has one."""

@@ -134,7 +134,7 @@ class History:
             return
         began = time.monotonic() - record.started
         for order, answer in zip(orders, answers, strict=True):
-            step = StepRecord(context.name(order.worker), order.step, began)
+            step = StepRecord(context.name(order.worker), order.step.name, began)
             record.steps.append(step)
             answer.add_done_callback(partial(self._answered, record, step))
 

@@ -18,7 +18,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 import fpmdask
 from fpmdask import config
 from fpmdask.errors import CoordinatorError, PartitionError
-from fpmdask.runtime.app import App, code, find
+from fpmdask.runtime.app import App, code, find, messages
 from fpmdask.runtime.coordinator import models
 from fpmdask.runtime.coordinator.busy import Busy
 from fpmdask.runtime.coordinator.client_stages import ClientStages
@@ -38,7 +38,7 @@ from fpmdask.runtime.identity import WorkerIdentity
 from fpmdask.runtime.memory import Account
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.version import PLUGIN, check_version
-from fpmdask.runtime.wire import check_message
+from fpmdask.runtime.wire import MalformedError, Step, check_message
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -180,6 +180,7 @@ class CoordinatorPlugin(SchedulerPlugin):
                 found = find(app, self.apps)
                 code(found.run, app)
                 code(found.request, app)
+                messages(found)
                 for module in found.tasks:
                     importlib.import_module(module)
 
@@ -423,15 +424,43 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     # ---- events of the cluster
 
-    def _answer(self, worker: str, run: str, ticket: int, **answer: Any) -> None:
+    def _answer(self, worker: str, run: str = "", ticket: Any = None, **answer: Any) -> None:
         self.liveness.heard(worker)
+        if (step := self.tickets.step_of(worker, ticket)) is None:
+            return  # nobody waits for it
+        if refusal := answer.get("malformed"):  # it was sent what it does not know
+            self._end_by(run, MalformedError(str(refusal)))
+        elif not self._is_declared(worker, run, step, step.answers, answer, "answer"):
+            answer = {"cancelled": True}
         self.tickets.answer(worker, ticket, answer)
 
-    def _news(self, worker: str, run: str, **news: Any) -> None:
+    def _news(self, worker: str, run: str = "", ticket: Any = None, **news: Any) -> None:
         self.liveness.heard(worker)
-        context = self.runs.get(run)
-        if context is not None and worker in context.workers:
+        context, step = self.runs.get(run), self.tickets.step_of(worker, ticket)
+        if (
+            context is not None
+            and step is not None
+            and worker in context.workers
+            and self._is_declared(worker, run, step, step.event, news, "event")
+        ):
             context.post(("news", worker, news))
+
+    def _is_declared(
+        self, worker: str, run: str, step: Step, kind: Any, message: Mapping[str, Any], what: str
+    ) -> bool:
+        """Tell whether a worker's message is well-formed; else its run ends, and it is told."""
+        try:
+            check_message(kind, message, f"the {what} of {step.name}")
+        except MalformedError as error:
+            refusal = {"op": "fpmdask-refused", "run": run, "reason": str(error)}
+            self.scheduler.worker_send(worker, refusal)
+            self._end_by(run, error)
+            return False
+        return True
+
+    def _end_by(self, run: str, error: MalformedError) -> None:
+        if (context := self.runs.get(run)) is not None:
+            context.fail(error)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Tell the runs; never wait here for the worker itself."""

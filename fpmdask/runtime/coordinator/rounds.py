@@ -19,9 +19,7 @@ from fpmdask.runtime.coordinator.measuring import Measuring
 from fpmdask.runtime.coordinator.tickets import Answer, Order
 from fpmdask.runtime.coordinator.windows import windows
 from fpmdask.runtime.identity import Fingerprint, canonical
-
-# Steps on workers.
-TIME = "fpmdask.runtime.worker.steps:timed"
+from fpmdask.runtime.wire import TIMED
 
 # Planning the next round for more workers may take 10 ms and is done in a thread.
 PLANNED_IN_LOOP = 8
@@ -142,7 +140,7 @@ class Rounds:
 
     def _order(self, instruction: Measure) -> Order:
         payload = {"units": instruction.units, "policy": self.policy, "deadline": self.deadline}
-        return Order(instruction.worker, TIME, payload, self.context.coordinator.slots)
+        return Order(instruction.worker, TIMED, payload, self.context.coordinator.slots)
 
     async def members(self) -> dict[str, Member]:
         """Return all workers of the run as members, found `AT_ONCE` in a step of the event loop."""

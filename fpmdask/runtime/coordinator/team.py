@@ -13,6 +13,7 @@ from distributed.core import Status
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator.context import CLOSING, KernelFailed, RunContext
 from fpmdask.runtime.coordinator.tickets import Order
+from fpmdask.runtime.wire import Step
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -61,23 +62,23 @@ class Attempt:
         # units that each has to do in the step, where they are not meant to take as long
         self.work: dict[str, int] = {}
 
-    def dispatch(self, task: str, orders: Mapping[str, Mapping[str, Any]]) -> None:
-        """Start a long task on each worker; ``order`` gets ``attempt`` and the ``channels``."""
+    def dispatch(self, step: Step, orders: Mapping[str, Mapping[str, Any]]) -> None:
+        """Start a step on each worker; ``order`` gets ``attempt`` and the ``channels``."""
         context = self.context
         self.workers = list(orders)
         common = {"attempt": self.number, "channels": dict(context.channels)}
         submitted = [
-            Order(worker, task, {**common, **order}, context.coordinator.slots)
+            Order(worker, step, {**common, **order}, context.coordinator.slots)
             for worker, order in orders.items()
         ]
         context.dispatch(submitted, [(worker, self.name) for worker in orders])
 
-    def dispatch_beside(self, worker: str, task: str, order: Mapping[str, Any]) -> None:
+    def dispatch_beside(self, worker: str, step: Step, order: Mapping[str, Any]) -> None:
         """Start a long task on a worker that is none of the team: `beside` gets its events."""
         channels = dict(self.context.channels)
         payload = {"attempt": self.number, "channels": channels, **order}
-        step = Order(worker, task, payload, self.context.coordinator.slots)
-        self.context.dispatch([step], [(worker, self.name)])
+        submitted = Order(worker, step, payload, self.context.coordinator.slots)
+        self.context.dispatch([submitted], [(worker, self.name)])
 
     def beside(self, event: tuple[Any, ...]) -> None:
         """Take in an event of workers that are none of the team: they join, tell, answer, leave."""

@@ -15,6 +15,7 @@ from distributed.client import FuturesCancelledError
 
 from fpmdask.runtime.dask_private import Task
 from fpmdask.runtime.tasks import run_step
+from fpmdask.runtime.wire import Step
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -26,13 +27,10 @@ WINDOW = 64
 
 @dataclass(frozen=True)
 class Order:
-    """One task to submit: ``step(payload)`` on ``worker``, taking ``slots`` of ``fpm``.
-
-    `step` is ``"module:function"`` of worker code, which is not imported here.
-    """
+    """One task to submit: ``step`` with ``payload`` on ``worker``, taking ``slots`` of ``fpm``."""
 
     worker: str
-    step: str
+    step: Step
     payload: Mapping[str, Any]
     slots: int
 
@@ -53,12 +51,17 @@ class Tickets:
         self._numbers = count(1)
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._worker_of: dict[int, str] = {}
+        self._step_of: dict[int, Step] = {}
         self._futures: dict[int, tuple[str, Future[Any]]] = {}
         self._watchers: set[asyncio.Task[None]] = set()
 
     def occupied(self) -> set[str]:
         """Return the workers on which a call of ours has not returned."""
         return set(self._worker_of.values())
+
+    def step_of(self, worker: str, ticket: Any) -> Step | None:
+        """Return what a worker does under a ticket, None where that has ended."""
+        return self._step_of.get(ticket) if self._worker_of.get(ticket) == worker else None
 
     def submit(self, run: str, orders: Sequence[Order]) -> list[asyncio.Future[Answer]]:
         """Submit all ``orders``, `WINDOW` in a message; return one future answer per order.
@@ -72,6 +75,7 @@ class Tickets:
             answers.append(loop.create_future())
             self._answers[number] = answers[-1]
             self._worker_of[number] = order.worker
+            self._step_of[number] = order.step
         if numbered:
             self._send(run, numbered[:WINDOW])
         if numbered[WINDOW:]:
@@ -91,14 +95,15 @@ class Tickets:
         layers: dict[str, MaterializedLayer] = {}
         batch = uuid4().hex[:12]
         for number, order in numbered:
-            key = f"fpmdask-{order.step.rpartition(':')[2]}-{batch}-{number}"
+            name = order.step.name
+            key = f"fpmdask-{name.rpartition(':')[2]}-{batch}-{number}"
             payload = {"run": run, "ticket": number, **order.payload}
             annotations = {
                 "workers": [order.worker],
                 "allow_other_workers": False,
                 "resources": {"fpm": order.slots},
             }
-            task = Task(key, run_step, order.step, payload)
+            task = Task(key, run_step, name, payload)
             layers[key] = MaterializedLayer({key: task}, annotations=annotations)
         graph = HighLevelGraph(layers, {name: set() for name in layers})
         futures = self._client.get(graph, list(layers), sync=False, fifo_timeout="0 ms")
@@ -159,6 +164,7 @@ class Tickets:
     def _end(self, number: int, final: Answer) -> None:
         """Forget a ticket, giving ``final`` to its waiter if nothing was given before."""
         worker = self._worker_of.pop(number, None)
+        self._step_of.pop(number, None)
         answer = self._answers.pop(number, None)
         if answer is not None and not answer.done():
             answer.set_result(final)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ from fpmdask.timing import (
     registered_kernels,
 )
 from fpmdask.tuning import Tuning
+
+logger = logging.getLogger(__name__)
 
 # How often it is looked whether a run goes on, while modules are to be imported for later ones.
 IMPORT_SECONDS = 0.1
@@ -114,6 +117,7 @@ class WorkerSide(WorkerPlugin):
         worker.stream_handlers["fpmdask-gone"] = self.gone
         worker.stream_handlers["fpmdask-back"] = self.back
         worker.stream_handlers["fpmdask-tell"] = self.tell
+        worker.stream_handlers["fpmdask-refused"] = self.refused
         self._importing = asyncio.ensure_future(self._import_tasks())
 
     async def _import_tasks(self) -> None:
@@ -126,7 +130,7 @@ class WorkerSide(WorkerPlugin):
         """Take the handlers back and drop what runs left."""
         for handler in ("prepare", "pieces", "probe", "publish", "replicate", "trim"):
             worker.handlers.pop(f"fpmdask_{handler}", None)
-        for message in ("forget", "withdraw", "gone", "back", "tell"):
+        for message in ("forget", "withdraw", "gone", "back", "tell", "refused"):
             worker.stream_handlers.pop(f"fpmdask-{message}", None)
         worker.metrics.pop(RECEIVED, None)
         for run in list(self.spaces):
@@ -223,6 +227,10 @@ class WorkerSide(WorkerPlugin):
         space = self.spaces.get(run)
         if space is not None:
             space.notes(to).put(note)
+
+    def refused(self, run: str, reason: str) -> None:
+        """Log why the coordinator has not taken a message of a step of this worker."""
+        logger.error("run %s: %s", run, reason)
 
     def _listen(self, worker: Worker) -> Channels | None:
         """Offer channels where the cluster's protocol is that of plain or encrypted sockets."""

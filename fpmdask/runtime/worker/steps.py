@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from queue import Empty
 from typing import Any
 
 from distributed import get_worker
@@ -12,6 +13,7 @@ from fpmdask.errors import KernelError, PartitionError, RunCancelledError
 from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.version import PLUGIN
+from fpmdask.runtime.wire import STOP, TIMED, MalformedError, Step, check_message
 from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.timing import TimingPolicy, measure
@@ -26,13 +28,76 @@ def worker_side() -> WorkerSide:
     return side
 
 
+class Commands:
+    """What the coordinator tells a step while that goes on, and what the step tells it.
+
+    Several threads may ask.
+
+    Parameters
+    ----------
+    side, space, step, order
+        The worker, the run, and what the step was called with.
+    to
+        The name that the step listens to.
+    common
+        Parts of each of its events.
+    """
+
+    def __init__(
+        self,
+        side: WorkerSide,
+        space: RunSpace,
+        step: Step,
+        order: Mapping[str, Any],
+        to: str,
+        **common: Any,
+    ) -> None:
+        self._worker, self._step, self._waiting = side.worker, step, space.notes(to)
+        told = {"run": order["run"], "ticket": order["ticket"]}
+        self._common = {"op": "fpmdask-news", **told, **common}
+
+    def get(self) -> Mapping[str, Any]:
+        """Wait for the next command.
+
+        Raises
+        ------
+        RunCancelledError
+            If the step is not wanted any more.
+        MalformedError
+            If it is none that the step declares.
+        """
+        return self._taken(self._waiting.get())
+
+    def poll(self) -> Mapping[str, Any] | None:
+        """Return the next command if there is one; raises as `get`."""
+        try:
+            return self._taken(self._waiting.get_nowait())
+        except Empty:
+            return None
+
+    def _taken(self, command: Any) -> Mapping[str, Any]:
+        if command is None or command == STOP:
+            self._waiting.put(None)  # for other threads
+            raise RunCancelledError("this step is not wanted any more")
+        check_message(self._step.command, command, f"a command to {self._step.name}")
+        taken: Mapping[str, Any] = command
+        return taken
+
+    def tell(self, **event: Any) -> None:
+        """Tell the coordinator of an event."""
+        send_to_scheduler(self._worker, {**self._common, **event})
+
+
 def step(
-    order: Mapping[str, Any], work: Callable[[WorkerSide, RunSpace], Mapping[str, Any]]
+    declared: Step,
+    order: Mapping[str, Any],
+    work: Callable[[WorkerSide, RunSpace], Mapping[str, Any]],
 ) -> None:
     """Run ``work`` for ``order`` as a task and answer the coordinator.
 
-    Whatever happens, one message goes out: what ``work`` returned, ``error`` for an exception, or
-    ``cancelled``. It travels with the worker's next batch, so nobody has to fetch a result.
+    Whatever happens, one message goes out: what ``work`` returned, ``error`` for an exception,
+    ``malformed`` for an order or a command that ``declared`` does not know, or ``cancelled``. It
+    travels with the worker's next batch, so nobody has to fetch a result.
     """
     side = worker_side()
     answer: dict[str, Any] = {"run": order["run"], "ticket": order["ticket"]}
@@ -42,9 +107,12 @@ def step(
         answer["cancelled"] = True
     else:
         try:
+            check_message(declared.order, order, f"the order of {declared.name}")
             answer.update(work(side, space))
         except RunCancelledError:
             answer["cancelled"] = True
+        except MalformedError as error:
+            answer["malformed"] = str(error)
         except (Exception, SystemExit) as error:  # a kernel that exits must not end the worker
             if space.cancelled.is_set():  # what it works with is gone, and nobody wants it
                 answer["cancelled"] = True
@@ -56,7 +124,9 @@ def step(
 
 
 def exchanging(
-    order: Mapping[str, Any], work: Callable[[WorkerSide, RunSpace], Mapping[str, Any]]
+    declared: Step,
+    order: Mapping[str, Any],
+    work: Callable[[WorkerSide, RunSpace], Mapping[str, Any]],
 ) -> None:
     """Do as `step`, for work that gets what peers hold, whose addresses are in ``order``.
 
@@ -73,7 +143,7 @@ def exchanging(
         except PartitionError as unusable:
             return {"unusable": str(unusable)}
 
-    step(order, fetching)
+    step(declared, order, fetching)
 
 
 def timed(order: Mapping[str, Any]) -> None:
@@ -104,4 +174,4 @@ def timed(order: Mapping[str, Any]) -> None:
             "reason": timing.reason,
         }
 
-    step(order, work)
+    step(TIMED, order, work)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from fpmdask.apps.blocks.coordinator.members import given_rows, known_member, learn, report
 from fpmdask.apps.blocks.self_scheduling import SelfScheduling
-from fpmdask.apps.blocks.spec import BlocksSpec, check_shapes
+from fpmdask.apps.blocks.spec import COMPUTE, BlocksSpec, check_shapes
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator.chunks import (
     free_nbytes,
@@ -23,8 +23,6 @@ from fpmdask.runtime.coordinator.chunks import (
 from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
 from fpmdask.runtime.coordinator.tickets import Order
 from fpmdask.runtime.rows import Span, held
-
-COMPUTE = "fpmdask.apps.blocks.worker:compute"
 
 
 class Calls:

@@ -32,6 +32,7 @@ from fpmdask.apps.matmul.plan import (
     rows_within,
 )
 from fpmdask.apps.matmul.relays import chunk_nbytes, in_order_of_arrival, relays
+from fpmdask.apps.matmul.spec import MULTIPLY
 from fpmdask.apps.matmul.tiling import chunks_of, cuts
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator.chunks import (
@@ -45,9 +46,6 @@ from fpmdask.runtime.coordinator.context import CLOSING, KernelFailed, RunContex
 from fpmdask.runtime.coordinator.tickets import Order
 from fpmdask.runtime.links import Link, slow_links
 from fpmdask.runtime.progress import Pace
-
-# Steps on workers.
-MULTIPLY = "fpmdask.apps.matmul.worker.share:multiply_share"
 
 # The first panel of a share is so much less deep.
 FIRST = 4

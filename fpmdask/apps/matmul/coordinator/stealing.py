@@ -11,14 +11,12 @@ from typing import Any
 from fpmdask.apps.matmul.chunk_locations import ChunkLocations
 from fpmdask.apps.matmul.parts import Assignment
 from fpmdask.apps.matmul.plan import MatmulSpec, bounds_in_c, needed
+from fpmdask.apps.matmul.spec import HELP
 from fpmdask.apps.matmul.stealing import Steal, Stealing
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.coordinator.chunks import holders, without_fpmdask
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.tickets import Order
-
-# Steps on workers.
-HELP = "fpmdask.apps.matmul.worker.share:help_share"
 
 # So often the parts are looked at, and whenever a worker has finished: what the last one needs may
 # be longer than it seemed.

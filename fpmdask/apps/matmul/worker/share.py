@@ -8,19 +8,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from queue import Empty
 from typing import Any
 
 import numpy as np
 
 from fpmdask.apps.matmul.kernel import NAME, panel_update
 from fpmdask.apps.matmul.plan import MatmulSpec, Tile
+from fpmdask.apps.matmul.spec import HELP, MULTIPLY
 from fpmdask.apps.matmul.worker.fetch import ChunksMissing, Fetcher, Panel
 from fpmdask.apps.matmul.worker.relay import Relaying
 from fpmdask.errors import PartitionError, RunCancelledError
-from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
-from fpmdask.runtime.worker.steps import step
+from fpmdask.runtime.worker.steps import Commands, step
 
 # A worker of one thread whose BLAS gets less of a core than this sends before it multiplies, for so
 # long before each band at most: with half of its CPU, what others wait for takes twice as long.
@@ -153,7 +152,7 @@ def multiply_share(order: Mapping[str, Any]) -> None:
     It ends early where others still multiply lines of the tile, "waiting" for these; called again,
     it goes on. The worker may help others meanwhile.
     """
-    step(order, lambda side, space: _answer(_multiplied, side, space, order))
+    step(MULTIPLY, order, lambda side, space: _answer(_multiplied, side, space, order))
 
 
 def help_share(order: Mapping[str, Any]) -> None:
@@ -161,7 +160,7 @@ def help_share(order: Mapping[str, Any]) -> None:
 
     The sum is offered under `offer` for as long as the run lasts.
     """
-    step(order, lambda side, space: _answer(_helped, side, space, order))
+    step(HELP, order, lambda side, space: _answer(_helped, side, space, order))
 
 
 def offer(number: int) -> tuple[str, int]:
@@ -224,9 +223,13 @@ def _helped(update: _Update) -> Progress:
     tile, number = Tile.of(update.order["tile"]), update.order["help"]
     memory = np.empty((tile.height, tile.width), update.spec.sums)
     progress = Progress(Part(((tile, memory),)), tile)
-    notes = update.space.notes(f"help {number}")
-    update.panels(progress, lambda index: _stop_if(not notes.empty()), _tell_nobody)
-    _stop_if(not notes.empty())
+    commands = Commands(update.side, update.space, HELP, update.order, f"help {number}")
+
+    def go_on(index: int) -> None:
+        _stop_if(commands.poll() is not None)
+
+    update.panels(progress, go_on, _tell_nobody)
+    go_on(0)
     update.space.exchange.offer(offer(number), memory)
     return progress
 
@@ -318,8 +321,9 @@ class _Notes:
 
     def __init__(self, update: _Update, progress: Progress) -> None:
         self.update, self.progress = update, progress
-        self.part = update.order["part"]
-        self.notes = update.space.notes(f"part {self.part}")
+        side, space, order = update.side, update.space, update.order
+        to, part = f"part {order['part']}", order["part"]
+        self.commands = Commands(side, space, MULTIPLY, order, to, part=part)
         self.news_seconds = update.tuning.news_seconds
         self.told = -self.news_seconds
         self.marks: list[tuple[float, int]] = []  # (when, work by then) of panels
@@ -333,7 +337,8 @@ class _Notes:
             self.told = now
             earlier = [mark for mark in self.marks if now - mark[0] >= PACE_SECONDS]
             at, before = earlier[-1] if earlier else self.marks[0]
-            self._say(reached=index, pace=(work - before) / (now - at) if now > at else 0.0)
+            pace = (work - before) / (now - at) if now > at else 0.0
+            self.commands.tell(reached=index, pace=pace)
 
     def give(self, index: int) -> None:
         """Release the lines that others multiply from panel ``index`` on."""
@@ -343,7 +348,7 @@ class _Notes:
             progress.offered.remove(given)
             kept = progress.tile.without(given.tile)
             if kept is None or given.first < index:
-                self._say(refused=given.number)
+                self.commands.tell(refused=given.number)
             else:
                 progress.tile = kept
                 progress.given.append(given)
@@ -399,22 +404,12 @@ class _Notes:
                 self.reached(following)
 
     def _listen(self) -> None:
-        while True:
-            try:
-                note = self.notes.get_nowait()
-            except Empty:
-                return
-            _stop_if(note is None)
-            if "give" in note:
-                given = Given(note["give"], Tile.of(note["tile"]), note["first"])
+        while (command := self.commands.poll()) is not None:
+            if "give" in command:
+                given = Given(command["give"], Tile.of(command["tile"]), command["first"])
                 self.progress.offered.append(given)
             else:
-                self.take(note["take"], note["from"])
-
-    def _say(self, **news: float) -> None:
-        worker = self.update.side.worker
-        message = {"op": "fpmdask-news", "run": self.update.order["run"], "part": self.part, **news}
-        send_to_scheduler(worker, message)
+                self.take(command["take"], command["from"])
 
 
 def _arrived(ahead: Future[Panel], progress: Progress) -> Panel:

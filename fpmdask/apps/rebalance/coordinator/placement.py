@@ -11,16 +11,13 @@ from uuid import uuid4
 from fpmdask.apps.rebalance.coordinator.chunk_locations import look_up
 from fpmdask.apps.rebalance.coordinator.shares import Shares
 from fpmdask.apps.rebalance.plan import blocks_of, planned, units_of
-from fpmdask.apps.rebalance.spec import RebalanceSpec
+from fpmdask.apps.rebalance.spec import PLACE, RebalanceSpec
 from fpmdask.errors import PartitionError
 from fpmdask.partition import imbalance
 from fpmdask.runtime.coordinator.chunks import unpublished
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker
 from fpmdask.runtime.rows import Span
-
-# A step on workers.
-PLACE = "fpmdask.apps.rebalance.worker:place"
 
 
 class Placement(Attempt):

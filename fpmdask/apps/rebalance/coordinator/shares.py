@@ -12,7 +12,7 @@ import numpy as np
 
 from fpmdask.apps.rebalance.coordinator.chunk_locations import ChunkLocations
 from fpmdask.apps.rebalance.plan import units_of
-from fpmdask.apps.rebalance.spec import RebalanceSpec
+from fpmdask.apps.rebalance.spec import KNOW, RebalanceSpec
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model
 from fpmdask.partition import geometric, imbalance
@@ -23,8 +23,6 @@ from fpmdask.runtime.coordinator.team import Attempt
 from fpmdask.runtime.report import TOO_SHORT
 from fpmdask.timing.measure import SHORTEST_SECONDS
 
-# A step on workers.
-KNOW = "fpmdask.apps.rebalance.worker:know"
 # Sums of weights become so many whole units.
 UNITS = 1e9
 # A worker is told the units of about so many of its ranges of rows.

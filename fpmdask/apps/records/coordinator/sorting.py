@@ -12,13 +12,11 @@ from distributed.utils import offload
 
 from fpmdask.apps.records.coordinator.state import RecordsAttempt, RecordsSort
 from fpmdask.apps.records.plan import assigned, dealt, parts_of, split_at
+from fpmdask.apps.records.spec import SORT
 from fpmdask.errors import RecordsError
 from fpmdask.records.format import KEY, KEY_NBYTES
 from fpmdask.runtime.coordinator.team import LostWorker
 from fpmdask.sorting.splitters import MOST_SAMPLES, candidates, cuts, sample_count
-
-# Steps on workers.
-SORT = "fpmdask.apps.records.worker.share:sort_share"
 
 
 class Sorting(RecordsAttempt):

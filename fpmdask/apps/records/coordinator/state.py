@@ -13,6 +13,7 @@ import numpy as np
 from dask.utils import format_bytes
 
 from fpmdask.apps.records.plan import VERSION, Job, merged, run_records
+from fpmdask.apps.records.spec import CLAIM, FINISH, SURVEY, TIDY
 from fpmdask.errors import PartitionError, RecordsError
 from fpmdask.records.format import RECORD_NBYTES
 from fpmdask.records.verify import FORMAT, checked_manifest, part_name
@@ -20,12 +21,7 @@ from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.speeds import Speeds
 from fpmdask.runtime.coordinator.team import Attempt, attempted
 from fpmdask.runtime.memory import Account
-
-# Steps on workers.
-SURVEY = "fpmdask.apps.records.worker.survey:survey"
-CLAIM = "fpmdask.apps.records.worker.survey:claim"
-FINISH = "fpmdask.apps.records.worker.survey:finish"
-TIDY = "fpmdask.apps.records.worker.survey:tidy"
+from fpmdask.runtime.wire import Step
 
 # Of a worker's memory limit, what a sort may use whatever else is there.
 WORKING = 0.1
@@ -318,7 +314,7 @@ class RecordsSort:
             "checksum": checksum,
             "parts": [{key: part[key] for key in kept} for part in facts],
         }
-        order = {"target": self.request["target"], "manifest": manifest, "run": self.context.run}
+        order = {"target": self.request["target"], "manifest": manifest}
         await self._ask_one(FINISH, order, "finish")
         return manifest
 
@@ -326,7 +322,7 @@ class RecordsSort:
 
     async def _ask(
         self,
-        task: str,
+        task: Step,
         order: Mapping[str, Any],
         step: str,
         some: Callable[[Iterable[str]], list[str]] = list,
@@ -340,7 +336,7 @@ class RecordsSort:
 
         return await attempted(self.context, self.numbers, asked)
 
-    async def _ask_one(self, task: str, order: Mapping[str, Any], step: str) -> dict[str, Any]:
+    async def _ask_one(self, task: Step, order: Mapping[str, Any], step: str) -> dict[str, Any]:
         """Return the answer of one worker to a task."""
         (answer,) = (await self._ask(task, order, step, lambda there: [*there][:1])).values()
         return dict(answer)

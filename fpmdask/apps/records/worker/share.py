@@ -9,7 +9,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from fpmdask.apps.records.kernel import gather
 from fpmdask.apps.records.plan import Job
+from fpmdask.apps.records.spec import SORT
 from fpmdask.apps.records.worker.runs import SPARSE, Run, picked
 from fpmdask.apps.records.worker.survey import JOB, note, side_name
 from fpmdask.errors import RecordsError, RunCancelledError
@@ -31,11 +32,10 @@ from fpmdask.records.format import (
     word_sums,
 )
 from fpmdask.records.verify import part_name
-from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.spill import Spilled, SpillFile
-from fpmdask.runtime.worker.steps import step
+from fpmdask.runtime.worker.steps import Commands, step
 from fpmdask.sorting.splitters import place_of, sampled
 from fpmdask.storage import said
 
@@ -47,7 +47,7 @@ SPILL = "spill"
 
 def sort_share(order: Mapping[str, Any]) -> None:
     """Task: sort ``order["runs"]`` of the input, then make parts of the result."""
-    step(order, lambda side, space: _answer(side, space, order))
+    step(SORT, order, lambda side, space: _answer(side, space, order))
 
 
 def _answer(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -71,7 +71,8 @@ class _Share:
         self.offsets = [0, *accumulate(file.records for file in self.job.files)]
         self.target = Folder(order["target"])
         self.threads: int = order["threads"]
-        self.notes = space.notes(f"attempt {order['attempt']}")
+        attempt = order["attempt"]
+        self.commands = Commands(side, space, SORT, order, f"attempt {attempt}", attempt=attempt)
         self.heard: list[Mapping[str, Any]] = []
         self.seconds: dict[str, float] = {}
         self.counting = threading.Lock()
@@ -106,22 +107,22 @@ class _Share:
                 "share"
             )
         runs = self._each(self._run, self.order["runs"])
-        self._say(
+        self.commands.tell(
             samples=[run.samples.tobytes() for run in runs],
             places=[run.place for run in runs],
             sums=[run.sums.tobytes() for run in runs],
         )
-        tried = np.frombuffer(self._note("count"), KEY)
+        tried = np.frombuffer(self._command("count"), KEY)
         with self._timed("count"):
             counts = [run.search(tried) for run in runs]
-        self._say(
+        self.commands.tell(
             below=[below.tobytes() for below, _ in counts],
             through=[through.tobytes() for _, through in counts],
         )
         if self.order["scribe"]:
-            note(self.target, self._note("plan"))
-            self._say(planned=True)
-        wanted = self._note("exchange")
+            note(self.target, self._command("plan"))
+            self.commands.tell(planned=True)
+        wanted = self._command("exchange")
         self._parts(wanted)
         return {
             "seconds": sum(self.seconds.values()),
@@ -177,7 +178,7 @@ class _Share:
             self.buffers.put(buffer)
         self.space.kept[key] = run
         self.space.exchange.offer(key, run.offered)
-        self._say(done=span)  # a sign of life
+        self.commands.tell(done=span)  # a sign of life
         return run
 
     def _sorted(self, first: int, end: int, records: Records) -> Run:
@@ -279,7 +280,7 @@ class _Share:
                 "sums": sums.tolist(),
             }
             self.target.write_json(side_name(number), facts)
-        self._say(part=number, facts=facts)
+        self.commands.tell(part=number, facts=facts)
 
     def _receive(self, pieces: Sequence[Sequence[Any]], records: Records) -> None:
         """Fill ``records`` with pieces of runs, in the order of the input."""
@@ -319,30 +320,11 @@ class _Share:
 
     def _check(self) -> None:
         """Stop where the coordinator wants no more of this attempt."""
-        with suppress(queue.Empty):
-            while True:
-                self._listen(self.notes.get_nowait())
+        while (command := self.commands.poll()) is not None:
+            self.heard.append(command)
 
-    def _listen(self, note: Mapping[str, Any] | None) -> None:
-        if note is None or "stop" in note:
-            self.notes.put(None)  # for the other threads
-            raise RunCancelledError("this sort is not wanted any more")
-        self.heard.append(note)
-
-    def _note(self, what: str) -> Any:
-        while not self.heard:
-            self._listen(self.notes.get())
-        return self.heard.pop(0)[what]
-
-    def _say(self, **news: Any) -> None:
-        worker = self.side.worker
-        message = {
-            "op": "fpmdask-news",
-            "run": self.order["run"],
-            "attempt": self.order["attempt"],
-            **news,
-        }
-        send_to_scheduler(worker, message)
+    def _command(self, what: str) -> Any:
+        return (self.heard.pop(0) if self.heard else self.commands.get())[what]
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

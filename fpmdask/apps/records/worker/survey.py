@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from fpmdask.apps.records.plan import VERSION, Job
+from fpmdask.apps.records.spec import CLAIM, FINISH, SURVEY, TIDY
 from fpmdask.errors import RecordsError
 from fpmdask.records.files import Exists, Folder, NotHere, find
 from fpmdask.records.format import KEY_NBYTES, RECORD_NBYTES
@@ -32,7 +33,7 @@ def side_name(number: int) -> str:
 
 def survey(order: Mapping[str, Any]) -> None:
     """Task: say which of ``order["sources"]`` this worker can read, and what the target holds."""
-    step(order, lambda side, space: _refusing(lambda: _survey(side, order)))
+    step(SURVEY, order, lambda side, space: _refusing(lambda: _survey(side, order)))
 
 
 def claim(order: Mapping[str, Any]) -> None:
@@ -41,7 +42,7 @@ def claim(order: Mapping[str, Any]) -> None:
     ``order["before"]`` is the run of the job that the survey has found there, None if it found
     none.
     """
-    step(order, lambda side, space: _refusing(lambda: _claim(order)))
+    step(CLAIM, order, lambda side, space: _refusing(lambda: _claim(order)))
 
 
 def finish(order: Mapping[str, Any]) -> None:
@@ -49,7 +50,7 @@ def finish(order: Mapping[str, Any]) -> None:
 
     The target's job must be that of ``order["run"]``.
     """
-    step(order, lambda side, space: _refusing(lambda: _finish(order)))
+    step(FINISH, order, lambda side, space: _refusing(lambda: _finish(order)))
 
 
 def tidy(order: Mapping[str, Any]) -> None:
@@ -57,7 +58,7 @@ def tidy(order: Mapping[str, Any]) -> None:
 
     ``order["identity"]`` is the finished job's.
     """
-    step(order, lambda side, space: _refusing(lambda: _tidy(order)))
+    step(TIDY, order, lambda side, space: _refusing(lambda: _tidy(order)))
 
 
 def note(folder: Folder, job: Mapping[str, Any]) -> None:

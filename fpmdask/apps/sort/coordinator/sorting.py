@@ -11,6 +11,7 @@ from uuid import uuid4
 import numpy as np
 
 from fpmdask.apps.sort.plan import check_fits, exchange, recipe
+from fpmdask.apps.sort.spec import SORT
 from fpmdask.runtime.coordinator.chunks import (
     check_reachable,
     free_nbytes_of,
@@ -24,9 +25,6 @@ from fpmdask.runtime.placement import SURPLUS, Piece, dealt, loads
 from fpmdask.sorting.payload import Payload, run_edges, tied
 from fpmdask.sorting.spec import SortSpec
 from fpmdask.sorting.splitters import Splitting, place_of, sample_count
-
-# Steps on workers.
-SORT = "fpmdask.apps.sort.worker:sort_share"
 
 # What it costs to send or to receive a key, relative to copying it and sorting it in its block:
 # 0.3 s per GB on either side to 0.75, and what makes a sender late that sorts meanwhile.

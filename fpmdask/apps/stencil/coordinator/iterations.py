@@ -23,7 +23,7 @@ from fpmdask.apps.stencil.plan import (
     shared,
 )
 from fpmdask.apps.stencil.sizes import fits_with_room
-from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.apps.stencil.spec import ITERATE, StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.models import ConstantModel, Model
 from fpmdask.partition import even
@@ -42,7 +42,6 @@ from fpmdask.runtime.coordinator.team import Attempt, LostWorker
 if TYPE_CHECKING:
     from fpmdask.apps.stencil.planner import Planner
 
-ITERATE = "fpmdask.apps.stencil.worker.iterate:iterate"
 # Fewer iterations are over before other shares could pay.
 LEAST_TRIED = 3
 # Rows that every worker has in the instrumented iteration, at least: blocks of two sizes.

@@ -18,11 +18,10 @@ from fpmdask.apps.stencil.history import History, instrumented_rows, is_off
 from fpmdask.apps.stencil.load_checks import LoadChecks
 from fpmdask.apps.stencil.neighbours import having, neighbours
 from fpmdask.apps.stencil.sizes import in_core_nbytes
-from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.apps.stencil.spec import ITERATE, StencilSpec
 from fpmdask.apps.stencil.worker.inputs import Inputs
 from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
 from fpmdask.errors import KernelError, PartitionError, RunCancelledError, StorageError
-from fpmdask.runtime.dask_private import send_to_scheduler
 from fpmdask.runtime.regions import common, whole
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.rows import Span
@@ -32,7 +31,7 @@ from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.rows_output import RowsOutput, StorageFailed
 from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.space import Whole
-from fpmdask.runtime.worker.steps import step
+from fpmdask.runtime.worker.steps import Commands, step
 from fpmdask.timing import FunctionKernel
 from fpmdask.timing.meter import Meter, NoRecorder
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 def iterate(order: Mapping[str, Any]) -> None:
     """Task: take part in all iterations."""
-    step(order, lambda side, space: _iterate(side, space, order))
+    step(ITERATE, order, lambda side, space: _iterate(side, space, order))
 
 
 def _iterate(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,7 +106,8 @@ class Iterating:
         )
         self.tuning = space.tuning.stencil
         self.spec = StencilSpec.from_json(order["spec"])
-        self.notes = space.notes(f"attempt {self.attempt}")
+        listening = f"attempt {self.attempt}"
+        self.commands = Commands(side, space, ITERATE, order, listening, attempt=self.attempt)
         phases = ("loading", "computing", "io", "moving", "saving", "total")
         self.spent = dict.fromkeys(phases, 0.0)
         self.received = self.rows_computed = self.cycle = self.ahead = self.moved = 0
@@ -143,7 +143,7 @@ class Iterating:
                 team,
                 self.reduce,
                 self.space.cancelled,
-                lambda message: self._say(warning=message),
+                lambda message: self.commands.tell(warning=message),
             )
         self.output: RowsOutput | None = None
         if order["output"] is not None:
@@ -161,9 +161,9 @@ class Iterating:
         """Iterate; the result is kept for the coordinator to publish."""
         began = time.perf_counter()
         if self.order["probe"]:
-            self._say(probe=self._probe())
+            self.commands.tell(probe=self._probe())
             if not self.order["joins"]:
-                self._heed(self._note())
+                self._heed(self._command())
             began = time.perf_counter()
         done = self._join() if self.order["joins"] else self._begin(began)
         done = self._iterations(time.perf_counter(), done)
@@ -201,7 +201,7 @@ class Iterating:
 
     def _join(self) -> int:
         """Get this worker's rows from a team amid its iterations; return how many are made."""
-        note = self._note()
+        note = self._command()
         done: int = note["done"]
         self.spans = {worker: (low, high) for worker, low, high in note["before"]}
         self.moved = note["moved"]
@@ -319,7 +319,7 @@ class Iterating:
             taken = now - began
             if now - told >= self.tuning.news_seconds and self.own == next(iter(self.spans)):
                 told = now
-                self._say(iterations=count)
+                self.commands.tell(iterations=count)
             due = load.due(done) and (self.tries or self.order["load_checks"])
             if checks or due:
                 change, seconds, asked = self.reduce([change, taken, float(self.asked)])
@@ -359,7 +359,7 @@ class Iterating:
         if self.output is not None and (last or self.output.due(iteration)):
             self._say_phase("write" if last else "snapshot", iteration)
             self.output.save(self.spans, iteration, self._rows_now(done))
-            self._say(saved=iteration)
+            self.commands.tell(saved=iteration)
             self._say_phase("write" if last else "snapshot", iteration, ended=True)
         if self.checkpoints is not None and not last and self.checkpoints.due(iteration):
             fields = len(self.spec.fields)
@@ -382,8 +382,8 @@ class Iterating:
 
     def _one(self, turn: int, *, checks: bool) -> float:
         """Make one iteration; return the largest change of a cell where that is looked at."""
-        while not self.notes.empty():
-            self._heard(self.notes.get())
+        while (command := self.commands.poll()) is not None:  # it may have to stop
+            self._heard(command)
         self.recorder.at(section=0, tile=0)
         block = self.block
         if isinstance(block, Streamed):
@@ -540,14 +540,14 @@ class Iterating:
         low, high = self.spans[self.own]
         turns = max(1, round(rows / (high - low))) if high > low else 1
         self.tries = False
-        self._say(
+        self.commands.tell(
             trial=self.start + done,
             row_seconds=computing / rows if rows else None,
             io_seconds=io / rows if rows else 0.0,
             exchange_seconds=(seconds - computing - io) / turns,
             byte_seconds=self.byte_seconds,
         )
-        self._go_on(done, self._note())
+        self._go_on(done, self._command())
         # where a tolerance may end it, moving pays only after some iterations
         self.tries = self.spec.tolerance is not None and self.order["again"] and not self.moves
 
@@ -574,7 +574,7 @@ class Iterating:
             messages = benchmark_messages(self.exchange, f"{self.attempt} {done}", team, sizes)
         seconds = sum(event["seconds"] for event in events if event["kind"] == "compute")
         low, high = self.spans[self.own]
-        self._say(
+        self.commands.tell(
             measured={
                 "events": events,
                 "benchmarks": {**benchmark_disk(self.block.file), "messages": messages},
@@ -584,7 +584,7 @@ class Iterating:
         )
         self.instruments = False
         self._keep_history(done)
-        self._go_on(done, self._note())
+        self._go_on(done, self._command())
 
     def _judge(self, done: int, *, asked: bool) -> None:
         """Have the coordinator look again where iterations take other times than they should."""
@@ -599,8 +599,8 @@ class Iterating:
             again = again or (not self.moves and not count & (count - 1))
         if again:
             facts = {"middle": history.middle(), "byte_seconds": self.byte_seconds}
-            self._say(again=count, **facts, **history.mean())
-            self._go_on(done, self._note())
+            self.commands.tell(again=count, **facts, **history.mean())
+            self._go_on(done, self._command())
 
     def _go_on(self, done: int, note: Mapping[str, Any]) -> None:
         """Do what the coordinator makes of it: rows move, or not."""
@@ -722,26 +722,20 @@ class Iterating:
 
     # ---- the coordinator
 
-    def _note(self) -> Mapping[str, Any]:
+    def _command(self) -> Mapping[str, Any]:
         """Return what the coordinator decides, which is waited for."""
-        while (note := self._heard(self.notes.get())) is None:
+        while (decision := self._heard(self.commands.get())) is None:
             pass
-        return note
+        return decision
 
-    def _heard(self, note: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def _heard(self, command: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return a decision, None where it only asks for a load check."""
-        if note is None or "stop" in note:
-            raise RunCancelledError("this attempt is over")
-        if "load_check" in note:
+        if "load_check" in command:
             self.asked = True
             return None
-        return note
+        return command
 
     def _say_phase(self, phase: str, which: int, *, ended: bool = False) -> None:
         """Tell that something begins that is no iteration, or that this worker is through."""
         if ended or self.own == next(iter(self.spans)):
-            self._say(phase=phase, which=which, ended=ended)
-
-    def _say(self, **news: Any) -> None:
-        message = {"op": "fpmdask-news", "run": self.order["run"], "attempt": self.attempt, **news}
-        send_to_scheduler(self.side.worker, message)
+            self.commands.tell(phase=phase, which=which, ended=ended)

@@ -1,0 +1,31 @@
+"""What its processes tell each other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from fpmdask.runtime.wire import Messages, Step, StepAnswer, TeamOrder
+
+
+class Matrix(TypedDict):
+    keys: Sequence[Sequence[Any]]
+    heights: Sequence[int]
+    columns: int
+    iterations: int
+
+
+class IterateOrder(TeamOrder):
+    rows: Mapping[str, tuple[int, int]]
+    chunks: Sequence[tuple[Any, int, int, Sequence[str]]]
+    spec: Matrix
+
+
+class IterateAnswer(StepAnswer):
+    eigenvalue: float
+
+
+class Value(TypedDict):
+    eigenvalue: float
+
+
+ITERATE = Step("tests.outsider.worker:iterate", IterateOrder, IterateAnswer)
+MESSAGES = Messages(Value, (ITERATE,))
