@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.app import code, find, messages
 
 # So long a run of a small example may take.
 SECONDS = 60.0
@@ -42,7 +43,10 @@ async def check_app(
     ------
     AssertionError
         Saying what does not hold.
+    CoordinatorError
+        If its code cannot be imported here.
     """
+    _declares(app)
     events: list[Mapping[str, Any]] = []
     begun = asyncio.Event()
 
@@ -91,6 +95,17 @@ async def check_app(
             assert right(value), f"after a worker was lost it returned {value!r}"
     finally:
         balancer.progress = before
+
+
+def _declares(app: str) -> None:
+    """Look for the steps of an application of another package, which its messages declare."""
+    if ":" not in app:
+        return
+    found = find(app, {})
+    for step in messages(found).steps:
+        code(step.name, app)
+        module = step.name.partition(":")[0]
+        assert module in found.worker, f"its step {step.name} is in none of its worker modules"
 
 
 async def _refuses(balancer: Any, app: str, spec: Mapping[str, Any], message: str) -> None:

@@ -22,6 +22,7 @@ from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.client.progress import tell
 from fpmdask.runtime.dask_private import GraphNode
+from fpmdask.runtime.wire import Places, check_message
 from fpmdask.tuning import DEFAULT, RuntimeTuning
 
 # How often the coordinator is asked whether the workers go on.
@@ -102,6 +103,7 @@ class Stages:
         """
         keys = [future.key for future in futures]
         found = await self.scheduler.fpmdask_places(run=self.run, keys=keys)
+        check_message(Places, found, "the answer to places")
         self.threads, self.bare = found["threads"], found["bare"]
         return [*found["places"]]
 

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError, named
+from fpmdask.runtime import wire
 from fpmdask.runtime.coordinator.context import CHECK, CLOSING, GONE, RunContext
 from fpmdask.runtime.coordinator.windows import windows
 from fpmdask.runtime.dask_private import (
@@ -246,6 +247,8 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, OSError):
                 raise answer
+            if isinstance(answer, Mapping):
+                wire.check_message(wire.Published, answer, "what a worker answers that publishes")
         _check_client(context)
     except BaseException:
         # in this order: a worker that has not published yet does not do so after the first message
