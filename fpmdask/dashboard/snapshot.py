@@ -103,7 +103,7 @@ class Snapshots:
         if record.context is not None and seconds is None:
             seconds = now - record.started
             meter, seen = self._meters.get(record.run) or (Meter(record.app, 0.0), 0)
-            events = record.context.events
+            events = record.context.told.events
             for event in events[seen:]:
                 meter.heard(event, float(event["seconds"]))
             self._meters[record.run] = meter, len(events)
@@ -162,7 +162,7 @@ def _speeds(coordinator: CoordinatorPlugin, record: RunRecord) -> Speeds | None:
             models[name] = PiecewiseLinearModel.from_points([*own], [*own.values()])
     if context is not None:
         for address, identity in context.workers.items():
-            kernel = context.kernel_ids.get(address)
+            kernel = context.members.kernel_ids.get(address)
             known = None if kernel is None else coordinator.library.peek(kernel, identity)
             if known is not None:
                 models.setdefault(context.name(address), known)
@@ -245,7 +245,7 @@ def _planned(record: RunRecord) -> dict[str, float]:
     """Return worker name → units: of the run, of its last plan, or of the round under way."""
     report, context = record.report, record.context
     if context is not None:
-        for event in reversed(context.events):
+        for event in reversed(context.told.events):
             if event["event"] == "shared out":
                 return {name: float(rows) for name, rows in event["rows"].items()}
     if result := report.get("result"):

@@ -208,7 +208,8 @@ class Meter:
             return None
         if self._width <= 0:
             return None
-        return here + (spent + here) * max(0.0, 1.0 - self._base - self._width) / self._width
+        left = here + (spent + here) * max(0.0, 1.0 - self._base - self._width) / self._width
+        return left if math.isfinite(left) else None
 
 
 def _known(value: Any) -> float | None:

@@ -17,7 +17,7 @@ from fpmdask.apps.frames.client import sort_values
 from fpmdask.apps.matmul.client import arrays, stored
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.client import proxy
-from fpmdask.runtime.coordinator.context import TAKEN
+from fpmdask.runtime.coordinator.membership import TAKEN
 from tests.eventually import nothing_left, until
 from tests.tuned import SHORT_ROUNDS
 

@@ -135,7 +135,7 @@ async def test_nothing_is_kept_of_a_worker_that_leaves_while_it_answers(c, s, a,
     await fpmdask.Balancer(c)
     plugin = s.plugins["fpmdask"]
     context = Leaving(plugin, "a run", c.id, {}, APP)
-    assert isinstance(await context._introduce(a.address), WorkerIdentity)
+    assert isinstance(await context.members._introduce(a.address), WorkerIdentity)
     assert plugin.identities == {}
 
 

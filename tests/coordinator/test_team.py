@@ -42,7 +42,7 @@ async def test_a_run_is_given_up_after_so_many_attempts(c, s, a, b, lost, tuning
         await context.close()
     assert made == [*range(min(lost + 1, 3))]
     assert mended == made[:-1]
-    told = [event["reason"] for event in context.events if event["event"] == "starting over"]
+    told = [event["reason"] for event in context.told.events if event["event"] == "starting over"]
     assert told == [f"{number} workers left" for number in range(lost)]
 
 
@@ -61,7 +61,7 @@ async def test_a_cancellation_that_comes_with_news_is_not_lost(c, s, a, b):
                 team.everyone(None, "sort", lambda *news: heard.append(news))
             )
             await asyncio.sleep(0.01)
-            context.post(("news", a.address, {"attempt": 0}))
+            context.steps.post(("news", a.address, {"attempt": 0}))
             for _ in range(turns):
                 await asyncio.sleep(0)
             waiting.cancel()

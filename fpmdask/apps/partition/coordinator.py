@@ -26,7 +26,7 @@ def check(context: RunContext) -> None:
     PartitionError
         If a limit is that of no connected worker.
     """
-    context.candidates()
+    context.members.candidates()
     names = {context.name(address) for address in context.scheduler.workers}
     if unknown := sorted((context.spec["limits"] or {}).keys() - names):
         raise PartitionError(

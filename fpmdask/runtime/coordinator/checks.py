@@ -26,7 +26,7 @@ def check_room(context: RunContext, nbytes: float, what: str) -> None:
     PartitionError
         With both numbers.
     """
-    free = sum(free_nbytes(context, address) for address in context.candidates())
+    free = sum(free_nbytes(context, address) for address in context.members.candidates())
     if nbytes > free:
         raise PartitionError(
             f"{what} need {nbytes:.0f} bytes; the workers have room for {free:.0f} bytes; add "
@@ -55,7 +55,9 @@ def check_names(
     """
     names = {context.name(worker) for worker in workers}
     if unknown := [name for name, value in (given or {}).items() if name not in names and value]:
-        why = [f"{name} ({context.left_out.get(name, 'not connected')})" for name in unknown]
+        why = [
+            f"{name} ({context.members.left_out.get(name, 'not connected')})" for name in unknown
+        ]
         raise CoordinatorError(
             f"{what} names {', '.join(why)}; workers that take part are {', '.join(sorted(names))}"
         )

@@ -10,7 +10,8 @@ from typing import Any
 
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError, named
 from fpmdask.runtime import wire
-from fpmdask.runtime.coordinator.context import CHECK, CLOSING, GONE, RunContext
+from fpmdask.runtime.coordinator.context import CHECK, RunContext
+from fpmdask.runtime.coordinator.membership import CLOSING, GONE
 from fpmdask.runtime.coordinator.windows import windows
 from fpmdask.runtime.dask_private import (
     adopt_data,
@@ -45,7 +46,7 @@ def holders(context: RunContext, keys: Iterable[Any]) -> dict[Any, list[str]]:
         if state is not None and state.state == "erred":
             raise CoordinatorError(f"chunk {key} cannot be computed: {state.exception_text}")
         held = (holder.address for holder in (state and state.who_has) or ())
-        places[key] = [address for address in held if not context.is_lost(address)]
+        places[key] = [address for address in held if not context.members.is_lost(address)]
     return places
 
 
@@ -252,7 +253,7 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
         _check_client(context)
     except BaseException:
         # in this order: a worker that has not published yet does not do so after the first message
-        context.forget()
+        context.members.forget()
         _free(context, keys)
         raise
     # None is what Dask answers where there is no such handler any more: the worker is closing
@@ -268,7 +269,7 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
     try:
         failed = await _made_known(context, dict(zip(keys, answers, strict=True)))
     except BaseException:
-        context.forget()
+        context.members.forget()
         _withdraw(context, keys)
         raise
     if failed:

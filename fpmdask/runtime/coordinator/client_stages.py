@@ -33,13 +33,13 @@ BUSY = "busy with tasks of others"
 
 def check(context: RunContext) -> None:
     """Refuse where no worker, or not every named one, is connected."""
-    context.candidates()
+    context.members.candidates()
 
 
 async def run(context: RunContext) -> dict[str, Any]:
     """Hold the wanted workers until the client is done; the value is its answer."""
     context.report["only_holds"] = True  # the report of a run within this one counts
-    await context.hold(context.candidates())
+    await context.members.hold(context.members.candidates())
     return await context.ask_client("work")
 
 
@@ -133,7 +133,7 @@ class ClientStages:
         if busy and waited >= TOLD_SECONDS:
             if not self._told:
                 self._told = True
-                context.emit_busy(busy)
+                context.members.emit_busy(busy)
             late = self._late(busy, waited)
             if late and len(workers) > len(self._avoided) + len(late):
                 return self._avoid(late, BUSY)
@@ -175,7 +175,7 @@ class ClientStages:
     def _avoid(self, workers: Sequence[str], reason: str) -> str:
         self._avoided.update(workers)
         for worker in workers:
-            self._context.leave_out(worker, reason)
+            self._context.members.leave_out(worker, reason)
         return f"{self._names(workers)}: {reason}"
 
     def _names(self, workers: Iterable[str]) -> str:

@@ -120,7 +120,7 @@ class History:
             time.monotonic(),
             context,
             context.report,
-            context.left_out,
+            context.members.left_out,
         )
 
     def dispatched(

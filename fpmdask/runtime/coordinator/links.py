@@ -27,7 +27,7 @@ async def measured_links(context: RunContext) -> dict[str, Link]:
     has started since the last time.
     """
     known = context.coordinator.links
-    workers = {a: w for a, w in context.workers.items() if a in context.channels}
+    workers = {a: w for a, w in context.workers.items() if a in context.members.channels}
     if len(workers) > 1 and not all(identity in known for identity in workers.values()):
         found = await _measured(context, list(workers))
         there = found.keys() & context.scheduler.workers.keys()  # those of others stayed for ever
@@ -63,7 +63,7 @@ async def _measured(context: RunContext, ring: list[str]) -> dict[str, Link]:
 
 async def _probe(context: RunContext, to: str, peer: str) -> float:
     """Return seconds per byte from `peer` to the worker `to`, inf where nothing came."""
-    channel = context.channels.get(peer)
+    channel = context.members.channels.get(peer)
     if channel is None:
         return math.inf
     try:

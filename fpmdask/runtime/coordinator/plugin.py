@@ -22,13 +22,14 @@ from fpmdask.runtime.app import App, code, find, messages
 from fpmdask.runtime.coordinator import models
 from fpmdask.runtime.coordinator.busy import Busy
 from fpmdask.runtime.coordinator.client_stages import ClientStages
-from fpmdask.runtime.coordinator.context import CHECK, KernelFailed, RunContext
+from fpmdask.runtime.coordinator.context import CHECK, RunContext
 from fpmdask.runtime.coordinator.history import History
 from fpmdask.runtime.coordinator.installation import worker_shim
 from fpmdask.runtime.coordinator.leases import Leases
 from fpmdask.runtime.coordinator.library import ModelLibrary
 from fpmdask.runtime.coordinator.lineage import Recompute
 from fpmdask.runtime.coordinator.liveness import Liveness
+from fpmdask.runtime.coordinator.membership import KernelFailed
 from fpmdask.runtime.coordinator.observability import observe
 from fpmdask.runtime.coordinator.stored_models import StoredModels
 from fpmdask.runtime.coordinator.tickets import Tickets
@@ -250,14 +251,14 @@ class CoordinatorPlugin(SchedulerPlugin):
         And what the client is asked for after the first ``asked`` requests.
         """
         context = self._running(run)
-        told = len(context.events) > seen or len(context.requests) > asked
+        told = len(context.told.events) > seen or len(context.told.requests) > asked
         if not told and run not in self._results:
-            context.news.clear()
+            context.told.news.clear()
             with contextlib.suppress(TimeoutError):  # no news: an empty answer
-                await asyncio.wait_for(context.news.wait(), POLL_SECONDS)
+                await asyncio.wait_for(context.told.news.wait(), POLL_SECONDS)
         answer: dict[str, Any] = {
-            "events": context.events[seen:],
-            "requests": context.requests[asked:],
+            "events": context.told.events[seen:],
+            "requests": context.told.requests[asked:],
         }
         if run in self._results:
             answer["result"] = self._results[run]
@@ -270,7 +271,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     async def client_answers(self, run: str, number: int, answer: Mapping[str, Any]) -> None:
         """Take in what a client answers to a request of its run, unless that has ended."""
         if (context := self.runs.get(run)) is not None:
-            context.client_answers(number, answer)
+            context.told.answered(number, answer)
 
     async def cancel(self, run: str) -> None:
         """Stop a run; release what it has published, which its client has not taken.
@@ -352,10 +353,14 @@ class CoordinatorPlugin(SchedulerPlugin):
             result = {"error": describe_error(error)}
         finally:
             await context.close()
-        result["report"] = {**context.report, "left_out": context.left_out, "run": context.run}
+        result["report"] = {
+            **context.report,
+            "left_out": context.members.left_out,
+            "run": context.run,
+        }
         self._results[context.run] = result
         self.history.end(context.run, result)
-        context.news.set()
+        context.told.news.set()
         self.stored_models.changed()
 
     # ---- leases
@@ -443,7 +448,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             and worker in context.workers
             and self._is_declared(worker, run, step, step.event, news, "event")
         ):
-            context.post(("news", worker, news))
+            context.steps.post(("news", worker, news))
 
     def _is_declared(
         self, worker: str, run: str, step: Step, kind: Any, message: Mapping[str, Any], what: str
@@ -460,13 +465,13 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     def _end_by(self, run: str, error: MalformedError) -> None:
         if (context := self.runs.get(run)) is not None:
-            context.fail(error)
+            context.steps.fail(error)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Tell the runs; never wait here for the worker itself."""
         for context in self.runs.values():
-            context.worker_back(worker)
-            context.background(context.worker_joined(worker))
+            context.members.worker_back(worker)
+            context.steps.background(context.members.worker_joined(worker))
 
     def recompute(self, run: str, lost: Callable[[str], bool]) -> Recompute:
         """Return what recomputes for a run the chunks of workers that are lost to it."""
@@ -491,7 +496,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.busy.left(worker)
         self._grant(self.leases.left(worker))
         for context in list(self.runs.values()):
-            context.worker_left(worker)
+            context.members.worker_left(worker)
         identity = self.identities.pop(worker, None)
         if identity is not None:
             self.links.pop(identity, None)

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.models import PiecewiseLinearModel
-from fpmdask.runtime.coordinator.context import CLOSING, RunContext
+from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.instructions import Instruction, Measure, Member
 from fpmdask.runtime.coordinator.measuring import Measuring
+from fpmdask.runtime.coordinator.membership import CLOSING
 from fpmdask.runtime.coordinator.tickets import Answer, Order
 from fpmdask.runtime.coordinator.windows import windows
 from fpmdask.runtime.identity import Fingerprint, canonical
@@ -63,7 +64,7 @@ async def measure(
         # what earlier runs found too large is needed now: it must show again
         rounds.heed_earlier = False
         members = await rounds.members()
-    context.forget_events()
+    context.steps.forget_events()
     context.progress("measure", 0, None, "rounds")
 
     def begun() -> tuple[Measuring, list[Instruction]]:
@@ -119,15 +120,15 @@ class Rounds:
         began, before, number = time.perf_counter(), len(machine.rounds), machine.round
         self.step_seconds.clear()
         orders = [self._order(i) for i in instructions if isinstance(i, Measure)]
-        self.context.dispatch(orders, [(order.worker, number) for order in orders])
+        self.context.steps.dispatch(orders, [(order.worker, number) for order in orders])
         patience = self.deadline + self.hang
         timer = asyncio.get_running_loop().call_later(
-            patience, self.context.post, ("overdue", number, patience)
+            patience, self.context.steps.post, ("overdue", number, patience)
         )
         following: list[Instruction] = []
         try:
             while not following:
-                event = await self.context.next_event()
+                event = await self.context.steps.next_event()
                 # the answer that ends the round: planning would hold the event loop
                 planning = len(machine.members) if len(machine.pending) <= 1 else 0
                 following = await _planned(planning, partial(self._feed, machine, event))
@@ -154,7 +155,7 @@ class Rounds:
         """Return the worker as a member: its limit, and its model where one is known."""
         limit = math.inf if self.limit_of is None else self.limit_of(address)
         library = self.context.coordinator.library
-        kernel, identity = self.context.kernel_ids[address], self.context.workers[address]
+        kernel, identity = self.context.members.kernel_ids[address], self.context.workers[address]
         if self.heed_earlier:
             now = time.monotonic()
             limit = min(limit, library.limit(kernel, identity, self.deadline, now))
@@ -181,7 +182,7 @@ class Rounds:
                 if number == machine.round:
                     for address in sorted(machine.pending):
                         reason = f"no answer within {limit:g} s"
-                        self.context.give_up_on(address, reason)
+                        self.context.members.give_up_on(address, reason)
                         instructions = machine.overdue(address, number, reason)
                 return instructions
             case ("answer", (address, number), answer):
@@ -206,12 +207,12 @@ class Rounds:
         if answer.get("left"):
             return machine.left(address)
         if "cancelled" in answer:  # its worker is closing, and the scheduler does not know yet
-            self.context.leave_out(address, CLOSING)
+            self.context.members.leave_out(address, CLOSING)
             return machine.left(address)
         if "error" in answer:
-            self.context.errors[address] = answer["error"]
+            self.context.members.errors[address] = answer["error"]
             reason = f"{answer['error']['type']}: {answer['error']['message']}"
-            self.context.leave_out(address, reason)
+            self.context.members.leave_out(address, reason)
             return machine.failed(address, number, reason)
         self.step_seconds.append(float(answer["elapsed"]))
         half_width = float(answer.get("half_width", math.inf))
@@ -242,7 +243,7 @@ class Rounds:
                 and not member.prior
             ):
                 self.context.coordinator.library.store(
-                    self.context.kernel_ids[address], identity, model
+                    self.context.members.kernel_ids[address], identity, model
                 )
         result = machine.result
         self.context.report["uncertainty"] = machine.uncertainty
@@ -261,8 +262,8 @@ class Rounds:
             names = self.context.name
             self.context.report["models"] = {names(a): model for a, model in models.items()}
             return
-        if self.context.errors and not machine.members:
-            raise self.context.kernel_failure("the kernel failed on every worker")
+        if self.context.members.errors and not machine.members:
+            raise self.context.members.kernel_failure("the kernel failed on every worker")
         if not machine.members:
             raise CoordinatorError(str(machine.failure))
         late = any(s == math.inf for record in machine.rounds for s in record.seconds.values())
@@ -277,7 +278,7 @@ class Rounds:
                     continue
                 identity = self.context.workers.get(address)
                 if identity is not None:
-                    kernel, units = self.context.kernel_ids[address], record.units[address]
+                    kernel, units = self.context.members.kernel_ids[address], record.units[address]
                     library.found_too_large(kernel, identity, units, self.deadline, now)
 
 

@@ -74,7 +74,7 @@ class Learned:
         self._library.store(*self._key(address), model)
 
     def _key(self, address: str) -> tuple[KernelId, WorkerIdentity]:
-        implementation = self._context.kernel_ids[address].implementation
+        implementation = self._context.members.kernel_ids[address].implementation
         kernel = KernelId(self._name, implementation, self._parameters)
         return kernel, self._context.workers[address]
 
@@ -249,9 +249,9 @@ class Speeds:
         found, spent = await asyncio.to_thread(_level, units, [*models.values()], limits)
         shares = dict(zip(models, found, strict=True))
         seconds: dict[str, float | None] = dict(zip(models, spent, strict=True))
-        self.context.expected = 0.0  # few units
+        self.context.steps.expected = 0.0  # few units
         if self.told:
-            self.context.expected = max(spent)
+            self.context.steps.expected = max(spent)
         else:
             seconds = dict.fromkeys(shares)
         self.context.set_result(shares, seconds, None, self.reason, shares)
@@ -277,7 +277,7 @@ class Speeds:
         """Return the workers' models, by earlier runs or else by their timed kernel, or None."""
         workers = self.context.workers
         learned = [self._memory.of(address) for address in workers]
-        timed = [self.context.model_of(address) for address in workers]
+        timed = [self.context.members.model_of(address) for address in workers]
         known = [model for model in (timed if None in learned else learned) if model is not None]
         return [*known] if len(known) == len(workers) else None
 

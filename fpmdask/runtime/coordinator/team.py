@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from distributed.core import Status
 
 from fpmdask.errors import CoordinatorError, PartitionError
-from fpmdask.runtime.coordinator.context import CLOSING, KernelFailed, RunContext
+from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.membership import CLOSING, KernelFailed
 from fpmdask.runtime.coordinator.tickets import Order
 from fpmdask.runtime.wire import Step
 
@@ -66,26 +67,26 @@ class Attempt:
         """Start a step on each worker; ``order`` gets ``attempt`` and the ``channels``."""
         context = self.context
         self.workers = list(orders)
-        common = {"attempt": self.number, "channels": dict(context.channels)}
+        common = {"attempt": self.number, "channels": dict(context.members.channels)}
         submitted = [
             Order(worker, step, {**common, **order}, context.coordinator.slots)
             for worker, order in orders.items()
         ]
-        context.dispatch(submitted, [(worker, self.name) for worker in orders])
+        context.steps.dispatch(submitted, [(worker, self.name) for worker in orders])
 
     def dispatch_beside(self, worker: str, step: Step, order: Mapping[str, Any]) -> None:
         """Start a long task on a worker that is none of the team: `beside` gets its events."""
-        channels = dict(self.context.channels)
+        channels = dict(self.context.members.channels)
         payload = {"attempt": self.number, "channels": channels, **order}
         submitted = Order(worker, step, payload, self.context.coordinator.slots)
-        self.context.dispatch([submitted], [(worker, self.name)])
+        self.context.steps.dispatch([submitted], [(worker, self.name)])
 
     def beside(self, event: tuple[Any, ...]) -> None:
         """Take in an event of workers that are none of the team: they join, tell, answer, leave."""
 
     def tell(self, worker: str, **note: Any) -> None:
         """Tell a worker's task something."""
-        self.context.tell(worker, self.name, note)
+        self.context.steps.tell(worker, self.name, note)
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +117,7 @@ class Attempt:
         PartitionError, KernelFailed
             For what another attempt would not mend.
         """
-        expected = self.context.expected
+        expected = self.context.steps.expected
         self.context.emit("step", step=step, attempt=self.number, phase=step, expected=expected)
         heard: dict[str, Any] = {}
         began = last = time.monotonic()
@@ -125,7 +126,7 @@ class Attempt:
             try:
                 # no `wait_for`: before Python 3.12 it lost a cancellation that came with an event
                 async with asyncio.timeout(hang):
-                    event = await self.context.next_event()
+                    event = await self.context.steps.next_event()
             except TimeoutError:
                 silent = set(self.workers) - heard.keys()
                 overdue = False
@@ -136,7 +137,7 @@ class Attempt:
                 continue
             match event:
                 case ("left", worker) if worker in self.workers:
-                    raise LostWorker(self.context.why_left(worker))
+                    raise LostWorker(self.context.members.why_left(worker))
                 case ("news", worker, news):
                     if news.get("attempt") == self.number and worker in self.workers:
                         last = time.monotonic()
@@ -193,8 +194,8 @@ class Attempt:
             reason = f"{self.overdue:g} times as late as the others"
         for worker in gone or (workers if overdue else ()):
             if worker in self.context.workers:
-                self.context.give_up_on(worker, reason)
-            self.context.shun(worker)
+                self.context.members.give_up_on(worker, reason)
+            self.context.members.shun(worker)
         if gone or overdue:
             names = ", ".join(map(self.context.name, gone or workers))
             raise LostWorker(f"{names}: {reason}")
@@ -211,13 +212,13 @@ class Attempt:
             raise LostWorker(f"{context.name(worker)} did not get all it needs of {peer}")
         if answer.get("left") or "cancelled" in answer:
             if worker in context.workers:
-                context.leave_out(worker, CLOSING)
+                context.members.leave_out(worker, CLOSING)
             raise LostWorker(f"{context.name(worker)} {CLOSING}")
         if "error" in answer:
             error = answer["error"]
             reason = f"{error['type']}: {error['message']}"
             if worker in context.workers:
-                context.leave_out(worker, reason)
+                context.members.leave_out(worker, reason)
             if not context.workers:
                 raise KernelFailed(f"no worker could do its share ({reason})", error)
             raise LostWorker(f"{context.name(worker)} failed: {reason}")

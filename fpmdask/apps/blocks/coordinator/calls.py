@@ -20,7 +20,8 @@ from fpmdask.runtime.coordinator.chunks import (
     wait_for_chunks,
     without_fpmdask,
 )
-from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
+from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.membership import KernelFailed
 from fpmdask.runtime.coordinator.tickets import Order
 from fpmdask.runtime.rows import Span, held
 
@@ -101,7 +102,7 @@ class Calls:
             try:
                 # no `wait_for`: before Python 3.12 it lost a cancellation that came with an event
                 async with asyncio.timeout(self.tuning.look_seconds):
-                    event = await self.context.next_event()
+                    event = await self.context.steps.next_event()
             except TimeoutError:
                 self._look_for_overdue()
                 continue
@@ -193,7 +194,7 @@ class Calls:
         calls, numbers = [], []
         expected = [self.plan.expected(worker, span) or 0.0 for span, _ in spans]
         if sum(expected):
-            context.expected = max(context.expected or 0.0, sum(expected))
+            context.steps.expected = max(context.steps.expected or 0.0, sum(expected))
         for part, at in spans:
             self._number += 1
             inputs = [one.wanted(part, self._places) for one in self.spec.inputs]
@@ -204,12 +205,12 @@ class Calls:
             self._chunk_of[self._number] = chunk
         self._order_of.setdefault(worker, []).append(numbers)
         order = {
-            "channels": dict(context.channels),
+            "channels": dict(context.members.channels),
             "bare": self._bare,
             "resource": resource,
             "calls": calls,
         }
-        context.dispatch(
+        context.steps.dispatch(
             [Order(worker, COMPUTE, order, context.coordinator.slots)], [(worker, numbers)]
         )
 
@@ -266,7 +267,7 @@ class Calls:
             error = answer["error"]
             reason = f"{error['type']}: {error['message']}"
             if worker in self.context.workers:
-                self.context.leave_out(worker, reason)
+                self.context.members.leave_out(worker, reason)
             self.plan.left(worker)
             if not self.context.workers:
                 raise KernelFailed(f"no worker could compute ({reason})", error)
@@ -276,7 +277,7 @@ class Calls:
     def _lost(self, worker: str) -> None:
         """Have others do what a worker was to do, and what it has done."""
         if worker in self.context.workers:
-            self.context.leave_out(worker, "does not go on")
+            self.context.members.leave_out(worker, "does not go on")
         self._order_of.pop(worker, None)
         self._made.pop(worker, None)
         given = [number for number, (where, _, _) in self._open.items() if where == worker]
@@ -340,7 +341,7 @@ class Calls:
             if now - min(at for _, at in own) > patience:
                 reason = f"has not returned from a call for {patience:.1f} s, the others have"
                 self._given_up += 1
-                self.context.give_up_on(worker, reason)
+                self.context.members.give_up_on(worker, reason)
                 self._lost(worker)
         self._hand_out(self.context.workers)
 

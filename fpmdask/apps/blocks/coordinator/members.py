@@ -20,7 +20,7 @@ Made = tuple[str, Span, Mapping[str, Any]]
 
 def kernel(context: RunContext, worker: str, row_nbytes: int) -> KernelId:
     """Return under what the library keeps a worker's speed: the function, and rows of a size."""
-    known = context.kernel_ids[worker]
+    known = context.members.kernel_ids[worker]
     return replace(known, parameters=canonical({"row_nbytes": row_nbytes}))
 
 

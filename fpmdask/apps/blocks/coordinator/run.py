@@ -21,7 +21,9 @@ def check(context: RunContext) -> None:
     PartitionError
         If the inputs that are not in memory yet do not fit into the workers' memory.
     """
-    check_names(context, context.spec["distribution"], context.candidates(), "the distribution")
+    check_names(
+        context, context.spec["distribution"], context.members.candidates(), "the distribution"
+    )
     coming = float(context.spec["coming"])
     check_room(context, coming, "the inputs that are not in memory yet")
 

@@ -51,7 +51,7 @@ def check(context: RunContext) -> None:
         computed first do not fit into memory.
     """
     spec = shared_out(context)
-    candidates = context.candidates()
+    candidates = context.members.candidates()
     _check_loading(context, spec)
     bounds = row_bounds(context, spec, candidates, timed_depth(context, spec))
     given = _given(context, candidates, bounds)
@@ -82,7 +82,7 @@ def shared_out(context: RunContext) -> MatmulSpec:
         transposed = sum(given.values()) != spec.shape[0]
     else:
         transposed = context.spec["layout"] != "rows" and by_columns(
-            spec, len(context.candidates())
+            spec, len(context.members.candidates())
         )
     return spec.transpose() if transposed else spec
 
@@ -103,7 +103,7 @@ def _check_loading(context: RunContext, spec: MatmulSpec) -> None:
 
 def timed_depth(context: RunContext, spec: MatmulSpec) -> int:
     """Return the depth of the timed panel update: no more than that of the product's own."""
-    own = deepest_panel(spec, len(context.candidates()), context.tuning.matmul.panel_depth)
+    own = deepest_panel(spec, len(context.members.candidates()), context.tuning.matmul.panel_depth)
     return context.spec["depth"] or min(own, panel_depth(spec.shape[1]))
 
 

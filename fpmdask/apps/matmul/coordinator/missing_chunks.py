@@ -58,7 +58,9 @@ class MissingChunks:
             If it has asked in vain, getting no further, for longer than lost chunks are waited for.
         """
         times = self._starts(part, worker, missing)
-        self._waiting[part] = self._context.background(self._until_found(part, missing, times))
+        self._waiting[part] = self._context.steps.background(
+            self._until_found(part, missing, times)
+        )
 
     def found(self, part: int) -> None:
         """Take note that what a share lacked is there."""
@@ -110,4 +112,4 @@ class MissingChunks:
         turns = min(times, self._tuning.least_starts)
         await asyncio.sleep(self._tuning.restart_seconds * turns)
         await wait_for_chunks(context, missing)
-        context.post(("found", part, holders(context, self._keys)))
+        context.steps.post(("found", part, holders(context, self._keys)))

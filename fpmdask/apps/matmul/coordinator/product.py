@@ -42,7 +42,8 @@ from fpmdask.runtime.coordinator.chunks import (
     wait_for_chunks,
     without_fpmdask,
 )
-from fpmdask.runtime.coordinator.context import CLOSING, KernelFailed, RunContext
+from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.membership import CLOSING, KernelFailed
 from fpmdask.runtime.coordinator.tickets import Order
 from fpmdask.runtime.links import Link, slow_links
 from fpmdask.runtime.progress import Pace
@@ -74,7 +75,7 @@ class Product:
         self.width = spec.shape[2]
         self.turn = {worker: n for n, worker in enumerate(tiles)}
         self.cuts = cuts(tile for own in tiles.values() for tile in own)
-        models = {worker: context.model_of(worker) for worker in tiles}
+        models = {worker: context.members.model_of(worker) for worker in tiles}
         self.plan = PartsPlan(
             tiles,
             models=ByElements({w: m for w, m in models.items() if m is not None}, self.width),
@@ -100,10 +101,10 @@ class Product:
 
     async def multiply(self) -> dict[str, Any]:
         """Follow the plan until C is complete and published."""
-        self.context.expected = self.seconds
+        self.context.steps.expected = self.seconds
         if math.isnan(self.seconds):
             work = operations(self.spec, self.spec.shape[0])
-            self.context.expected = work / SLOW_CORE / len(self.turn)
+            self.context.steps.expected = work / SLOW_CORE / len(self.turn)
         places = await wait_for_chunks(self.context, self.spec.keys)
         itemsize = self.spec.dtype.itemsize
         assignments = self.plan.assign()
@@ -128,7 +129,7 @@ class Product:
             )
         try:
             self._assign(assignments, places, chosen)
-            self.context.emit("progress", phase="multiply", expected=self.context.expected)
+            self.context.emit("progress", phase="multiply", expected=self.context.steps.expected)
             while True:
                 while self.pausing or not self.plan.done:
                     await self._next_event()
@@ -157,7 +158,7 @@ class Product:
         relays: Mapping[Any, str] | None = None,
     ) -> None:
         """Have parts computed; without `relays` the owners are asked for all chunks."""
-        channels = self.context.channels
+        channels = self.context.members.channels
         reached = {key: relay for key, relay in (relays or {}).items() if relay in channels}
         product = self.spec.to_json()
         bare = without_fpmdask(self.context.scheduler, holders)
@@ -186,7 +187,7 @@ class Product:
             slots = self.context.coordinator.slots
             orders.append(Order(assignment.worker, MULTIPLY, payload, slots))
             self.silence.heard(assignment.worker)
-        self.context.dispatch(orders, [assignment.part for assignment in assignments])
+        self.context.steps.dispatch(orders, [assignment.part for assignment in assignments])
         self._watch()
 
     def _begin(self, assignment: Assignment, *, in_order: bool) -> None:
@@ -206,7 +207,7 @@ class Product:
         self.stealing.began(assignment, panels, room)
 
     async def _next_event(self) -> None:
-        match await self.context.next_event():
+        match await self.context.steps.next_event():
             case ("news", worker, news):
                 self.silence.heard(worker)
                 if "reached" in news:
@@ -221,11 +222,11 @@ class Product:
                 self.missing.reset()
                 self.stealing.left(worker)
                 self.context.recompute(self.spec.keys)  # where it has stopped it is a holder still
-                self._reassign(self.plan.left(worker), self.context.why_left(worker))
+                self._reassign(self.plan.left(worker), self.context.members.why_left(worker))
                 self._wait_for_workers()
             case ("joined", worker) if worker in self.context.workers:
                 self.turn.setdefault(worker, len(self.turn))
-                model, limit = self.context.model_of(worker), self._limit_of(worker)
+                model, limit = self.context.members.model_of(worker), self._limit_of(worker)
                 known = None if model is None else by_elements(model, self.width)
                 moved = self.plan.joined(worker, known, limit)
                 self._reassign(moved, f"{self.context.name(worker)} joined")
@@ -272,7 +273,7 @@ class Product:
         elif "error" in answer:
             error = answer["error"]
             reason = f"{error['type']}: {error['message']}"
-            self.context.leave_out(assignment.worker, reason)
+            self.context.members.leave_out(assignment.worker, reason)
             self.stealing.left(assignment.worker)
             moved = self.plan.failed(part, assignment.worker)
             if self.plan.stranded:
@@ -281,7 +282,7 @@ class Product:
             self._reassign(moved, f"{name} failed: {reason}")
         elif "cancelled" in answer:
             # its worker is closing, and the scheduler does not know yet
-            self.context.leave_out(assignment.worker, CLOSING)
+            self.context.members.leave_out(assignment.worker, CLOSING)
             self.stealing.left(assignment.worker)
             self._reassign(self.plan.left(assignment.worker), f"{name} {CLOSING}")
             self._wait_for_workers()
@@ -382,7 +383,7 @@ class Product:
             silent = {}
         for worker, seconds in silent.items():
             reason = f"its share was not finished, and nothing heard of it for {seconds:.3g} s"
-            self.context.give_up_on(worker, reason)
+            self.context.members.give_up_on(worker, reason)
             self.stealing.left(worker)
             self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
         self._wait_for_workers()
@@ -394,7 +395,7 @@ class Product:
             patience = self.context.spec["recovery"]
             self.context.emit("waiting for workers", patience=patience)
             self.stranded = asyncio.get_running_loop().call_later(
-                patience, self.context.post, ("stranded",)
+                patience, self.context.steps.post, ("stranded",)
             )
         elif not self.plan.stranded and self.stranded is not None:
             self.stranded.cancel()
@@ -438,10 +439,10 @@ class Product:
             enough = self.refused[worker] >= self.tuning.publish_tries
             if worker in self.context.scheduler.workers and enough:
                 reason = f"it cannot publish its part: {why}"
-                self.context.leave_out(worker, reason)
+                self.context.members.leave_out(worker, reason)
                 self.stealing.left(worker)
                 self._reassign(self.plan.left(worker), f"{self.context.name(worker)}: {reason}")
                 self._wait_for_workers()
         self.pausing = True
         loop = asyncio.get_running_loop()
-        loop.call_later(self.tuning.publish_seconds, self.context.post, ("publish",))
+        loop.call_later(self.tuning.publish_seconds, self.context.steps.post, ("publish",))

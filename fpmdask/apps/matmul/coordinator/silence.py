@@ -35,7 +35,7 @@ class Silence:
         due = [self._since(worker) + seconds for worker, seconds in patience.items()]
         if due:
             self._timer = asyncio.get_running_loop().call_later(
-                max(0.0, min(due) - time.monotonic()), self._context.post, ("overdue",)
+                max(0.0, min(due) - time.monotonic()), self._context.steps.post, ("overdue",)
             )
 
     def overdue(self, patience: Mapping[str, float]) -> dict[str, float]:

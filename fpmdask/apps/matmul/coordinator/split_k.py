@@ -57,7 +57,7 @@ async def wanted(context: RunContext, spec: MatmulSpec) -> bool:
     asked, tuning = context.spec, context.tuning.matmul
     if asked["layout"] not in ("auto", INNER) or asked["distribution"] is not None:
         return False
-    workers = context.candidates()
+    workers = context.members.candidates()
     if asked["layout"] == "auto":
         if spec.nbytes < tuning.ranges_least_nbytes or not moves_less(spec, len(workers)):
             return False
@@ -92,7 +92,7 @@ async def multiply(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
     time than moving it, or what there is no memory to hand over.
     """
     began = prepared = time.perf_counter()
-    workers = context.candidates()
+    workers = context.members.candidates()
     lines = None
     rows, depth, columns = spec.shape
     if worth_handing_over(spec, context.tuning.matmul):
@@ -102,9 +102,9 @@ async def multiply(context: RunContext, spec: MatmulSpec) -> dict[str, Any]:
         prepared = time.perf_counter()
         found = await _measured(context, max(len(context.workers), depth // SAMPLE), deep, columns)
         lines = await _within_memory(context, spec, found)
-        context.forget()  # the workers have no other step of this run
+        context.members.forget()  # the workers have no other step of this run
     else:
-        await context.hold(workers)
+        await context.members.hold(workers)
         prepared = time.perf_counter()
         nobody = dict.fromkeys(workers, 0)
         context.set_result(nobody, dict.fromkeys(workers), None, "as held", nobody)
@@ -168,7 +168,7 @@ def _multiplying(context: RunContext) -> list[str]:
     CoordinatorError
         As `RunContext.candidates`.
     """
-    workers = context.candidates()
+    workers = context.members.candidates()
     bare = without_fpmdask(context.scheduler, {"": workers})
     return [worker for worker in workers if worker not in bare] or workers
 

@@ -107,7 +107,7 @@ class WorkStealing:
             self._take(steal, ())
             return
         del self.policy.open[number]
-        self._take(steal, (steal.thief, self.context.channels.get(steal.thief)))
+        self._take(steal, (steal.thief, self.context.members.channels.get(steal.thief)))
         name = self.context.name
         facts = {"worker": name(steal.thief), "helps": name(steal.victim), "part": steal.part}
         area, at = steal.tile.area / self.spec.shape[2], bounds_in_c(self.spec, steal.tile)
@@ -143,10 +143,10 @@ class WorkStealing:
             if self.timer is not None:
                 self.timer.cancel()
             loop = asyncio.get_running_loop()
-            self.timer = loop.call_later(seconds, self.context.post, ("look",))
+            self.timer = loop.call_later(seconds, self.context.steps.post, ("look",))
 
     def _start(self, steal: Steal) -> None:
-        context, channels = self.context, self.context.channels
+        context, channels = self.context, self.context.members.channels
         try:
             places = holders(context, needed(self.spec, steal.tile))
         except CoordinatorError:  # the victim will find out
@@ -165,9 +165,9 @@ class WorkStealing:
             "bare": without_fpmdask(context.scheduler, places),
         }
         give = {"give": steal.number, "tile": steal.tile.bounds, "first": steal.first}
-        context.tell(steal.victim, f"part {steal.part}", give)
+        context.steps.tell(steal.victim, f"part {steal.part}", give)
         order = Order(steal.thief, HELP, payload, context.coordinator.slots)
-        context.dispatch([order], [("help", steal.number)])
+        context.steps.dispatch([order], [("help", steal.number)])
         context.emit(
             "help",
             worker=context.name(steal.thief),
@@ -190,7 +190,7 @@ class WorkStealing:
         """Tell the victim where the sum is, () for nowhere."""
         self.taken.setdefault(steal.part, []).append((steal.number, where))
         note = {"take": steal.number, "from": where}
-        self.context.tell(steal.victim, f"part {steal.part}", note)
+        self.context.steps.tell(steal.victim, f"part {steal.part}", note)
 
     def _drop(self, steal: Steal) -> None:
-        self.context.tell(steal.thief, f"help {steal.number}", {"drop": True})
+        self.context.steps.tell(steal.thief, f"help {steal.number}", {"drop": True})

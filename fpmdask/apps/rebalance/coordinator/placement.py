@@ -52,7 +52,7 @@ class Placement(Attempt):
         self._received = finding.received
         self._ended("measure")
         if gone := set(self.locations.members) - context.workers.keys():
-            raise LostWorker(", ".join(map(context.why_left, sorted(gone))))
+            raise LostWorker(", ".join(map(context.members.why_left, sorted(gone))))
         plan = await asyncio.to_thread(planned, spec.cuts, self.locations.spans, shares)
         blocks = await asyncio.to_thread(self._blocks, plan)
         value = await self._move(blocks)
@@ -114,8 +114,8 @@ class Placement(Attempt):
         if failed := await unpublished(context, keys):
             for worker, reason in failed.items():
                 if worker in context.workers:
-                    context.leave_out(worker, reason)
-            raise LostWorker(", ".join(map(context.why_left, failed)))
+                    context.members.leave_out(worker, reason)
+            raise LostWorker(", ".join(map(context.members.why_left, failed)))
         return {"name": name, "chunks": [span for span, _ in order]}
 
     def _all_there(self, order: Sequence[tuple[Span, str]]) -> bool:

@@ -23,7 +23,7 @@ def check(context: RunContext) -> None:
     PartitionError
         If the inputs that are not in memory yet do not fit into the workers' memory.
     """
-    workers = context.candidates()
+    workers = context.members.candidates()
     for what in ("distribution", "seconds"):
         check_names(context, context.spec[what], workers, what)
     coming = float(context.spec["coming"])

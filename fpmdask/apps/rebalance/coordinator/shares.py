@@ -181,8 +181,8 @@ class Shares:
 
     def _check_raised(self) -> None:
         """Raise what the caller's kernel has raised on any worker."""
-        if self.context.errors:
-            raise self.context.kernel_failure("the kernel failed")
+        if self.context.members.errors:
+            raise self.context.members.kernel_failure("the kernel failed")
 
     def _rows_to_time(self, worker: str, scale: float) -> dict[str, Any]:
         """Return the order by which a worker's kernel knows its rows, or as many of others."""

@@ -25,7 +25,7 @@ def check(context: RunContext) -> None:
     CoordinatorError
         If no worker, or not every named one, is connected.
     """
-    context.candidates()
+    context.members.candidates()
 
 
 async def run(context: RunContext) -> dict[str, Any]:

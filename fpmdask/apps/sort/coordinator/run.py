@@ -14,7 +14,8 @@ from fpmdask.apps.sort.coordinator.sorting import Sorting
 from fpmdask.apps.sort.kernel import NAME
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.chunks import free_nbytes
-from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
+from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.membership import KernelFailed
 from fpmdask.runtime.coordinator.speeds import TIMING, Speeds
 from fpmdask.runtime.coordinator.team import LostWorker, attempted
 from fpmdask.sorting.spec import SortSpec
@@ -34,7 +35,7 @@ def check(context: RunContext) -> None:
         If the keys, on their way, and the input that is not in memory yet, do not fit into the
         workers' memory.
     """
-    workers = context.candidates()
+    workers = context.members.candidates()
     if "sort" not in context.spec:
         return  # their number is not known yet
     spec = SortSpec.from_json(context.spec["sort"])

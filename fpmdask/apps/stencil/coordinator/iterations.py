@@ -35,7 +35,8 @@ from fpmdask.runtime.coordinator.chunks import (
     wait_for_chunks,
     without_fpmdask,
 )
-from fpmdask.runtime.coordinator.context import KernelFailed, RunContext
+from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.membership import KernelFailed
 from fpmdask.runtime.coordinator.speeds import Learned, taught
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker
 
@@ -98,7 +99,7 @@ class Iterations(Attempt):
             told = await self.everyone("probe", "measure", self.progress.heard, counts=True)
             await self._by_probes({worker: told[worker]["probe"] for worker in self.shares})
         answers = await (self._planned() if self.planner else self._tried())
-        context.expected = None
+        context.steps.expected = None
         value = await self._publish(answers)
         self._report(answers, time.perf_counter() - began)
         if self.planner is not None:
@@ -329,7 +330,7 @@ class Iterations(Attempt):
         # where rows stay they take what they took
         expected = found.seconds if found.moves or middle is None else middle
         known = math.isfinite(expected)
-        self.context.expected = (self.spec.iterations - done) * expected if known else None
+        self.context.steps.expected = (self.spec.iterations - done) * expected if known else None
         self._go_on(before, done, expected if known else None, found.why)
 
     def _planner_with(self, before: Mapping[str, int], joined: Mapping[str, float]) -> Planner:
@@ -383,6 +384,7 @@ class Iterations(Attempt):
             How many at once; None: all.
         """
         context, joined = self.context, [w for w in self.shares if w not in self.workers]
+        channels = context.members.channels
         for worker in joined:
             self.joiners.take_in(worker, self.shares[worker], done, why)
         self.workers += joined
@@ -394,7 +396,7 @@ class Iterations(Attempt):
             "every": self.every,
             "piece": piece,
             "expected": expected,
-            "channels": {w: context.channels[w] for w in joined if w in context.channels},
+            "channels": {w: channels[w] for w in joined if w in channels},
         }
         entry = {
             "done": done,
@@ -540,7 +542,7 @@ class Iterations(Attempt):
         if self.shares != before:
             self.reason = "measured"
         spent = [(speeds[w].row_seconds or 0.0) * rows for w, rows in self.shares.items()]
-        context.expected = left * max(spent)
+        context.steps.expected = left * max(spent)
         again = self.shares != before or every != self.every
         self.every = every
         if self.planner is not None:

@@ -67,7 +67,7 @@ class KnownMachines:
                 self._library.store_machine(*self._key(planner, worker), one)
 
     def _key(self, planner: Planner, worker: str) -> tuple[KernelId, WorkerIdentity]:
-        implementation = self._context.kernel_ids[worker].implementation
+        implementation = self._context.members.kernel_ids[worker].implementation
         parameters = canonical({"program": planner.program.to_dict()})
         return KernelId(NAME, implementation, parameters), self._context.workers[worker]
 

@@ -26,7 +26,7 @@ def check(context: RunContext) -> None:
     PartitionError
         If the workers have no room for what must be in memory.
     """
-    workers = context.candidates()
+    workers = context.members.candidates()
     check_names(context, context.spec["distribution"], workers, "the distribution")
     if isinstance(context.spec["memory"], Mapping):
         check_names(context, context.spec["memory"], workers, "memory")
