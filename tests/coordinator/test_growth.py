@@ -144,7 +144,7 @@ async def test_nothing_is_kept_of_a_client_that_leaves_with_its_result(c, s, *wo
     await fpmdask.Balancer(c)
     plugin = s.plugins["fpmdask"]
     specs = []
-    original = plugin.start_run
+    original = plugin.clients.start
 
     async def start_run(app, client, spec):
         specs.append(spec)
@@ -154,11 +154,11 @@ async def test_nothing_is_kept_of_a_client_that_leaves_with_its_result(c, s, *wo
     await (await fpmdask.Balancer(c)).partition(len_of, 10)
     async with Client(s.address, asynchronous=True) as other:
         run = await original("partition", other.id, specs[0])
-        await until(lambda: run in plugin._results)
+        await until(lambda: run in plugin.clients._results)
         s.remove_client(other.id)
-        assert "result" in await plugin.poll(run, 0, 0)
-        assert other.id not in plugin._answered
-    assert set(plugin._answered) == {c.id}
+        assert "result" in await plugin.clients.poll(run, 0, 0)
+        assert other.id not in plugin.clients._answered
+    assert set(plugin.clients._answered) == {c.id}
 
 
 def len_of(units):
@@ -196,7 +196,7 @@ def sizes(scheduler, workers):
     """Return the length of each container of our objects but the library, and of each cache."""
     plugin = scheduler.plugins["fpmdask"]
     sides = [worker.plugins["fpmdask"].side for worker in workers]
-    owners = [plugin, plugin.tickets, plugin.leases]
+    owners = [plugin, plugin.tickets, plugin.leasing, plugin.leasing.book, plugin.clients]
     owners += [of for side in sides for of in (side, side.channels)]
     found = {}
     for n, owner in enumerate(owners):

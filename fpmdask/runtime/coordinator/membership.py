@@ -87,14 +87,14 @@ class Membership:
         for address in wanted:
             self.name(address)  # to be remembered when it is gone
         if self._context.lease != self._context.run:
-            return await self._coordinator.lease_within(
+            return await self._coordinator.leasing.take_within(
                 self._context.lease, wanted, self._context.patience
             )
-        if busy := self._coordinator.leases.busy(wanted):
+        if busy := self._coordinator.leasing.book.busy(wanted):
             self._context.emit(
                 "waiting", workers=[self.name(a) for a in busy], runs=sorted({*busy.values()})
             )
-        return await self._coordinator.lease(self._context.run, wanted)
+        return await self._coordinator.leasing.take(self._context.run, wanted)
 
     async def acquire(self, kernel: dict[str, Any] | None) -> None:
         """Wait for the leases of the wanted workers, and prepare them with ``kernel``.
@@ -187,7 +187,7 @@ class Membership:
     def _why_not(self, address: str) -> str:
         if address not in self._scheduler.workers:
             return GONE
-        run = self._coordinator.leases.stuck.get(address)
+        run = self._coordinator.leasing.book.stuck.get(address)
         return TAKEN if run is None else f"still occupied by a call of run {run}"
 
     def candidates(self) -> list[str]:
@@ -333,7 +333,7 @@ class Membership:
             or address not in self._scheduler.workers
         ):
             return
-        leases = self._coordinator.leases
+        leases = self._coordinator.leasing.book
         while address not in leases.held_by(self._context.lease) and not leases.extend(
             self._context.lease, address
         ):
@@ -360,7 +360,7 @@ class Membership:
         self._acquired.set()  # who waits for it has nothing to join
         self.forget()
         ends = self._context.lease == self._context.run
-        self._coordinator.give_back(
+        self._coordinator.leasing.give_back(
             self._context.lease, self._overdue, self._context.patience if ends else None
         )
 
