@@ -19,6 +19,7 @@ from fpmdask.apps.partition.app import APP
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.library import ModelLibrary
+from fpmdask.runtime.coordinator.membership import Membership
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
 from fpmdask.runtime.recent import Recent
 from tests.eventually import nothing_left, side_of, until
@@ -126,7 +127,7 @@ def test_what_is_recent_is_bounded_from_all_threads():
 
 @cluster()
 async def test_nothing_is_kept_of_a_worker_that_leaves_while_it_answers(c, s, a, b):
-    class Leaving(RunContext):
+    class Leaving(Membership):
         async def _prepare(self, address):
             answer = await super()._prepare(address)
             await a.close()
@@ -134,8 +135,8 @@ async def test_nothing_is_kept_of_a_worker_that_leaves_while_it_answers(c, s, a,
 
     await fpmdask.Balancer(c)
     plugin = s.plugins["fpmdask"]
-    context = Leaving(plugin, "a run", c.id, {}, APP)
-    assert isinstance(await context.members._introduce(a.address), WorkerIdentity)
+    context = RunContext(plugin, "a run", c.id, {}, APP)
+    assert isinstance(await Leaving(context)._introduce(a.address), WorkerIdentity)
     assert plugin.identities == {}
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpmdask.runtime.coordinator.leasing.book import Leases
+from fpmdask.runtime.coordinator.leases import Leases
 
 
 def test_a_run_gets_all_its_workers_or_waits():
