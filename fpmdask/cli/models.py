@@ -11,7 +11,7 @@ from fpmdask.cli.output import json_option, print_columns, print_json
 from fpmdask.errors import FpmdaskError
 
 if TYPE_CHECKING:
-    from fpmdask.runtime.known_models import KnownModel
+    from fpmdask.runtime.known_models import Known
 
 url_argument = click.argument("url")
 kernel_option = click.option("--kernel", help="Only those of this kernel.")
@@ -31,11 +31,19 @@ def models() -> None:
 @url_argument
 @json_option
 def list_(url: str, as_json: bool) -> None:
-    """List the kernels of a store, with how many workers and points there are."""
-    from fpmdask.runtime.known_models import by_kernel
+    """List the kernels of a store, with how many workers and points there are.
+
+    Machines of MHETA's, of programs out of core, have no points.
+    """
+    from fpmdask.runtime.known_models import KnownModel, by_kernel
 
     rows = [
-        (kernel, parameters, len(own), sum(one.model.units.size for one in own))
+        (
+            kernel,
+            parameters,
+            len(own),
+            sum(one.model.units.size if isinstance(one, KnownModel) else 0 for one in own),
+        )
         for (kernel, _, parameters), own in by_kernel(_read(url, None, None)).items()
     ]
     header = "kernel", "parameters", "workers", "points"
@@ -51,7 +59,10 @@ def list_(url: str, as_json: bool) -> None:
 @worker_option
 @json_option
 def show(url: str, kernel: str | None, worker: str | None, as_json: bool) -> None:
-    """Show each worker's model: its points, the range of its speed, its hardware."""
+    """Show each worker's model: its points, the range of its speed, its hardware.
+
+    And what MHETA knows of it as a node: seconds per row, and those of its disk.
+    """
     from fpmdask.runtime.known_models import as_text
 
     found = _read(url, kernel, worker)
@@ -69,15 +80,16 @@ def show(url: str, kernel: str | None, worker: str | None, as_json: bool) -> Non
 @json_option
 def plot(url: str, target: Path, kernel: str | None, worker: str | None, as_json: bool) -> None:
     """Write a page with the speed functions to TARGET, an HTML file."""
-    from fpmdask.runtime.known_models import as_html
+    from fpmdask.runtime.known_models import KnownModel, as_html
 
     found = _read(url, kernel, worker)
+    count = sum(isinstance(one, KnownModel) for one in found)
     page = f'<!DOCTYPE html><meta charset="utf-8"><title>fpmdask models</title>{as_html(found)}\n'
     target.write_text(page, encoding="utf-8")
     if as_json:
-        print_json({"file": str(target), "models": len(found)})
+        print_json({"file": str(target), "models": count})
     else:
-        click.echo(f"{len(found)} models are drawn in {target}")
+        click.echo(f"{count} models are drawn in {target}")
 
 
 @models.command()
@@ -99,12 +111,12 @@ def forget(url: str, kernel: str | None, worker: str | None, every: bool, as_jso
         click.echo(f"{count} models are removed")
 
 
-def _read(url: str, kernel: str | None, worker: str | None) -> list[KnownModel]:
-    """Return some models; documents that cannot be read are told of on stderr."""
+def _read(url: str, kernel: str | None, worker: str | None) -> list[Known]:
+    """Return some models and machines; documents that cannot be read are told of on stderr."""
     from fpmdask.store import ModelStore
 
     try:
-        found, problems = ModelStore(url).read(most_age_seconds=None)
+        found, problems = ModelStore(url).known(most_age_seconds=None)
     except (ImportError, ValueError) as error:  # what fsspec says of protocols
         raise FpmdaskError(f"{url}: {error}") from error
     for problem in problems:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -63,6 +63,16 @@ class KnownMachine(OfWorker):
 
     figures: Mapping[str, Any]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        named = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**named, "hardware": self.hardware.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KnownMachine:
+        """Rebuild what `to_json` gave."""
+        return cls(**{**data, "hardware": Fingerprint.from_json(data["hardware"])})
+
 
 @dataclass(frozen=True)
 class KnownModel(OfWorker):
@@ -72,9 +82,13 @@ class KnownModel(OfWorker):
     ----------
     model : PiecewiseLinearModel
         Seconds as a function of units.
+    half_widths : mapping
+        Units of a point → half-width of the confidence interval of its seconds, where several
+        repetitions were timed.
     """
 
     model: PiecewiseLinearModel
+    half_widths: Mapping[float, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -82,6 +96,7 @@ class KnownModel(OfWorker):
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
             "hardware": self.hardware.to_json(),
             "model": self.model.to_json(),
+            "half_widths": [list(pair) for pair in self.half_widths.items()],
         }
 
     @classmethod
@@ -91,17 +106,25 @@ class KnownModel(OfWorker):
         if not isinstance(model, PiecewiseLinearModel):
             raise PartitionError(f"found a model of kind {model.kind!r}; give a piecewise one")
         hardware = Fingerprint.from_json(data["hardware"])
-        return cls(**{**data, "hardware": hardware, "model": model})
+        half_widths = {float(units): float(half) for units, half in data["half_widths"]}
+        given = {"hardware": hardware, "model": model, "half_widths": half_widths}
+        return cls(**{**data, **given})
 
 
 Known = KnownModel | KnownMachine
 
 
-def by_kernel(
-    known: Sequence[KnownModel],
-) -> dict[tuple[str, str, str], list[KnownModel]]:
-    """Return (kernel, implementation, parameters) → its models, the same order for the same set."""
-    found: dict[tuple[str, str, str], list[KnownModel]] = {}
+def known_from_json(data: Mapping[str, Any]) -> Known:
+    """Rebuild what `to_json` of either gave."""
+    return (KnownMachine if "figures" in data else KnownModel).from_json(data)
+
+
+Of = TypeVar("Of", bound=OfWorker)
+
+
+def by_kernel(known: Iterable[Of]) -> dict[tuple[str, str, str], list[Of]]:
+    """Return (kernel, implementation, parameters) → its own, the same order for the same set."""
+    found: dict[tuple[str, str, str], list[Of]] = {}
     for one in sorted(known, key=lambda k: (k.kernel, k.parameters, k.implementation, k.worker)):
         found.setdefault((one.kernel, one.implementation, one.parameters), []).append(one)
     return found
@@ -125,29 +148,55 @@ def cells(one: KnownModel) -> list[str]:
 HEADS = ["worker", "points", "units", "speed", "hardware"]
 
 
-def as_text(known: Sequence[KnownModel]) -> str:
-    """Return a table per kernel."""
+MACHINE_HEADS = ["worker", "computing, s per row", "reading, s per MB", "writing", "hardware"]
+
+
+def machine_cells(one: KnownMachine) -> list[str]:
+    """Return a row of the table of machines: worker, how fast it computes, its disk, hardware."""
+    node, rows = one.figures.get(NODE, {}), one.figures.get(SECONDS_PER_ROW)
+    computing = "a model" if rows is None and MODEL in one.figures else _figure(rows)
+    disk = [_figure(node.get(f"{way}_s_per_byte"), 1e6) for way in ("read", "write")]
+    return [one.worker, computing, *disk, one.hardware.cpu]
+
+
+def _figure(value: Any, scale: float = 1.0) -> str:
+    return f"{value * scale:.3g}" if isinstance(value, int | float) else "not known"
+
+
+def as_text(known: Sequence[Known]) -> str:
+    """Return a table per kernel, and one per program that MHETA knows machines for."""
     if not known:
         return NOTHING
     lines = []
-    for (kernel, implementation, parameters), own in by_kernel(known).items():
+    for (kernel, implementation, parameters), heads, rows in _tables(known):
         lines.append(f"{kernel} ({_named(implementation, parameters)})")
-        table = [HEADS, *map(cells, own)]
-        wide = [max(len(row[n]) for row in table) for n in range(len(HEADS))]
+        table = [heads, *rows]
+        wide = [max(len(row[n]) for row in table) for n in range(len(heads))]
         for row in table:
             padded = [cell.ljust(length) for cell, length in zip(row, wide, strict=True)]
             lines.append("  " + "  ".join(padded).rstrip())
     return "\n".join(lines)
 
 
+def _tables(
+    known: Iterable[Known],
+) -> Iterator[tuple[tuple[str, str, str], list[str], list[list[str]]]]:
+    """Yield (kernel, implementation, parameters), heads, rows."""
+    known = list(known)
+    for of, own in by_kernel(one for one in known if isinstance(one, KnownModel)).items():
+        yield of, HEADS, [cells(one) for one in own]
+    for of, machines in by_kernel(one for one in known if isinstance(one, KnownMachine)).items():
+        yield of, MACHINE_HEADS, [machine_cells(one) for one in machines]
+
+
 NOTHING = "nothing is known of any worker yet: run something that measures"
 
 
-def as_html(known: Sequence[KnownModel]) -> str:
+def as_html(known: Sequence[Known]) -> str:
     """Return a table and a picture of the speed functions per kernel; nothing to load."""
     if not known:
         return f"<div>{NOTHING}</div>"
-    kernels = by_kernel(known)
+    kernels = by_kernel(one for one in known if isinstance(one, KnownModel))
     parts = []
     for (kernel, implementation, parameters), own in list(kernels.items())[:MOST_KERNELS]:
         rows = []
@@ -164,6 +213,16 @@ def as_html(known: Sequence[KnownModel]) -> str:
         )
     if (more := len(kernels) - len(parts)) > 0:
         parts.append(f"and {more} more kernels")
+    machines = [one for one in known if isinstance(one, KnownMachine)]
+    for (kernel, implementation, parameters), heads, table in _tables(machines):
+        lines = [
+            "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+            for tag, row in [("th", heads), *(("td", row) for row in table[:MOST_WORKERS])]
+        ]
+        parts.append(
+            f"<h4>{escape(kernel)}</h4>{escape(_named(implementation, parameters))}"
+            f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+        )
     return f"<div>{''.join(parts)}</div>"
 
 

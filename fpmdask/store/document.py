@@ -129,9 +129,15 @@ def _points(
     }
     columns = one.model.units, one.model.seconds, one.model.counts
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    new = {"half_width": None, **made}
     points = [
-        known.get(row) or {"units": row[0], "seconds": row[1], "count": row[2], **new}
+        known.get(row)
+        or {
+            "units": row[0],
+            "seconds": row[1],
+            "count": row[2],
+            "half_width": one.half_widths.get(row[0]),
+            **made,
+        }
         for row in rows
     ]
     return {"points": points}
@@ -221,7 +227,12 @@ def known_of(document: Mapping[str, Any], oldest: datetime | None = None) -> lis
         ]
         if points:
             model = PiecewiseLinearModel(*np.array(points).T)
-            found.append(KnownModel(worker, *what, hardware, False, model))
+            half_widths = {
+                float(point["units"]): float(half)
+                for point in own["points"]
+                if (half := point.get("half_width")) is not None and _is_recent(point, oldest)
+            }
+            found.append(KnownModel(worker, *what, hardware, False, model, half_widths))
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.identity import Fingerprint
-from fpmdask.runtime.known_models import NOTHING, KnownModel
+from fpmdask.runtime.known_models import NOTHING, KnownMachine, KnownModel, known_from_json
 from fpmdask.store import ModelStore
 from fpmdask.store.document import path_of
 
@@ -46,6 +46,24 @@ def test_speed_functions_are_drawn(fpm, url, tmp_path):
     assert json.loads(answer.stdout) == {"file": str(tmp_path / "page.html"), "models": 3}
     assert (tmp_path / "page.html").read_text().count("<polyline") == 3
     assert "3 models are drawn" in fpm("models", "plot", url, tmp_path / "page.html").stdout
+
+
+def test_machines_of_mheta_are_listed_shown_and_removed(fpm, url):
+    figures = {"node": {"read_s_per_byte": 2e-9}, "shared": {}, "seconds_per_row": 0.25}
+    what = "stencil.machine", "numpy 2", '{"depth":1}'
+    machine = KnownMachine("gamma", *what, HARDWARE, False, figures)
+    ModelStore(url).save([machine])
+    rows = json.loads(fpm("models", "list", url, "--json").stdout)
+    assert {"kernel": "stencil.machine", "parameters": what[2], "workers": 1, "points": 0} in rows
+    shown = fpm("models", "show", url, "--worker", "gamma").stdout
+    assert "s per row" in shown
+    assert all(figure in shown for figure in ("gamma", "0.25", "0.002", "not known"))
+    data = json.loads(fpm("models", "show", url, "--kernel", what[0], "--json").stdout)
+    assert [known_from_json(one) for one in data] == [machine]
+    page = url.parent / "page.html"
+    assert "3 models are drawn" in fpm("models", "plot", url, page).stdout
+    assert "stencil.machine" in page.read_text()
+    assert "1 models are removed" in fpm("models", "forget", url, "--worker", "gamma").stdout
 
 
 def test_models_are_removed_only_where_it_is_said_which(fpm, url):

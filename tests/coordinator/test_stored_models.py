@@ -67,6 +67,39 @@ def test_the_next_scheduler_begins_with_what_this_one_measured(tmp_path):
     assert (before, len(third.rounds)) == ([], 2)
 
 
+def sines(units):
+    np.sin(np.zeros(100 * units))
+
+
+def test_the_intervals_of_what_was_timed_are_stored_and_loaded(tmp_path):
+    known = []
+
+    @cluster(tmp_path)
+    async def run(c, s, *workers):
+        balancer = await fpmdask.Balancer(c)
+        known.append(await balancer.models)
+        await balancer.partition(sines, 3000)
+        known.append(await balancer.models)
+
+    run()
+    run()
+    assert not len(known[0])
+    for one in known[1]:
+        assert one.half_widths
+        seconds = dict(zip(*(column.tolist() for column in one.model.points), strict=True))
+        for units, half_width in one.half_widths.items():
+            assert 0 <= half_width < seconds[units]
+    told = {one.worker: dict(one.half_widths) for one in known[1]}
+    assert {one.worker: dict(one.half_widths) for one in known[2]} == told
+    points = [
+        point
+        for document in ModelStore(tmp_path).documents()[0].values()
+        for own in document["workers"].values()
+        for point in own["points"]
+    ]
+    assert any(point["half_width"] is not None for point in points)
+
+
 def test_what_is_stored_and_wrong_is_measured_again_and_stored(tmp_path):
     """As after a change of the hardware that nobody can see."""
     measured(tmp_path)

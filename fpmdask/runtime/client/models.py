@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Any, overload
 
 from distributed import Client
 
-from fpmdask.runtime.known_models import KnownModel, as_html, as_text
+from fpmdask.runtime.known_models import (
+    Known,
+    KnownMachine,
+    KnownModel,
+    as_html,
+    as_text,
+    known_from_json,
+)
 
 if TYPE_CHECKING:
     from fpmdask.store import Saved
 
 
-async def fetched(client: Client) -> list[KnownModel]:
-    """Return all models of the coordinator."""
+async def fetched(client: Client) -> list[Known]:
+    """Return all models and machines of the coordinator."""
     scheduler: Any = client.scheduler
-    return [KnownModel.from_json(one) for one in await scheduler.fpmdask_models()]
+    return [known_from_json(one) for one in await scheduler.fpmdask_models()]
 
 
 async def forgotten(client: Client, kernel: str | None, worker: str | None) -> int:
@@ -34,17 +41,25 @@ class Models(Sequence[KnownModel]):
     Parameters
     ----------
     known
-        The models.
+        Models, and MHETA's figures of workers.
     forget
         Has the coordinator forget those of a kernel and a worker.
+
+    Attributes
+    ----------
+    machines : tuple of KnownMachine
+        MHETA's figures: what `stencil` has measured of workers out of core.
     """
 
-    __slots__ = ("_forget", "_known")
+    __slots__ = ("_forget", "_known", "machines")
 
     def __init__(
-        self, known: Iterable[KnownModel], forget: Callable[[str | None, str | None], Any]
+        self, known: Iterable[Known], forget: Callable[[str | None, str | None], Any]
     ) -> None:
-        self._known, self._forget = tuple(known), forget
+        known = tuple(known)
+        self._known = tuple(one for one in known if isinstance(one, KnownModel))
+        self.machines = tuple(one for one in known if isinstance(one, KnownMachine))
+        self._forget = forget
 
     @overload
     def __getitem__(self, index: int) -> KnownModel: ...
@@ -63,9 +78,10 @@ class Models(Sequence[KnownModel]):
 
     def of(self, kernel: str | None = None, worker: str | None = None) -> Models:
         """Return those of a kernel, of a worker, or of both."""
+        every: tuple[Known, ...] = (*self._known, *self.machines)
         chosen = (
             one
-            for one in self._known
+            for one in every
             if kernel in (None, one.kernel) and worker in (None, one.worker)
         )
         return Models(chosen, self._forget)
@@ -103,18 +119,18 @@ class Models(Sequence[KnownModel]):
         """
         from fpmdask.store import ModelStore
 
-        saved = ModelStore(url, **options).save(self._known)
+        saved = ModelStore(url, **options).save((*self._known, *self.machines))
         if saved.problems:
             warnings.warn("; ".join(saved.problems), stacklevel=2)
         return saved
 
     def table(self) -> str:
         """Return a table per kernel: worker, points, range of units and speeds, hardware."""
-        return as_text(self._known)
+        return as_text((*self._known, *self.machines))
 
     def __repr__(self) -> str:
         kernels = {one.kernel for one in self._known}
         return f"<Models: {len(self)} of {len(kernels)} kernels>"
 
     def _repr_html_(self) -> str:
-        return as_html(self._known)
+        return as_html((*self._known, *self.machines))

@@ -50,6 +50,8 @@ class ModelLibrary:
         # (group, worker name) of the models, the last used one last
         self._used: dict[tuple[Group, str], None] = {}
         self._too_large: dict[tuple[KernelId, WorkerIdentity], tuple[int, float, float]] = {}
+        # (group, worker name) -> units of a model's points -> half-width of the seconds there
+        self._half_widths: dict[tuple[Group, str], dict[float, float]] = {}
         # (group, worker name) -> (its start, figures of MHETA's machine), the last one stored last
         self._machines: dict[tuple[Group, str], tuple[str, Mapping[str, Any]]] = {}
 
@@ -92,23 +94,49 @@ class ModelLibrary:
                 found.setdefault(name, self._models[kernel, fingerprint][name][1])
         return ("" if last is None else last.name), found
 
-    def store(self, kernel: KernelId, worker: WorkerIdentity, model: PiecewiseLinearModel) -> None:
-        """Keep ``model``; it replaces those of earlier starts under the same name."""
+    def store(
+        self,
+        kernel: KernelId,
+        worker: WorkerIdentity,
+        model: PiecewiseLinearModel,
+        half_widths: Mapping[float, float] = {},
+    ) -> None:
+        """Keep ``model``; it replaces those of earlier starts under the same name.
+
+        ``half_widths`` are those of the confidence intervals of the seconds at some units.
+        """
         group: Group = kernel, worker.fingerprint
         known = self._models.setdefault(group, {})
         known.pop(worker.name, None)
-        known[worker.name] = worker.start, thinned(model, self._most_points)
+        model = thinned(model, self._most_points)
+        known[worker.name] = worker.start, model
+        told = {**self.half_widths(kernel, worker.fingerprint, worker.name), **half_widths}
+        if told:
+            points = {*model.units.tolist()}
+            self._half_widths[group, worker.name] = {
+                units: half_width for units, half_width in told.items() if units in points
+            }
         self._use(group, worker.name)
         if len(self._used) > self._most:
             self._drop(*next(iter(self._used)))
 
+    def half_widths(
+        self, kernel: KernelId, fingerprint: Fingerprint, worker: str
+    ) -> Mapping[float, float]:
+        """Return units → half-width of the seconds there, of a worker's points that have one."""
+        return self._half_widths.get(((kernel, fingerprint), worker), {})
+
     def store_prior(
-        self, kernel: KernelId, worker: WorkerIdentity, model: PiecewiseLinearModel
+        self,
+        kernel: KernelId,
+        worker: WorkerIdentity,
+        model: PiecewiseLinearModel,
+        half_widths: Mapping[float, float] = {},
     ) -> bool:
         """Keep ``model`` where none is known under the worker's name; tell whether it was kept."""
         if worker.name in self._models.get((kernel, worker.fingerprint), {}):
             return False
-        self.store(kernel, worker, model)
+        self.store(kernel, worker, model, half_widths)
         return True
 
     def entries(self) -> list[tuple[KernelId, Fingerprint, str, str, PiecewiseLinearModel]]:
@@ -178,6 +206,7 @@ class ModelLibrary:
     def _drop(self, group: Group, name: str) -> None:
         del self._used[group, name]
         del self._models[group][name]
+        self._half_widths.pop((group, name), None)
         if not self._models[group]:
             del self._models[group]
 

@@ -108,6 +108,8 @@ class Measuring:
         self._pending: set[str] = set()
         self._looks: dict[str, Measured] = {}
         self._half_widths: dict[str, float] = {}  # of the round's seconds, where the timer told
+        # worker → units → half-width of the last seconds there
+        self.half_widths: dict[str, dict[float, float]] = {}
         self._scouted: dict[str, tuple[int, float]] = {}  # units, seconds
 
     @property
@@ -173,6 +175,7 @@ class Measuring:
         self._half_widths.pop(worker, None)
         if half_width is not None:
             self._half_widths[worker] = event["half_width"] = float(half_width)
+            self.half_widths.setdefault(worker, {})[float(self._asked[worker])] = float(half_width)
         return self._logged(event, self._advance())
 
     def failed(self, worker: str, round: int, reason: str) -> list[Instruction]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fpmdask.runtime.known_models import KnownModel
+from fpmdask.runtime.known_models import KnownMachine, KnownModel
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.plugin import CoordinatorPlugin
@@ -16,23 +16,39 @@ def handlers(coordinator: CoordinatorPlugin) -> dict[str, Callable[..., Any]]:
     """Return the scheduler's handlers for them, by name."""
 
     async def models() -> list[dict[str, Any]]:
-        """Return every model as plain data."""
+        """Return every model, and machine of MHETA's, as plain data."""
         processes = {(one.name, one.start) for one in coordinator.identities.values()}
-        entries = coordinator.library.entries()
+        library = coordinator.library
+        entries, machines = library.entries(), library.machines()
         # sixteen thousand models of many points would hold the event loop
         return await asyncio.to_thread(
-            lambda: [
-                KnownModel(
-                    name,
-                    kernel.name,
-                    kernel.implementation,
-                    kernel.parameters,
-                    hardware,
-                    (name, start) in processes,
-                    model,
-                ).to_json()
-                for kernel, hardware, name, start, model in entries
-            ]
+            lambda: (
+                [
+                    KnownModel(
+                        name,
+                        kernel.name,
+                        kernel.implementation,
+                        kernel.parameters,
+                        hardware,
+                        (name, start) in processes,
+                        model,
+                        library.half_widths(kernel, hardware, name),
+                    ).to_json()
+                    for kernel, hardware, name, start, model in entries
+                ]
+                + [
+                    KnownMachine(
+                        name,
+                        kernel.name,
+                        kernel.implementation,
+                        kernel.parameters,
+                        hardware,
+                        (name, start) in processes,
+                        figures,
+                    ).to_json()
+                    for kernel, hardware, name, start, figures in machines
+                ]
+            )
         )
 
     async def forget_models(kernel: str | None, worker: str | None) -> int:

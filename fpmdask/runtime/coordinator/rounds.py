@@ -243,7 +243,10 @@ class Rounds:
                 and not member.prior
             ):
                 self.context.coordinator.library.store(
-                    self.context.members.kernel_ids[address], identity, model
+                    self.context.members.kernel_ids[address],
+                    identity,
+                    model,
+                    machine.half_widths.get(address, {}),
                 )
         result = machine.result
         self.context.report["uncertainty"] = machine.uncertainty

@@ -85,7 +85,7 @@ class StoredModels:
         identity = WorkerIdentity(one.worker, one.hardware, STORED)
         library = self._coordinator.library
         if isinstance(one, KnownModel):
-            library.store_prior(kernel, identity, one.model)
+            library.store_prior(kernel, identity, one.model, one.half_widths)
         else:
             library.store_machine(kernel, identity, one.figures, prior=True)
 
@@ -124,7 +124,8 @@ class StoredModels:
                 continue
             of = name, kernel.name, kernel.implementation, kernel.parameters, hardware, True
             if isinstance(learned, PiecewiseLinearModel):
-                changed.append(KnownModel(*of, learned))
+                half_widths = self._coordinator.library.half_widths(kernel, hardware, name)
+                changed.append(KnownModel(*of, learned, dict(half_widths)))
             else:
                 changed.append(KnownMachine(*of, learned))
         done = ModelStore(url).save(changed) if changed else None

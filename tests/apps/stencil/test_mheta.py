@@ -1,6 +1,7 @@
 """Rows that do not fit into memory are where MHETA predicts the shortest iterations."""
 
 import collections
+import json
 import time
 
 import numpy as np
@@ -241,13 +242,14 @@ def test_a_machine_is_found_after_a_restart_and_nothing_is_measured(tmp_path):
 
 @pytest.mark.slow
 def test_a_machine_that_is_wrong_is_not_kept(tmp_path):
-    found = []
+    found, seen = [], []
 
     @cluster(config=with_store(tmp_path))
     async def run(c, s, *workers):
         balancer = await fpmdask.Balancer(c)
         await balancer.stencil(busy, U0, 6, memory=MEMORY)
         found.append(balancer.report)
+        seen.extend((await balancer.models).machines)
 
     @cluster(config=with_store(tmp_path))
     async def twice(c, s, *workers):
@@ -260,6 +262,9 @@ def test_a_machine_that_is_wrong_is_not_kept(tmp_path):
     store = ModelStore(tmp_path)
     machines = [one for one in store.known()[0] if isinstance(one, KnownMachine)]
     assert {one.worker for one in machines} == {"0", "1", "2"}
+    assert all(one.connected for one in seen)
+    known = {one.worker: json.loads(json.dumps(one.figures)) for one in seen}
+    assert known == {one.worker: one.figures for one in machines}
     for one in machines:  # all compute in a twentieth of the time
         for model in [one.figures["model"]] if "model" in one.figures else []:
             model["seconds"] = [spent / 20 for spent in model["seconds"]]
