@@ -1,15 +1,21 @@
 """The pages on real schedulers: registered at run time, served."""
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import dask.array as da
 import pytest
-from distributed import Scheduler
+from distributed import Scheduler, wait
 
 import fpmdask
 from fpmdask.runtime.dask_private import add_dashboard_pages
-from tests.dashboard.served import cluster, get
+from tests.dashboard.served import cluster, get, url_of
 
 pytest.importorskip("bokeh", reason="bokeh serves the dashboard")
+from bokeh.client import pull_session
+from bokeh.models import ColumnDataSource
 
 PLOTS = ("speed-functions", "shares", "timeline", "bytes-per-link", "memory", "runs")
 
@@ -78,3 +84,43 @@ asyncio.run(main())
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
     )
     assert (done.stdout, "Traceback" in done.stderr) == ("[]\n", False), done.stderr
+
+
+def shown(url, session):
+    """Return the data of all sources of an open page, as the server has them now.
+
+    A session that pulls again would put its own document in the place of the server's.
+    """
+    again = pull_session(url=url, session_id=session.id)
+    sources = again.document.select({"type": ColumnDataSource})
+    again.close()
+    return sorted(repr(sorted(source.data.items(), key=repr)) for source in sources)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_what_a_page_shows_changes_during_a_product(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    a = c.persist(da.ones((3600, 3600), chunks=900))
+    await wait(a)
+    loop, url = asyncio.get_running_loop(), url_of(s, "/fpmdask")
+
+    def own_loop():
+        asyncio.set_event_loop(asyncio.new_event_loop())
+
+    def closed(session):
+        session.close()
+        asyncio.get_event_loop().close()
+
+    # bokeh's client is synchronous, and has an event loop of its own
+    with ThreadPoolExecutor(1, initializer=own_loop) as thread:
+        session = await loop.run_in_executor(thread, partial(pull_session, url=url))
+        seen = [await loop.run_in_executor(thread, shown, url, session)]
+        product = asyncio.ensure_future(balancer.matmul(a, a, max_rounds=2))
+        while not product.done():
+            found = await loop.run_in_executor(thread, shown, url, session)
+            if not product.done() and found != seen[-1]:
+                seen.append(found)
+        await product
+        await loop.run_in_executor(thread, closed, session)
+    assert len(seen) > 2, "nothing has changed while the product was computed"
