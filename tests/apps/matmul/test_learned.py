@@ -255,7 +255,7 @@ async def test_all_parts_of_a_worker_teach_one_point_however_many_there_are(c, s
     context = RunContext(coordinator, "matmul-test", c.id, {}, APP)
     workers = [f"tcp://10.0.0.{n}:1" for n in range(3)]
     fingerprint = Fingerprint("cpu", "blas", "core", 1, 1, None, 0)
-    context.workers = {w: WorkerIdentity(w, fingerprint, "start") for w in workers}
+    context.members.workers = {w: WorkerIdentity(w, fingerprint, "start") for w in workers}
     context.members.kernel_ids = {w: KernelId("matmul.panel", "blas", "{}") for w in workers}
     spec = MatmulSpec((64, 32, 64), np.dtype(float), ((64,), (32,)), ((32,), (64,)), "a", "b")
     parts = 4 * AT_ONCE
