@@ -108,7 +108,13 @@ def largest_n(workers: int, nbytes: int) -> int:
 
 
 def compare(
-    lab: Lab, n: int, *, seed: int, epsilon: float | None, tell: Tell
+    lab: Lab,
+    n: int,
+    *,
+    seed: int,
+    epsilon: float | None,
+    tell: Tell,
+    hold: Callable[[], None] | None = None,
 ) -> tuple[Comparison, Products]:
     """Multiply two random n × n matrices on a lab, evenly split and balanced.
 
@@ -125,6 +131,9 @@ def compare(
     tell
         Called with what happens: the `Balancer`'s events, and ``{"event": "stage", "what": …}``
         when something begins. Part of it comes from the client's event-loop thread.
+    hold
+        Called when all is done, before the workers are taken down; the address of the dashboard's
+        page is told before the products then, and again.
 
     Raises
     ------
@@ -139,7 +148,13 @@ def compare(
     tell({"event": "stage", "what": f"starting {len(names)} unequal workers", "workers": names})
     with lab, Client(lab.scheduler_address) as client:
         with Balancer(client, progress=tell) as balancer:
+            if hold is not None:
+                page = str(client.dashboard_link).removesuffix("/status") + "/fpmdask"
+                tell({"event": "stage", "what": f"the dashboard is at {page}"})
             products = _multiply(client, balancer, lab, n, seed, epsilon, tell)
+            if hold is not None:
+                tell({"event": "stage", "what": f"the workers stay until Ctrl-C, see {page}"})
+                hold()
         backend = lab.backend
         tell({"event": "stage", "what": "taking the workers down"})
     return _comparison(n, seed, names, products, backend), products

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +50,11 @@ WRITTEN = click.Path(dir_okay=False, readable=False, writable=True, path_type=Pa
     type=WRITTEN,
     help="Where the run's log goes, for `fpmdask replay`.",
 )
+@click.option(
+    "--dashboard",
+    is_flag=True,
+    help="Keep the workers, and the page fpmdask of Dask's dashboard, until Ctrl-C.",
+)
 @json_option
 def demo(
     n: int,
@@ -56,6 +64,7 @@ def demo(
     picture: Path,
     no_picture: bool,
     log: Path | None,
+    dashboard: bool,
     as_json: bool,
 ) -> None:
     """Balance a matrix product on unequal workers, here and now.
@@ -69,9 +78,9 @@ def demo(
     if epsilon is not None:
         check_epsilon(epsilon)
     target = None if no_picture else picture
-    _check_output(target, log, as_json)
-    lab = _lab(definition, n)
-    result, products = _run(lab, n, seed, epsilon, as_json)
+    _check_output(target, log, as_json, dashboard)
+    lab = _lab(definition, n, dashboard)
+    result, products = _run(lab, n, seed, epsilon, as_json, dashboard)
     files = {
         name: str(path.resolve()) for name, path in (("picture", target), ("log", log)) if path
     }
@@ -96,18 +105,20 @@ def _show(result: Comparison, files: Mapping[str, str], as_json: bool) -> None:
     show_result(result)
 
 
-def _check_output(picture: Path | None, log: Path | None, as_json: bool) -> None:
+def _check_output(picture: Path | None, log: Path | None, as_json: bool, dashboard: bool) -> None:
     """Refuse at once what could not be shown or written at the end."""
     from fpmdask.picture import require
 
     require(*(["rich"] if not as_json else []), *(["matplotlib"] if picture else []))
+    if dashboard:
+        require("bokeh", extra="dashboard")
     if picture is not None and picture.suffix not in SUFFIXES:
         raise FpmdaskError(f"cannot draw {picture}; its name must end in {', '.join(SUFFIXES)}")
     for path in (picture, log):
         _check_folder(path)
 
 
-def _lab(definition: str, n: int) -> Lab:
+def _lab(definition: str, n: int, dashboard: bool) -> Lab:
     """Return the lab, not yet up; refuse an n for which the memory does not suffice."""
     import psutil
 
@@ -115,6 +126,8 @@ def _lab(definition: str, n: int) -> Lab:
     from fpmdask.lab import Lab
 
     lab = Lab.from_toml(definition, name=f"demo-{os.getpid()}")
+    if dashboard:
+        lab = Lab(replace(lab.definition, dashboard=True))
     available = psutil.virtual_memory().available
     most = largest_n(len(lab.workers), available)
     if n > most:
@@ -126,20 +139,28 @@ def _lab(definition: str, n: int) -> Lab:
 
 
 def _run(
-    lab: Lab, n: int, seed: int, epsilon: float | None, quiet: bool
+    lab: Lab, n: int, seed: int, epsilon: float | None, quiet: bool, dashboard: bool
 ) -> tuple[Comparison, Products]:
     from fpmdask.cli.comparison import compare
 
+    hold = _until_interrupted if dashboard else None
     if quiet:
-        return compare(lab, n, seed=seed, epsilon=epsilon, tell=_ignore)
+        return compare(lab, n, seed=seed, epsilon=epsilon, tell=_told_on_stderr, hold=hold)
     from fpmdask.cli.showing import Show
 
     with Show(n) as show:
-        return compare(lab, n, seed=seed, epsilon=epsilon, tell=show.tell)
+        return compare(lab, n, seed=seed, epsilon=epsilon, tell=show.tell, hold=hold)
 
 
-def _ignore(event: Mapping[str, Any]) -> None:
-    """Tell nobody."""
+def _until_interrupted() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+def _told_on_stderr(event: Mapping[str, Any]) -> None:
+    """Tell where the dashboard is, beside the JSON; nothing else."""
+    if "/fpmdask" in str(event.get("what", "")):
+        click.echo(event["what"], err=True)
 
 
 def _check_folder(path: Path | None) -> None:

@@ -12,12 +12,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 INK, PALE = "#333333", "#C8C8C8"
 
 
-def require(*modules: str) -> None:
-    """Raise a `FpmdaskError` if a module of the extra ``demo`` is not installed."""
+def require(*modules: str, extra: str = "demo") -> None:
+    """Raise a `FpmdaskError` if a module of an extra is not installed."""
     from importlib.util import find_spec
 
     if missing := [name for name in modules if find_spec(name) is None]:
-        raise FpmdaskError(f'{" and ".join(missing)} not found; run `pip install "fpmdask[demo]"`')
+        names = " and ".join(missing)
+        raise FpmdaskError(f'{names} not found; run `pip install "fpmdask[{extra}]"`')
 
 
 def plain(axes: Any) -> None:

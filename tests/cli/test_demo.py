@@ -4,9 +4,11 @@ import dataclasses
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from itertools import pairwise
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -252,3 +254,28 @@ def test_the_demo_really_runs(tmp_path):
         text=True,
     )
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+@pytest.mark.slow
+def test_the_workers_and_the_page_stay_until_they_are_interrupted(tmp_path):
+    pytest.importorskip("bokeh", reason="bokeh serves the dashboard")
+    process = subprocess.Popen(
+        [*COMMAND, "demo", "--n", "512", "--json", "--no-picture", "--dashboard"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pages = [line.split()[-1] for line in (process.stderr.readline() for _ in range(2))]
+        assert pages[0] == pages[1]
+        with urlopen(pages[1], timeout=30) as page:
+            assert page.status == 200
+            assert b"fpmdask" in page.read()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, err
+    assert sum(worker["balanced_rows"] for worker in json.loads(out)["workers"]) == 512

@@ -27,7 +27,7 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         output
         for cell in notebook.cells
         for output in cell.get("outputs", ())
-        if "image/png" in output.get("data", {})
+        if "image/png" in (data := output.get("data", {})) or "<svg" in str(data.get("text/html"))
     ]
     assert pictures, "a notebook shows a picture of its run"
 

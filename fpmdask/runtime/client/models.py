@@ -80,9 +80,7 @@ class Models(Sequence[KnownModel]):
         """Return those of a kernel, of a worker, or of both."""
         every: tuple[Known, ...] = (*self._known, *self.machines)
         chosen = (
-            one
-            for one in every
-            if kernel in (None, one.kernel) and worker in (None, one.worker)
+            one for one in every if kernel in (None, one.kernel) and worker in (None, one.worker)
         )
         return Models(chosen, self._forget)
 

@@ -1,0 +1,146 @@
+"""What an open dashboard page costs the scheduler.
+
+A scheduler in a process of its own and 64 workers in another one; a run that measures all of them
+begins every second, as long as its page is closed, open, and Dask's own `/status` open, in turn.
+Seconds of CPU of the scheduler's process per second, by the operating system's account. A page that
+is open is a bokeh client that takes in all that the server sends.
+
+    python benchmarks/dashboard_cost.py [--workers 64] [--seconds 15] [--turns 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from dfpa_matmul_parts.bench import table
+from distributed import Client, Worker
+
+import fpmdask
+
+# The cluster as it is, then with a page.
+PAGES = {"closed": None, "open": "/fpmdask", "/status": "/status"}
+WANTED = 0.02
+
+
+def run_workers(address: str, count: int) -> None:
+    """Run so many workers of one thread each, in this process."""
+
+    async def serve() -> None:
+        workers = [Worker(address, nthreads=1, dashboard=False) for _ in range(count)]
+        await asyncio.gather(*workers)
+        await asyncio.gather(*(worker.finished() for worker in workers))
+
+    asyncio.run(serve())
+
+
+@contextmanager
+def opened(url: str | None) -> Iterator[None]:
+    """Have a page open, None for none."""
+    if url is None:
+        yield
+        return
+    from bokeh.client import pull_session
+
+    ready, ended = threading.Event(), threading.Event()
+
+    def look() -> None:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        session = pull_session(url=url)
+        ready.set()
+        while not ended.is_set():
+            session.force_roundtrip()  # takes in what has come
+            time.sleep(0.1)
+        session.close()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    if not ready.wait(30):
+        raise TimeoutError(f"{url} was not opened within 30 s")
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def window(balancer: Any, kernel: Any, pid: int, seconds: float) -> tuple[float, int]:
+    """Return the scheduler's CPU per second, and the runs, while a run begins every second."""
+    process, began, runs = psutil.Process(pid), time.perf_counter(), 0
+    before = sum(process.cpu_times()[:2])
+    while (spent := time.perf_counter() - began) < seconds:
+        balancer.models.forget()
+        balancer.partition(kernel, 6400)
+        runs += 1
+        time.sleep(max(0.0, runs - (time.perf_counter() - began)))
+    return (sum(process.cpu_times()[:2]) - before) / spent, runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/dashboard_cost.json"))
+    options = parser.parse_args()
+    found: dict[str, list[float]] = {name: [] for name in PAGES}
+    runs: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "scheduler.json"
+        command = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+        where = ["--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(file)]
+        scheduler = subprocess.Popen([sys.executable, *command, *where], stderr=subprocess.DEVNULL)
+        try:
+            with Client(scheduler_file=str(file), timeout=60) as client:
+                address = client.scheduler.address
+                spawn = multiprocessing.get_context("spawn")
+                workers = spawn.Process(target=run_workers, args=(address, options.workers))
+                workers.start()
+                client.wait_for_workers(options.workers, timeout=120)
+                balancer = fpmdask.Balancer(client)
+                names = [one["name"] for one in client.scheduler_info(-1)["workers"].values()]
+                speeds = {
+                    str(name): fpmdask.models.ConstantModel(100.0 + n).to_json()
+                    for n, name in enumerate(names)
+                }
+                kernel = ("emulated", {"models": speeds})
+                root = client.dashboard_link.removesuffix("/status")
+                window(balancer, kernel, scheduler.pid, 3.0)
+                for _ in range(options.turns):
+                    for name, page in PAGES.items():
+                        with opened(None if page is None else root + page):
+                            cpu, count = window(balancer, kernel, scheduler.pid, options.seconds)
+                        found[name].append(cpu)
+                        runs.append(count)
+                        print(f"  {name}: {100 * cpu:.1f} % of a core, {count} runs", flush=True)
+                client.shutdown()
+            workers.join(30)
+        finally:
+            scheduler.terminate()
+            scheduler.wait()
+    middle = {name: statistics.median(own) for name, own in found.items()}
+    rows = [
+        [name, f"{100 * cpu:.1f}", f"{100 * (cpu - middle['closed']):.1f}"]
+        for name, cpu in middle.items()
+    ]
+    table(f"{options.workers} workers", ["page", "CPU, % of a core", "more than closed"], rows)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({"cpu_per_second": found, "runs": runs}, indent=1))
+    print(f"open costs {100 * (middle['open'] - middle['closed']):.1f} % of a core ({WANTED:.0%})")
+
+
+if __name__ == "__main__":
+    main()
