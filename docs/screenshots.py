@@ -28,7 +28,7 @@ PAGES = {
     "timeline": ("/individual-fpmdask-timeline", 900, 400),
 }
 # So long a page is open before its picture is taken.
-SHOWN_SECONDS = 3.0
+SHOWN_SECONDS = 4.0
 
 
 def browser() -> webdriver.Chrome:
@@ -49,7 +49,7 @@ def main() -> None:
         Client(lab.scheduler_address) as client,
         fpmdask.Balancer(client) as balancer,
     ):
-        a = da.random.default_rng(0).random((3072, 3072), chunks=768).persist()
+        a = da.random.default_rng(0).random((4096, 4096), chunks=1024).persist()
         wait(a)
         ended = threading.Event()
 

@@ -58,7 +58,7 @@ def endpoint():
 
 @pytest.fixture
 def url(endpoint, monkeypatch):
-    """Return an empty folder of a bucket; credentials are in the environment, as users have them."""
+    """Return an empty folder of a bucket; credentials are in the environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")

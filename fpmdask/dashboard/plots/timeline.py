@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,11 +84,11 @@ def draw(sources: Sources) -> Drawn:
     drawn.quad(**box, source=sources["done"], **look)
     drawn.quad(**box, source=sources["open"], fill_alpha=0.5, **look)
     drawn.quad(**box, source=sources["predicted"], fill_alpha=0.8, **look)
-    # a glyph per activity that is never drawn, for the legend
+    # a glyph per activity, at no place, for the legend: it shows the colour of a first row
+    nowhere = {side: [math.nan] for side in box}
     items = [
         LegendItem(
-            label=name,
-            renderers=[drawn.quad(left=[], right=[], top=[], bottom=[], fill_color=colour)],
+            label=name, renderers=[drawn.quad(**nowhere, fill_color=colour, line_color=None)]
         )
         for name, colour in ACTIVITY_COLOURS.items()
     ]
