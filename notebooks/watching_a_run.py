@@ -19,6 +19,7 @@
 # %%
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import dask.array as da
@@ -27,10 +28,14 @@ from IPython.display import display
 
 import fpmdask
 from fpmdask.store import ModelStore
+from fpmdask.timing import TimingPolicy
 
 # %%
 folder = Path(tempfile.mkdtemp()) / "models"
-lab = fpmdask.Lab.from_toml("demo4", name=f"watching-{os.getpid()}").up()
+definition = replace(
+    fpmdask.Lab.from_toml("demo4").definition, name=f"watching-{os.getpid()}", dashboard=True
+)
+lab = fpmdask.Lab(definition).up()
 client = Client(lab.scheduler_address)
 {worker.name: worker.cpu for worker in lab.workers}
 
@@ -38,13 +43,15 @@ client = Client(lab.scheduler_address)
 # ## Progress
 #
 # In a notebook a bar is shown of its own accord, of calls that take longer than half a second;
-# `progress=True` says so. `progress=` also takes a function, which hears of all events.
+# `progress=True` says so. `progress=` also takes a function, which hears of all events. (A duty
+# cycle holds these workers: a measurement is to see ten periods of it.)
 
 # %%
 balancer = fpmdask.Balancer(client, progress=True)
-a = da.random.default_rng(0).random((2048, 2048), chunks=512).persist()
+policy = TimingPolicy(min_seconds=0.4, budget_seconds=0.8)
+a = da.random.default_rng(0).random((3072, 3072), chunks=768).persist()
 wait(a)
-c = balancer.matmul(a, a, epsilon=0.1)
+c = balancer.matmul(a, a, max_rounds=2, timing=policy)
 
 # %%
 events = []
@@ -99,8 +106,8 @@ lab.down()
 # %% [markdown]
 # ## The next cluster
 #
-# Its scheduler loads what is stored. Its workers are measured only to confirm that: where one
-# measurement agrees, the first shares are the balanced ones.
+# Its scheduler loads what is stored: what the first product has taught of the workers is enough for
+# this one, and nothing is measured.
 
 # %%
 os.environ["DASK_FPMDASK__MODELS_URL"] = str(folder)  # or fpmdask.models-url in dask.yaml
@@ -110,7 +117,7 @@ with (
     fpmdask.Balancer(client) as balancer,
 ):
     print(len(balancer.models), "models are known before anything was measured")
-    a = da.random.default_rng(0).random((2048, 2048), chunks=512).persist()
+    a = da.random.default_rng(0).random((3072, 3072), chunks=768).persist()
     wait(a)
-    balancer.matmul(a, a, epsilon=0.1)
-    print(f"measured in {len(balancer.report.rounds)} rounds: {balancer.report.reason}")
+    balancer.matmul(a, a)
+    print(f"{len(balancer.report.rounds)} rounds of measuring: {balancer.report.reason}")
