@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 # Deep enough for BLAS to run at its speed (0.95 of the deepest), and for a kernel of tens of
 # milliseconds.
 DEPTH = 128
-# Ten periods of the duty cycle per measurement, so that none dominates; at most twice that.
-MIN_SECONDS, BUDGET_SECONDS = 0.4, 0.8
-# Scouting and a round of its shares, so that there are curves to see.
-ROUNDS = 2
+# Five periods of the duty cycle per measurement, so that none dominates; at most twice that.
+MIN_SECONDS, BUDGET_SECONDS = 0.2, 0.4
+# Scouting and rounds of its shares, so that there are curves to see.
+ROUNDS = 3
 # Rows of the product that warms everything up.
 WARM_UP = 256
 

@@ -27,7 +27,7 @@ WRITTEN = click.Path(dir_okay=False, readable=False, writable=True, path_type=Pa
 
 @click.command()
 @click.option(
-    "--n", type=click.IntRange(min=16), default=4096, show_default=True, help="Rows and columns."
+    "--n", type=click.IntRange(min=16), default=6144, show_default=True, help="Rows and columns."
 )
 @click.option(
     "--definition",
