@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import multiprocessing
 import statistics
 import subprocess
@@ -38,6 +39,8 @@ WANTED = 0.02
 
 def run_workers(address: str, count: int) -> None:
     """Run so many workers of one thread each, in this process."""
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of connections that close
 
     async def serve() -> None:
         workers = [Worker(address, nthreads=1, dashboard=False) for _ in range(count)]

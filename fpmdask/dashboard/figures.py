@@ -25,7 +25,7 @@ Sources = Mapping[str, ColumnDataSource]
 Drawn = tuple[Any, Any]
 
 # Milliseconds between two updates of a page.
-INTERVAL = 500
+INTERVAL = 750
 # Names of workers along an axis; where there are more, every second or third one.
 MOST_NAMES = 32
 # Okabe and Ito's colours, without yellow: those of workers.
