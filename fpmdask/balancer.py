@@ -719,13 +719,16 @@ class Balancer:
             anything from one call to the next: a worker opens it once. One that takes
             ``block_info`` or ``block_id`` gets the chunks of `x`, and only their places follow.
         x
-            The array whose rows are shared out; along all other axes a block has all of it.
+            The array whose rows are shared out; along all other axes a block has all of it. No
+            other one has more dimensions, or is longer where it has length 1.
         *more
             Further arguments. Dask arrays of the same length on that axis are cut alike, others
             (of length 1 there, or fewer dimensions), and NumPy ones, are given to every call as a
-            whole.
+            whole. Lists and dictionaries of collections are refused: compute these.
         axis
-            Along which blocks are cut.
+            Along which blocks are cut; func does not get it. An argument of func's own with this
+            name (as of `numpy.cumsum`), or that of another one here, is bound to it by
+            `functools.partial`.
         dtype, meta, drop_axis, new_axis
             As for `dask.array.map_blocks`; `drop_axis` must not have `axis`.
         chunks
@@ -737,7 +740,8 @@ class Balancer:
             Worker name → rows, or an earlier report; or the lengths of the blocks
             (``y.chunks[axis]``), each computed where most of it is held.
         **kwargs
-            Given to func.
+            Given to func; no collections. Those that dask.array takes for itself (name, token,
+            enforce_ndim) are refused.
 
         Returns
         -------
@@ -806,18 +810,23 @@ class Balancer:
         func
             Called with pandas frames, as by `dask.dataframe.map_partitions`. It must return the
             same however many rows it gets at once. One that takes ``partition_info``, or that
-            returns no frame or series, gets the partitions of `ddf`.
+            returns no frame, series or index (a call on a few rows that are made up, in this
+            process, tells), gets the partitions of `ddf`. A reduction that returns a frame or
+            series takes ``partition_info`` to get them, too.
         ddf
             The frame, or series, whose rows are shared out.
         *args
             Further arguments. Frames of as many rows are cut alike; one of a single partition is
             given to every call as a whole.
         meta
-            As for `dask.dataframe.map_partitions`.
+            As for `dask.dataframe.map_partitions`. Without it, func is called in this process; with
+            a frame it is not.
         implementations, distribution
             As for `map_blocks`.
         **kwargs
-            Given to func.
+            Given to func; no collections. Those that Dask takes for itself (enforce_metadata,
+            align_dataframes, transform_divisions, clear_divisions, parent_meta, required_columns,
+            token) are refused.
 
         Returns
         -------

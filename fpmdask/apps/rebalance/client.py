@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -96,10 +96,15 @@ def checked(
             )
         check_takes(kernel, every, "rows of each collection")
     shares = rows_by_worker(distribution, rows) if weights is None else _weighted(distribution)
-    # what is in this process is looked at before any work begins
-    if weights is not None and not is_dask_collection(weights):
+    # what is in this process is looked at before any work begins, of the rest what is known of it
+    if is_dask_collection(weights):
+        _check_lazy(weights, rows, "weights")
+        _check_numbers(weights.dtype)
+    elif weights is not None:
         _check_units(shares, _weights(weights, rows).sum())
-    if groups is not None and not is_dask_collection(groups):
+    if is_dask_collection(groups):
+        _check_lazy(groups, rows, "groups")
+    elif groups is not None:
         _starts(groups, rows)
     return Asked(
         every,
@@ -141,6 +146,8 @@ def _numbers(given: Any, what: str, least: float) -> dict[str, float] | None:
         return None
     if not isinstance(given, Mapping):
         raise PartitionError(f"{what} = {given!r}; give a mapping of worker name → number")
+    if not given:
+        raise PartitionError(f"{what} names no worker; give a number for each that holds rows")
     for name, value in given.items():
         real = isinstance(value, int | float | np.integer | np.floating)
         if isinstance(value, bool) or not real or not least <= value < math.inf:
@@ -260,9 +267,28 @@ def _per_row(given: Any, rows: float, what: str) -> np.ndarray:
     return found
 
 
+def _check_lazy(given: Any, rows: float, what: str) -> None:
+    """Refuse a collection that is not one value for each row, as far as that is known."""
+    if not (isinstance(given, da.Array) or _is_frame(given)) or given.ndim != 1:
+        raise PartitionError(
+            f"{what} are a {type(given).__name__}; give an array of one axis, or a series"
+        )
+    if not math.isnan(count := _count(given)) and not math.isnan(rows) and count != rows:
+        raise PartitionError(
+            f"{what} have the shape {given.shape}; give one for each of the {rows} rows"
+        )
+
+
+def _check_numbers(dtype: Any) -> None:
+    """Refuse weights of a type that is not of real numbers; objects are tried one by one."""
+    if getattr(dtype, "kind", "O") not in "biufO":
+        raise PartitionError(f"weights are no numbers, but of dtype {dtype}; give one per row")
+
+
 def _weights(given: Any, rows: float) -> np.ndarray:
     """Return the weight of each row."""
     found = _per_row(given, rows, "weights")
+    _check_numbers(found.dtype)
     try:
         found = found.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
@@ -297,6 +323,8 @@ def _starts(given: Any, rows: float) -> np.ndarray:
         raise PartitionError("a group id is missing (NaN or None); give one for each row")
     seen: set[Any] = set()
     for at, one in zip(starts, names, strict=True):
+        if not isinstance(one, Hashable):
+            raise PartitionError(f"group id {one!r} is a {type(one).__name__}; give hashable ones")
         if one in seen:
             raise PartitionError(
                 f"group {one!r} begins again at row {at}; sort the rows by group, so that those of "

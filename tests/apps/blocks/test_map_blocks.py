@@ -519,6 +519,18 @@ BAD = {
         (lambda b, k: b, np.ones(3)),
         {"k": LOCK, "dtype": float},
     ),
+    "nested": (PartitionError, "argument 1 has in it", (twice, np.ones(3), [da.ones(3)]), {}),
+    "deep": (PartitionError, "k has in it", (twice, np.ones(3)), {"k": {"a": (da.ones(3),)}}),
+    "meta": (PartitionError, "meta is a int", (twice, np.ones(3)), {"meta": 5}),
+    "meta str": (PartitionError, "meta is a str", (twice, np.ones(3)), {"meta": "f8"}),
+    "drop float": (PartitionError, "drop_axis = 0.5", (twice, np.ones(3)), {"drop_axis": 0.5}),
+    "drop twice": (PartitionError, "twice", (twice, np.ones((3, 3))), {"drop_axis": [1, -1]}),
+    "new twice": (PartitionError, "twice", (twice, np.ones(3)), {"new_axis": [1, 1]}),
+    "new": (PartitionError, "give ints >= 0", (twice, np.ones(3)), {"new_axis": -1}),
+    "chunks": (PartitionError, "chunks = 3; give a tuple", (twice, np.ones(3)), {"chunks": 3}),
+    "chunks < 0": (PartitionError, "an int >= 0", (twice, np.ones(3)), {"chunks": (-3,)}),
+    "chunks word": (PartitionError, "an int >= 0", (twice, np.ones(3)), {"chunks": "auto"}),
+    "bools": (PartitionError, "distribution = ", (twice, np.ones(3)), {"distribution": [True, 2]}),
     "dimensions out": (
         PartitionError,
         "blocks of 1 dimensions",
@@ -545,6 +557,27 @@ async def test_bad_input_is_refused_with_what_to_do(c, s, *workers, case):
         await balancer.map_blocks(*arguments, **options)
     del arguments
     await nothing_left(s)
+
+
+@cluster(2)
+async def test_lazy_inputs_are_not_computed_for_what_is_refused(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    x = da.ones((12, 3), chunks=(4, 3))
+    before = s.transition_counter
+    for function, options in (
+        (lambda b, k: b, {"k": LOCK}),
+        (lambda b: b, {"implementations": {"gpu": lambda b: LOCK}}),
+        (lambda b, block_id=None: b, {"distribution": [2, 10]}),
+        (lambda b: b, {"distribution": {"0": 11}}),
+        (lambda b: b, {"chunks": (-4, 3)}),
+        (lambda b, k: b, {"k": [x]}),
+    ):
+        with pytest.raises(PartitionError):
+            await balancer.map_blocks(function, x, dtype=float, **options)
+    with pytest.raises(CoordinatorError, match="names 9"):
+        await balancer.map_blocks(twice, x, distribution={"9": 12})
+    assert not s.tasks
+    assert s.transition_counter == before
 
 
 @gen_cluster(

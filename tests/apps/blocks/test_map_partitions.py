@@ -90,6 +90,10 @@ async def test_what_dask_gives(c, s, *workers):
         (lambda p: p * 2, (ddf["x"],), {}),
         (len, (ddf,), {}),
         (len, (ddf[ddf["x"] > 0.99],), {}),
+        (len, (ddf,), {"meta": ("rows", "i8")}),
+        (lambda p: p["x"].max(), (ddf,), {"meta": (None, "f8")}),
+        (lambda p: p[["x"]], (ddf,), {"meta": {"x": "f8"}}),
+        (lambda p: p["x"], (ddf,), {"meta": ("x", "f8")}),
         (told, (ddf,), {}),
         (lambda p: p.assign(kind=p["kind"].cat.add_categories("z")), (ddf,), {}),
     ]
@@ -203,6 +207,26 @@ BAD = {
         (lambda p, k: p, frame(3)),
         {"k": dd.from_pandas(frame(3), npartitions=1)},
     ),
+    "nested": (
+        "argument 1 has in it",
+        (lambda p, q: p, frame(3), [dd.from_pandas(frame(3), npartitions=1)]),
+        {},
+    ),
+    "more": (
+        "found a Index, no frame",
+        (lambda p, q: p, frame(3), dd.from_pandas(frame(3), npartitions=1).index),
+        {},
+    ),
+    "index": ("found a Index, no frame", (len, dd.from_pandas(frame(3), npartitions=1).index), {}),
+    "meta": ("meta is a str", (lambda p: p, frame(3)), {"meta": "x"}),
+    "meta number": ("meta is a int", (lambda p: p, frame(3)), {"meta": 7}),
+    "token": ("the keyword token", (lambda p, **k: p, frame(3)), {"token": "a"}),
+    "columns": (
+        "the keyword required_columns",
+        (lambda p, **k: p, frame(3)),
+        {"required_columns": ["x"]},
+    ),
+    "unpicklable": ("as map_partitions of Dask says", (lambda p: (LOCK, p)[1], frame(3)), {}),
 }
 
 
@@ -214,3 +238,23 @@ async def test_bad_input_is_refused_with_what_to_do(c, s, *workers, case):
     with pytest.raises(PartitionError, match=message):
         await balancer.map_partitions(*arguments, **options)
     await nothing_left(s)
+
+
+@cluster(2)
+async def test_lazy_inputs_are_not_computed_for_what_is_refused(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    ddf = dd.from_pandas(frame(30), npartitions=3)
+    before = s.transition_counter
+    for arguments, options in (
+        ((len, ddf), {"meta": 7}),
+        ((lambda p: (LOCK, p)[1], ddf), {"meta": ddf}),
+        ((lambda p, q: p, ddf, [ddf]), {}),
+        ((lambda p: p, ddf), {"distribution": {"0": -1}}),
+        ((lambda p: p, frame(3)), {"distribution": [1, 1]}),
+        ((lambda p: p, frame(3)), {"distribution": {"0": 9}}),
+        ((lambda p, **k: p, ddf), {"parent_meta": None}),
+    ):
+        with pytest.raises(PartitionError):
+            await balancer.map_partitions(*arguments, **options)
+    assert not s.tasks
+    assert s.transition_counter == before

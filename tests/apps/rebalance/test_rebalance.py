@@ -515,6 +515,10 @@ BAD = {
     "no id": ((VALUES,), {"distribution": {"0": 90}, "groups": VALUES * np.nan}, "NaN"),
     "None": ((VALUES,), {"kernel": len, "groups": [None] * 90}, "group id is missing"),
     "NA": ((VALUES,), {"kernel": len, "groups": [pd.NA] + ["a"] * 89}, "group id is missing"),
+    "complex": ((VALUES,), {"kernel": len, "weights": VALUES * 1j}, "of dtype complex"),
+    "dates": ((VALUES,), {"kernel": len, "weights": VALUES.astype("M8[s]")}, "of dtype datetime"),
+    "dicts": ((VALUES,), {"kernel": len, "groups": np.array([{}] * 90)}, "give hashable ones"),
+    "no seconds": ((VALUES,), {"seconds": {}}, "seconds names no worker"),
     "a scalar": ((dd.from_pandas(FRAME, 2)["number"].sum(),), {"kernel": len}, "found a Scalar"),
     "columns": ((da.from_array(np.ones((9, 9)))[:, da.ones(9) > 0],), {"kernel": len}, "unknown"),
 }
@@ -530,6 +534,13 @@ async def test_lazy_inputs_are_not_computed_for_what_is_refused(c, s, *workers):
         {"kernel": len, "weights": -VALUES},
         {"kernel": len, "weights": VALUES[1:]},
         {"kernel": len, "groups": VALUES % 2},
+        {"kernel": len, "weights": da.ones(89)},
+        {"kernel": len, "weights": da.ones((90, 1))},
+        {"kernel": len, "weights": da.ones(90, dtype=complex)},
+        {"kernel": len, "weights": dd.from_pandas(FRAME, npartitions=2)},
+        {"kernel": len, "weights": dd.from_pandas(FRAME, npartitions=2)["date"]},
+        {"kernel": len, "weights": dask.delayed(1)},
+        {"kernel": len, "groups": da.ones(91)},
     ):
         with pytest.raises(PartitionError):
             await balancer.rebalance(x, **options)

@@ -20,6 +20,7 @@ from fpmdask.apps.blocks.client.calls import (
     Function,
     Given,
     check_arguments,
+    check_chunks,
     check_function,
     check_sum,
     checked_distribution,
@@ -72,6 +73,10 @@ def checked(
         For what cannot be.
     """
     functions = check_function(function, keywords, others, OF_DASK)
+    meta, chunks = options.get("meta"), options.get("chunks")
+    if meta is not None and not (hasattr(meta, "dtype") and hasattr(meta, "shape")):
+        raise PartitionError(f"meta is a {type(meta).__name__}; give an empty array like a block")
+    sizes = None if chunks is None else _sizes(chunks)
     x = array_of_rows(x)
     axis = _axis(axis, x.ndim)
     check_arguments(more, da.Array, advice)
@@ -94,6 +99,9 @@ def checked(
     kept = [-1] * (made.ndim - len(kept)) + kept  # new axes that `chunks` implies
     shares = checked_distribution(distribution)
     check_sum(shares, x.shape[axis])
+    told = any(has_keyword(function, name) for name in INFOS)
+    if isinstance(x, da.Array) and not math.isnan(x.shape[axis]):
+        check_chunks(shares, told, x.chunks[axis])
     given = Given(
         funcname(function),
         functions,
@@ -102,12 +110,11 @@ def checked(
         arguments,
         keywords,
         shares,
-        any(has_keyword(function, name) for name in INFOS),
+        told,
     )
     at = kept.index(axis)
-    sizes: list[int | None] = [None] * made.ndim
-    if (chunks := options.get("chunks")) is not None:
-        sizes = _sizes(chunks, at)
+    sizes = sizes or [None] * made.ndim
+    sizes[at] = None
     return Mapped(replace(given, sizes=tuple(sizes)), made, (made.ndim, at))
 
 
@@ -138,7 +145,9 @@ def _where(array: Any, x: Any, axis: int) -> int | None:
 
 
 def _axes(given: Any, what: str, ndim: int | None) -> list[int]:
-    found = [] if given is None else [given] if isinstance(given, int | np.integer) else [*given]
+    found = [] if given is None else [given]
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        found = [*given]
     for one in found:
         if isinstance(one, bool) or not isinstance(one, int | np.integer):
             raise PartitionError(f"{what} = {given!r}; give an int or a sequence of them")
@@ -146,7 +155,10 @@ def _axes(given: Any, what: str, ndim: int | None) -> list[int]:
             raise PartitionError(f"{what} = {given!r}; give axes from {-ndim} to {ndim - 1}")
         if ndim is None and one < 0:
             raise PartitionError(f"{what} = {given!r}; give ints >= 0")
-    return sorted({int(one) % ndim if ndim is not None else int(one) for one in found})
+    axes = {int(one) % ndim if ndim is not None else int(one) for one in found}
+    if len(axes) < len(found):
+        raise PartitionError(f"{what} = {given!r} has an axis twice; give each once")
+    return sorted(axes)
 
 
 async def map_blocks(
@@ -219,8 +231,8 @@ def _collected(client: Client, mapped: Mapped, done: Done) -> da.Array:
     return persisted
 
 
-def _sizes(chunks: Any, at: int) -> list[int | None]:
-    """Return the length of a block on each axis as ``chunks`` says it, None where it may be any.
+def _sizes(chunks: Any) -> list[int | None]:
+    """Return the length of a block on each axis as ``chunks`` says it, None where it is not known.
 
     Raises
     ------
@@ -228,13 +240,13 @@ def _sizes(chunks: Any, at: int) -> list[int | None]:
         If it says nothing of the kind.
     """
     found: list[int | None] = []
-    for axis, wanted in enumerate(chunks):
-        sizes = [wanted] if isinstance(wanted, int | float | np.number) else wanted
-        numbers = isinstance(sizes, Sequence) and not isinstance(sizes, str)
-        if not numbers or not all(isinstance(n, int | float | np.number) for n in sizes):
+    for wanted in chunks if isinstance(chunks, tuple | list) else [None]:
+        sizes = wanted if isinstance(wanted, tuple | list) else [wanted]
+        if not all(isinstance(n, int | float | np.number) and not n < 0 for n in sizes):
             raise PartitionError(
-                f"chunks = {chunks!r}; give an int or a tuple of them for each axis of the result"
+                f"chunks = {chunks!r}; give a tuple: for each axis of the result an int >= 0, or "
+                "a tuple of them"
             )
         total = float(sum(sizes))
-        found.append(None if axis == at or math.isnan(total) else int(total))  # NaN: not known
+        found.append(None if math.isnan(total) else int(total))  # NaN: not known
     return found

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from dask.base import is_dask_collection
+from dask.tokenize import TokenizationError
 from distributed import Client, Future
 
 from fpmdask.apps.blocks.spec import BlocksSpec
@@ -92,11 +93,7 @@ def check_function(
             "meaning here; leave it out, or bind it to the function with functools.partial"
         )
     for name, value in keywords.items():
-        if is_dask_collection(value):
-            raise PartitionError(
-                f"the keyword {name} is a dask collection; give it as an argument, or compute it"
-            )
-        check_no_future(value, f"the keyword {name}")
+        _check_computed(value, f"the keyword {name}")
     if not isinstance(others, Mapping | None):
         raise PartitionError(
             f"implementations is a {type(others).__name__}; give name of a resource → function"
@@ -118,12 +115,14 @@ def check_arguments(more: Sequence[Any], kinds: Any, advice: Callable[[Any], str
         With the number of the argument.
     """
     for n, argument in enumerate(more, 1):
-        check_no_future(argument, f"argument {n}")
-        if is_dask_collection(argument) and not isinstance(argument, kinds):
+        if isinstance(argument, kinds):
+            continue
+        if is_dask_collection(argument):
             raise PartitionError(
                 f"argument {n} is a {type(argument).__name__}, which is not cut as the first; "
                 f"{advice(argument)}"
             )
+        _check_computed(argument, f"argument {n}")
 
 
 def made_by_dask(method: Callable[..., Any], function: Function, *args: Any, **kwargs: Any) -> Any:
@@ -136,20 +135,28 @@ def made_by_dask(method: Callable[..., Any], function: Function, *args: Any, **k
     """
     try:
         return method(function, *args, **kwargs)
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError, NotImplementedError, TokenizationError) as error:
         raise PartitionError(f"as {method.__name__} of Dask says: {error}") from error
 
 
-def check_no_future(value: Any, what: str) -> None:
-    """Refuse a future: nobody would wait for it.
+def _check_computed(value: Any, what: str) -> None:
+    """Refuse a future, a collection, and what has one in it: the function would get it as it is."""
+    for one in _within(value):
+        found = "is" if one is value else "has in it"
+        if isinstance(one, Future):
+            raise PartitionError(f"{what} {found} a future; give its result (client.gather)")
+        if is_dask_collection(one):
+            raise PartitionError(
+                f"{what} {found} a dask collection; give it as an argument of its own, or compute "
+                "it"
+            )
 
-    Raises
-    ------
-    PartitionError
-        With what to give.
-    """
-    if isinstance(value, Future):
-        raise PartitionError(f"{what} is a future; give its result (client.gather)")
+
+def _within(value: Any) -> Iterator[Any]:
+    yield value
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _within(one)
 
 
 def checked_distribution(given: Any) -> dict[str, int] | list[int] | None:
@@ -171,13 +178,29 @@ def checked_distribution(given: Any) -> dict[str, int] | list[int] | None:
     if isinstance(given, str | bytes) or not isinstance(given, Sequence | np.ndarray):
         found = None
     else:
-        found = [n for n in given if isinstance(n, int | np.integer) and n >= 0]
+        whole = (n for n in given if isinstance(n, int | np.integer) and not isinstance(n, bool))
+        found = [n for n in whole if n >= 0]
     if found is None or len(found) != len(given):
         raise PartitionError(
             f"distribution = {given!r}; give worker name → rows, a report, or the lengths of the "
             "blocks (y.chunks[axis])"
         )
     return [int(n) for n in found]
+
+
+def check_chunks(distribution: Any, whole: bool, lengths: Sequence[float]) -> None:
+    """Refuse lengths of blocks that are not the chunks, where each chunk is a call of its own.
+
+    Raises
+    ------
+    PartitionError
+        With both.
+    """
+    if whole and isinstance(distribution, list) and (*distribution,) != (*lengths,):
+        raise PartitionError(
+            f"distribution = {distribution}, and the function is called for each chunk of the "
+            f"first collection, of {(*lengths,)} rows; give these, or worker name → rows"
+        )
 
 
 def check_sum(distribution: dict[str, int] | list[int] | None, rows: float) -> None:
@@ -210,6 +233,8 @@ async def computed(
     PartitionError
         Where collections have other numbers of rows than the first one, or a distribution has.
     """
+    call = Call(given.functions, given.arguments, given.keywords)
+    kernel = _packed(given.name, call)  # refused before any input is computed
     coming = sum(nbytes_of(x) for x in given.collections if not is_there(x))
     shares = given.distribution if isinstance(given.distribution, dict) else None
     early = {**request, "coming": coming, "distribution": shares}
@@ -221,29 +246,31 @@ async def computed(
             for x, axis in zip(given.collections, given.axes, strict=True)
         ]
         inputs, rows = [x for x, _ in loaded], tuple(one for _, one in loaded)
-        call = Call(
-            given.functions,
-            given.arguments,
-            given.keywords,
-            infos(inputs) if given.whole else (),
-        )
-        asked, spec, code = _asked(given, request, inputs, rows, call, place)
+        own = kernel
+        if given.whole:
+            own = _packed(given.name, replace(call, infos=infos(inputs)))
+        spec = _spec(given, inputs, rows)
+        asked = {
+            **request,
+            "blocks": spec.to_json(),
+            "call": own,
+            "distribution": "as held" if isinstance(given.distribution, list) else shares,
+            "place": list(place),
+            "sizes": given.sizes,
+        }
         value, _ = await follow("blocks", asked)
         blocks = [(a, b, tuple(shape), chunk) for a, b, shape, chunk in value["blocks"]]
-        return Done(value["name"], blocks, inputs, spec, code)
+        return Done(value["name"], blocks, inputs, spec, own["code"])
 
     return await sent_again(given.collections, request["workers"], attempt)
 
 
-def _asked(
-    given: Given,
-    request: Mapping[str, Any],
-    inputs: Sequence[Any],
-    rows: tuple[Rows, ...],
-    call: Call,
-    place: tuple[int, int],
-) -> tuple[dict[str, Any], BlocksSpec, bytes]:
-    """Return what the coordinator is asked, its spec, and the call as bytes."""
+def _packed(name: str, call: Call) -> dict[str, Any]:
+    return packed(name, call, "the function and its arguments", error=PartitionError)
+
+
+def _spec(given: Given, inputs: Sequence[Any], rows: tuple[Rows, ...]) -> BlocksSpec:
+    """Return what the coordinator is told of the collections, now that they are in memory."""
     count, distribution, cuts = rows[0].count, given.distribution, None
     for n, one in enumerate(rows):
         if one.axis is not None and one.count != count:
@@ -251,30 +278,14 @@ def _asked(
                 f"collection {n} has {one.count} rows, the first one {count}; give the same"
             )
     check_sum(distribution, count)
-    if isinstance(distribution, list):
+    check_chunks(distribution, given.whole, rows[0].lengths)
+    if isinstance(distribution, list) and not given.whole:
         cuts = tuple(distribution)
-        if given.whole and cuts != rows[0].lengths:
-            raise PartitionError(
-                f"distribution = {cuts}, and the function is called for each chunk of the first "
-                f"collection, of {rows[0].lengths} rows; give these, or worker name → rows"
-            )
-        cuts = None if given.whole else cuts
     pairs = zip(inputs, given.axes, strict=True)
     nbytes = sum(nbytes_of(x) for x, axis in pairs if axis is not None)
     row_nbytes = int(nbytes) // max(1, count)
     whole = given.whole or cuts is not None
-    spec = BlocksSpec(rows, whole, row_nbytes, tuple(filter(None, given.functions)), cuts)
-    what = "the function and its arguments"
-    kernel = packed(given.name, call, what, error=PartitionError)
-    asked = {
-        **request,
-        "blocks": spec.to_json(),
-        "call": kernel,
-        "distribution": "as held" if isinstance(distribution, list) else distribution,
-        "place": list(place),
-        "sizes": given.sizes,
-    }
-    return asked, spec, kernel["code"]
+    return BlocksSpec(rows, whole, row_nbytes, tuple(filter(None, given.functions)), cuts)
 
 
 def lineage(done: Done, place: tuple[int, int]) -> dict[Any, Any]:

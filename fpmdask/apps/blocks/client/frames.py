@@ -25,6 +25,7 @@ from fpmdask.apps.blocks.client.calls import (
     Given,
     check_arguments,
     check_function,
+    check_sum,
     checked_distribution,
     computed,
     lineage,
@@ -44,9 +45,10 @@ from fpmdask.runtime.client.rows import (
 from fpmdask.runtime.dask_private import enforced, meta_of
 from fpmdask.runtime.rows import Rows
 
-FRAMES = dd.DataFrame | dd.Series | dd.Index
+FRAMES = dd.DataFrame | dd.Series
 INFO = "partition_info"
 OF_DASK = {"align_dataframes", "enforce_metadata", "transform_divisions", "clear_divisions"}
+OF_DASK |= {"parent_meta", "required_columns", "token"}
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,19 @@ def checked(
         For what cannot be.
     """
     functions = check_function(function, keywords, others, OF_DASK)
-    if not isinstance(ddf, FRAMES | pd.DataFrame | pd.Series):
-        raise PartitionError(f"found a {type(ddf).__name__}, no frame; {frame_advice(ddf)}")
+    indices = [x for x in more if isinstance(x, dd.Index)]  # which are series, too
+    if (
+        indices
+        or isinstance(ddf, dd.Index)
+        or not isinstance(ddf, FRAMES | pd.DataFrame | pd.Series)
+    ):
+        found = indices[0] if indices else ddf
+        raise PartitionError(f"found a {type(found).__name__}, no frame; {frame_advice(found)}")
     check_arguments(more, FRAMES, frame_advice)
+    _check_meta(meta)
+    shares = checked_distribution(distribution)
+    if not isinstance(ddf, FRAMES):
+        check_sum(shares, len(ddf))
     arguments = placed((ddf, *more), lambda n, a: n == 0 or isinstance(a, FRAMES))
     frames = [ddf, *(a for a in more if isinstance(a, FRAMES))]
     several = not isinstance(ddf, FRAMES) or ddf.npartitions > 1
@@ -93,7 +105,8 @@ def checked(
     made = made_by_dask(dd.map_partitions, function, *given_like, **options)
     found = meta_of(made)
     # a number per partition would be another one if partitions were cut
-    is_frame = meta is not None or _returns_frame(function, metas, arguments, keywords)
+    is_frame = meta is not None and is_dataframe_like(found)
+    is_frame = is_frame or _returns_frame(function, metas, arguments, keywords)
     given = Given(
         funcname(function),
         {name: enforced(f, found) for name, f in functions.items()},
@@ -101,11 +114,21 @@ def checked(
         tuple(axes),
         arguments,
         keywords,
-        checked_distribution(distribution),
+        shares,
         bool(told) or not is_frame,
     )
     known = ddf.known_divisions if isinstance(ddf, FRAMES) else ddf.index.is_monotonic_increasing
     return Mapped(given, found, bool(known), bool(told))
+
+
+def _check_meta(meta: Any) -> None:
+    """Refuse what Dask would take for the meta of a scalar."""
+    pandas = is_dataframe_like(meta) or is_series_like(meta) or is_index_like(meta)
+    if meta is not None and not pandas and not isinstance(meta, dict | tuple | list):
+        raise PartitionError(
+            f"meta is a {type(meta).__name__}; give a frame or series without rows, column → "
+            "dtype, or (name, dtype) of a series"
+        )
 
 
 def _check_divisions(frames: Sequence[Any], axes: Sequence[int | None]) -> None:
