@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -173,7 +174,8 @@ def parsed(text: bytes, path: str) -> Document:
         Saying why, with the path.
     """
     try:
-        data = json.loads(text)
+        # what is no finite number could not be written again
+        data = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"{path} is damaged: no JSON ({error})") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -194,6 +196,13 @@ def parsed(text: bytes, path: str) -> Document:
         raise Unreadable(f"{path} is of another kernel or hardware: its place is {right}")
     found: Document = data
     return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
 
 
 def known_of(document: Mapping[str, Any], oldest: datetime | None = None) -> list[Known]:
@@ -232,6 +241,8 @@ def known_of(document: Mapping[str, Any], oldest: datetime | None = None) -> lis
                 for point in own["points"]
                 if (half := point.get("half_width")) is not None and _is_recent(point, oldest)
             }
+            if any(half < 0 for half in half_widths.values()):
+                raise PartitionError(f"found half-widths {half_widths}; they must be >= 0")
             found.append(KnownModel(worker, *what, hardware, False, model, half_widths))
     return found
 

@@ -280,3 +280,42 @@ def test_a_worker_that_leaves_and_comes_back_in_one_round_is_measured_in_the_nex
     second = answer_all(measuring, first[:1], SPEEDS)
     assert {i.worker for i in second} == {"a", "b"}
     assert measuring.rounds[0].imbalance is None
+
+
+def test_half_widths_are_told_of_the_points_that_were_measured():
+    measuring = machine(SPEEDS)
+    following = measuring.start()
+    while not any(isinstance(i, Conclude) for i in following):
+        for one in following:
+            seconds = one.units / SPEEDS[one.worker]
+            told = None if one.worker == "d" else seconds / 8
+            following = measuring.answered(one.worker, one.round, seconds, told)
+    model = measuring.models["a"]
+    assert len(measuring.rounds) == 2
+    assert measuring.half_widths("a") == {
+        units: seconds / 8 for units, seconds in zip(*model.points, strict=True)
+    }
+    assert measuring.half_widths("d") == {}  # its timer could not tell
+
+
+def test_half_widths_of_what_was_looked_at_again_are_those_of_the_mean():
+    members = {worker: Member(worker, alike="x") for worker in "ab"}
+    measuring = Measuring(20, members, epsilon=0.1, max_rounds=1, repeats=2)
+    measuring.start()
+    for seconds in (8.0, 2.0, 2.1):
+        number = measuring.round
+        measuring.answered("a", number, 1.0, 0.1)
+        measuring.answered("b", number, seconds, 0.1)
+    assert measuring.concluded
+    assert measuring.models["b"].points[1].tolist() == [2.05]
+    assert measuring.half_widths("b") == {10.0: pytest.approx(0.1 / 2**0.5)}
+    assert measuring.half_widths("a") == {10.0: pytest.approx(0.1 / 3**0.5)}
+
+
+def test_half_widths_of_a_refuted_prior_are_those_of_what_refuted_it():
+    prior = PiecewiseLinearModel.from_points([500], [1.0])
+    measuring = machine({"a": 10.0, "b": 10.0}, priors={"a": prior, "b": prior})
+    for one in measuring.start():
+        measuring.answered(one.worker, one.round, one.units / 10, 0.5)
+    assert measuring.models["a"].points[1].tolist() == [50.0]
+    assert measuring.half_widths("a") == {500.0: 0.5}

@@ -1,11 +1,14 @@
 """`Balancer.models`: what the coordinator knows, for every client, and forgetting it."""
 
+from dataclasses import replace
+
 from distributed import Client, Worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
-from fpmdask.models import ConstantModel
+from fpmdask.models import ConstantModel, PiecewiseLinearModel
 from fpmdask.runtime.coordinator.library import ModelLibrary
+from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
 from tests.eventually import until
 
 
@@ -78,3 +81,53 @@ def test_an_empty_library_has_nothing_to_forget():
     library = ModelLibrary()
     assert library.entries() == []
     assert library.forget() == 0
+
+
+KERNEL_ID = KernelId("sort.local", "numpy 2", "{}")
+ALPHA = WorkerIdentity("alpha", Fingerprint("Some CPU", "blas", "Zen", 1, 1, None, 10**9), "first")
+
+
+def test_machines_are_counted_among_what_is_forgotten():
+    library = ModelLibrary()
+    library.store(KERNEL_ID, ALPHA, PiecewiseLinearModel.from_points([10], [1.0]))
+    library.store_machine(KERNEL_ID, ALPHA, {"seconds_per_row": 0.5})
+    assert library.forget(worker="beta") == 0
+    assert library.forget(worker="alpha") == 2
+    assert (library.entries(), library.machines()) == ([], [])
+
+
+def test_half_widths_belong_to_the_points_as_they_are():
+    """One that was measured again has that of the mean, or none where nobody could tell."""
+    library = ModelLibrary()
+
+    def half_widths(model, told, start="first"):
+        library.store(KERNEL_ID, replace(ALPHA, start=start), model, told)
+        return library.half_widths(KERNEL_ID, ALPHA.fingerprint, ALPHA.name)
+
+    first = PiecewiseLinearModel.from_points([10, 20, 30], [1.0, 2.0, 3.0])
+    assert half_widths(first, {10: 0.1, 20: 0.4}) == {10: 0.1, 20: 0.4}
+    # the same points after a restart, and one more
+    more = first.with_point(40, 4.0)
+    assert half_widths(more, {40: 0.2}, "second") == {10: 0.1, 20: 0.4, 40: 0.2}
+    assert half_widths(more.with_point(20, 2.4), {20: 0.3}) == {10: 0.1, 20: 0.25, 40: 0.2}
+    # a product's seconds come without one
+    learned = more.with_point(20, 2.4).with_point(10, 1.2)
+    assert half_widths(learned, {}) == {20: 0.25, 40: 0.2}
+    # of two measurements one has none: their mean has none
+    assert half_widths(learned.with_point(10, 1.1), {10: 0.1}) == {20: 0.25, 40: 0.2}
+    # a worker that has changed begins again
+    afresh = PiecewiseLinearModel.from_points([20], [8.0])
+    assert half_widths(afresh, {20: 0.5}) == {20: 0.5}
+    assert half_widths(PiecewiseLinearModel.from_points([20], [9.0]), {}) == {}
+
+
+def test_what_was_measured_often_counts_as_the_model_counts_it():
+    library = ModelLibrary()
+    model = PiecewiseLinearModel.from_points([10], [1.0])
+    library.store(KERNEL_ID, ALPHA, model, {10: 0.4})
+    for _ in range(6):
+        model = model.with_point(10, 1.5)
+        library.store(KERNEL_ID, ALPHA, model, {10: 0.4})
+    # of four equal ones a half, and a moving mean stays near it
+    found = library.half_widths(KERNEL_ID, ALPHA.fingerprint, ALPHA.name)[10]
+    assert 0.14 < found <= 0.2

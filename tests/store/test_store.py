@@ -90,6 +90,20 @@ def test_machines_are_stored_beside_models_and_are_none(url):
     assert store.known() == ([known()], [])
 
 
+def test_half_widths_are_stored_with_the_points_that_have_them(url):
+    store = ModelStore(url)
+    one = known(half_widths={100.0: 0.25})
+    assert store.save([one]).documents == 1
+    assert store.load() == [one]
+    (document,) = store.documents()[0].values()
+    told = [point["half_width"] for point in document["workers"]["alpha"]["points"]]
+    assert told == [0.25, None]
+    # a point that was measured again has its own
+    again = known(points=[(100, 1.5), (200, 4.0)], half_widths={100.0: 0.125, 200.0: 0.5})
+    store.save([again])
+    assert store.load() == [replace(again, half_widths={100.0: 0.125})]
+
+
 def test_documents_from_before_there_were_kinds_are_of_models(tmp_path):
     ModelStore(tmp_path).save([known()])
     damaged(tmp_path / path_of(known()), lambda data: data.pop("kind"))
@@ -152,6 +166,14 @@ CHANGES = {
     "negative": (
         lambda data: data["workers"]["alpha"]["points"][0].update(seconds=-1),
         "damaged or foreign",
+    ),
+    "negative half-width": (
+        lambda data: data["workers"]["alpha"]["points"][0].update(half_width=-0.1),
+        "they must be >= 0",
+    ),
+    "no number": (
+        lambda data: data["workers"]["alpha"]["points"][0].update(half_width=float("nan")),
+        "NaN is no finite number",
     ),
     "no points": (lambda data: data["workers"]["alpha"].pop("points"), "damaged or foreign"),
     "no time": (

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from fpmdask.models import PiecewiseLinearModel
+from fpmdask.models.measured import MEMORY
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
 
 TOO_LARGE_SECONDS = 600.0
@@ -99,23 +101,22 @@ class ModelLibrary:
         kernel: KernelId,
         worker: WorkerIdentity,
         model: PiecewiseLinearModel,
-        half_widths: Mapping[float, float] = {},
+        half_widths: Mapping[float, float] = MappingProxyType({}),
     ) -> None:
         """Keep ``model``; it replaces those of earlier starts under the same name.
 
-        ``half_widths`` are those of the confidence intervals of the seconds at some units.
+        ``half_widths`` are those of the confidence intervals of what was measured since the model
+        that is replaced. A point that was measured anew without one has none.
         """
         group: Group = kernel, worker.fingerprint
         known = self._models.setdefault(group, {})
-        known.pop(worker.name, None)
+        _, before = known.pop(worker.name, (None, None))
         model = thinned(model, self._most_points)
         known[worker.name] = worker.start, model
-        told = {**self.half_widths(kernel, worker.fingerprint, worker.name), **half_widths}
-        if told:
-            points = {*model.units.tolist()}
-            self._half_widths[group, worker.name] = {
-                units: half_width for units, half_width in told.items() if units in points
-            }
+        earlier = self.half_widths(kernel, worker.fingerprint, worker.name)
+        # replaced as a whole: threads that save read it
+        told = half_widths_of(model, half_widths, before, earlier)
+        self._half_widths[group, worker.name] = told
         self._use(group, worker.name)
         if len(self._used) > self._most:
             self._drop(*next(iter(self._used)))
@@ -131,7 +132,7 @@ class ModelLibrary:
         kernel: KernelId,
         worker: WorkerIdentity,
         model: PiecewiseLinearModel,
-        half_widths: Mapping[float, float] = {},
+        half_widths: Mapping[float, float] = MappingProxyType({}),
     ) -> bool:
         """Keep ``model`` where none is known under the worker's name; tell whether it was kept."""
         if worker.name in self._models.get((kernel, worker.fingerprint), {}):
@@ -148,9 +149,9 @@ class ModelLibrary:
         ]
 
     def forget(self, kernel: str | None = None, worker: str | None = None) -> int:
-        """Forget the models of a kernel and a worker, by name, None for all; return how many.
+        """Forget the models and machines of a kernel and a worker, by name, None for all.
 
-        Sizes that were too large, too.
+        Return how many. Sizes that were too large are forgotten, too.
         """
 
         def meant(of: KernelId, name: str) -> bool:
@@ -159,11 +160,12 @@ class ModelLibrary:
         gone = [(group, name) for group, name in self._used if meant(group[0], name)]
         for group, name in gone:
             self._drop(group, name)
-        for key in [key for key in self._machines if meant(key[0][0], key[1])]:
+        machines = [key for key in self._machines if meant(key[0][0], key[1])]
+        for key in machines:
             del self._machines[key]
         for of, identity in [key for key in self._too_large if meant(key[0], key[1].name)]:
             del self._too_large[of, identity]
-        return len(gone)
+        return len(gone) + len(machines)
 
     def find_machine(self, kernel: KernelId, worker: WorkerIdentity) -> Mapping[str, Any] | None:
         """Return MHETA's figures of a worker, of this start of it or an earlier one."""
@@ -228,6 +230,58 @@ class ModelLibrary:
             self._too_large[kernel, worker] = (units, deadline, now)
             if len(self._too_large) > self._most:
                 del self._too_large[next(iter(self._too_large))]
+
+
+def half_widths_of(
+    model: PiecewiseLinearModel,
+    told: Mapping[float, float],
+    before: PiecewiseLinearModel | None,
+    earlier: Mapping[float, float],
+) -> dict[float, float]:
+    """Return units → half-width of the confidence interval of the seconds of a model's points.
+
+    Parameters
+    ----------
+    model
+        Its points.
+    told
+        Units → half-width of what was measured there since ``before``.
+    before, earlier
+        The model that was known, and half-widths of its points.
+
+    Notes
+    -----
+    A point that has not changed keeps its half-width. One that was measured ``m`` times more, and
+    stands for ``n`` measurements now, is the mean of both: its half-width is
+    ``hypot((n - m) · earlier, m · told) / n``. O(points).
+
+    Examples
+    --------
+    >>> before = PiecewiseLinearModel.from_points([10, 20], [1.0, 2.0])
+    >>> half_widths_of(before.with_point(20, 2.4), {20: 0.3}, before, {10: 0.1, 20: 0.4})
+    {10.0: 0.1, 20.0: 0.25}
+    >>> half_widths_of(before.with_point(20, 2.4), {}, before, {10: 0.1, 20: 0.4})
+    {10.0: 0.1}
+    """
+    known = {} if before is None else _points(before)
+    found = {}
+    for units, (seconds, count) in _points(model).items():
+        was, half_width = known.get(units), told.get(units)
+        if was == (seconds, count):
+            half_width = earlier.get(units)
+        elif was is not None and half_width is not None and (count > was[1] or count == MEMORY):
+            times, old = max(1.0, count - was[1]), earlier.get(units)
+            both = None if old is None else math.hypot((count - times) * old, times * half_width)
+            half_width = None if both is None else both / count
+        if half_width is not None:
+            found[units] = half_width
+    return found
+
+
+def _points(model: PiecewiseLinearModel) -> dict[float, tuple[float, float]]:
+    """Return units → seconds and how many measurements they stand for."""
+    columns = (of.tolist() for of in (model.units, model.seconds, model.counts))
+    return {units: (seconds, count) for units, seconds, count in zip(*columns, strict=True)}
 
 
 def thinned(model: PiecewiseLinearModel, most: int) -> PiecewiseLinearModel:

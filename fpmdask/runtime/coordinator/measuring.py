@@ -108,8 +108,8 @@ class Measuring:
         self._pending: set[str] = set()
         self._looks: dict[str, Measured] = {}
         self._half_widths: dict[str, float] = {}  # of the round's seconds, where the timer told
-        # worker → units → half-width of the last seconds there
-        self.half_widths: dict[str, dict[float, float]] = {}
+        # worker → units → half-widths of all seconds of this run that the model's point there has
+        self._told: dict[str, dict[float, list[float | None]]] = {}
         self._scouted: dict[str, tuple[int, float]] = {}  # units, seconds
 
     @property
@@ -148,6 +148,18 @@ class Measuring:
             if worker in self._seconds and math.isfinite(self._seconds[worker])
         }
 
+    def half_widths(self, worker: str) -> dict[float, float]:
+        """Return units → half-width of the mean of the seconds that this run has measured there.
+
+        Where the timer could not tell one of them, there is none.
+        """
+        found = {}
+        for units, told in self._told.get(worker, {}).items():
+            known = [half_width for half_width in told if half_width is not None]
+            if len(known) == len(told):
+                found[units] = math.hypot(*known) / len(known)
+        return found
+
     # ---- events
 
     def start(self) -> list[Instruction]:
@@ -175,7 +187,9 @@ class Measuring:
         self._half_widths.pop(worker, None)
         if half_width is not None:
             self._half_widths[worker] = event["half_width"] = float(half_width)
-            self.half_widths.setdefault(worker, {})[float(self._asked[worker])] = float(half_width)
+        if math.isfinite(seconds):
+            of_worker = self._told.setdefault(worker, {})
+            of_worker.setdefault(float(self._asked[worker]), []).append(half_width)
         return self._logged(event, self._advance())
 
     def failed(self, worker: str, round: int, reason: str) -> list[Instruction]:
@@ -308,6 +322,7 @@ class Measuring:
                 self._seconds[worker], half_width = look.settled
                 if worker in self._half_widths:
                     self._half_widths[worker] = half_width
+                self._told[worker] = {float(look.units): [self._half_widths.get(worker)]}
         return False
 
     def _record(self, complete: bool) -> None:
@@ -343,8 +358,10 @@ class Measuring:
             units = self._asked[worker]
             if self._dfpa is None and math.isfinite(measured):
                 self._scouted[worker] = units, measured
+                self._told.pop(worker, None)  # no point of the model
             else:
-                afresh = worker in refuted
+                if afresh := worker in refuted:
+                    self._told[worker] = {float(units): [self._half_widths.get(worker)]}
                 self.members[worker] = member.measured(units, measured, afresh=afresh)
 
     def _conclude(self) -> list[Instruction]:

@@ -246,7 +246,7 @@ class Rounds:
                     self.context.members.kernel_ids[address],
                     identity,
                     model,
-                    machine.half_widths.get(address, {}),
+                    machine.half_widths(address),
                 )
         result = machine.result
         self.context.report["uncertainty"] = machine.uncertainty
