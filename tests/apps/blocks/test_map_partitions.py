@@ -124,6 +124,17 @@ async def test_partitions_without_rows_and_frames_without_any(c, s, *workers):
         assert len(found) == 0
 
 
+@cluster(workers=1)
+async def test_partitions_without_rows_between_others_are_reduced_once(c, s, a):
+    """The worker is given the rows of several partitions at once."""
+    balancer = await fpmdask.Balancer(c)
+    ddf = dd.from_pandas(pd.DataFrame({"x": np.arange(40.0)}), npartitions=8)
+    some = ddf[(ddf["x"] % 10) >= 5]  # every second one has no rows
+    wanted = await c.compute(dd.map_partitions(len, some))
+    found = await balancer.map_partitions(len, some, distribution={"0": 20})
+    assert (await c.compute(found)).tolist() == wanted.tolist() == [0, 5] * 4
+
+
 @cluster()
 async def test_equal_labels_on_both_sides_of_a_cut_leave_divisions_unknown(c, s, *workers):
     balancer = await fpmdask.Balancer(c)

@@ -215,10 +215,13 @@ class Calls:
         )
 
     def _parts(self, span: Span) -> list[Span]:
-        """Return the rows of each call: all of them at once, or chunk by chunk."""
+        """Return the rows of each call: all of them at once, or chunk by chunk.
+
+        Chunks without rows, which have two edges at one place, are calls of their own (`_empty`).
+        """
         if not self.spec.whole:
             return [span]
-        inside = [edge for edge in self._edges if span[0] < edge < span[1]]
+        inside = sorted({edge for edge in self._edges if span[0] < edge < span[1]})
         return [*pairwise([span[0], *inside, span[1]])]
 
     # ---- in
