@@ -216,11 +216,11 @@ async def test_a_worker_that_joins_after_the_last_one_left_takes_over(c, s, a):
     await wait(x)
     with paused_updates() as (started, go_on):
         run = asyncio.ensure_future(balancer.matmul(x, x.T, distribution={str(a.name): 400}))
-        await asyncio.to_thread(started.wait, 20)
+        assert await asyncio.to_thread(started.wait, 20)
         closing = asyncio.ensure_future(a.close(timeout=1))
+        await asyncio.wait_for(waiting.wait(), 20)  # its share is not done
         go_on.set()
         await closing
-        await asyncio.wait_for(waiting.wait(), 20)
         async with Worker(s.address, nthreads=1, name="late"):
             result = await asyncio.wait_for(run, 30)
             np.testing.assert_array_equal(await c.compute(result), np.full((400, 400), 200.0))

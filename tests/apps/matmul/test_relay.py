@@ -171,7 +171,7 @@ async def test_relayed_chunks_make_the_same_product(c, s, *workers, monkeypatch,
 @cluster()
 async def test_who_waits_for_a_relayed_chunk_does_not_count_as_serving(c, s, *workers, monkeypatch):
     with_slow_links(monkeypatch, {"0"})
-    thread, waits = threading.local(), []
+    thread, waits, waited_for = threading.local(), [], threading.Event()
 
     @contextmanager
     def waiting(self):
@@ -183,9 +183,16 @@ async def test_who_waits_for_a_relayed_chunk_does_not_count_as_serving(c, s, *wo
     def wait_for(self, key, box, version, seconds):
         if threading.current_thread().name == "fpmdask-channel" and seconds:
             waits.append(getattr(thread, "waits", False))
+            waited_for.set()
         return wait_originally(self, key, box, version, seconds)
 
+    def late(self, *args):
+        waited_for.wait(10)  # nothing comes before somebody waits for it
+        return slice_originally(self, *args)
+
     original, wait_originally = Channels.waiting, Offers.wait_for
+    slice_originally = relay.Relaying._slice
+    monkeypatch.setattr(relay.Relaying, "_slice", late)
     monkeypatch.setattr(Channels, "waiting", waiting)
     monkeypatch.setattr(Offers, "wait_for", wait_for)
     balancer = await fpmdask.Balancer(c)
