@@ -259,23 +259,25 @@ def test_the_demo_really_runs(tmp_path):
 @pytest.mark.slow
 def test_the_workers_and_the_page_stay_until_they_are_interrupted(tmp_path):
     pytest.importorskip("bokeh", reason="bokeh serves the dashboard")
-    process = subprocess.Popen(
-        [*COMMAND, "demo", "--n", "512", "--json", "--no-picture", "--dashboard"],
+    # who starts tests in the background of a script has them ignore Ctrl-C
+    listening = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); "
+    with subprocess.Popen(
+        [*COMMAND[:-1], listening + COMMAND[-1]]
+        + ["demo", "--n", "512", "--json", "--no-picture", "--dashboard"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    try:
-        pages = [line.split()[-1] for line in (process.stderr.readline() for _ in range(2))]
-        assert pages[0] == pages[1]
-        with urlopen(pages[1], timeout=30) as page:
-            assert page.status == 200
-            assert b"fpmdask" in page.read()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            pages = [line.split()[-1] for line in (process.stderr.readline() for _ in range(2))]
+            assert pages[0] == pages[1]
+            with urlopen(pages[1], timeout=30) as page:
+                assert page.status == 200
+                assert b"fpmdask" in page.read()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 0, err
     assert sum(worker["balanced_rows"] for worker in json.loads(out)["workers"]) == 512
