@@ -60,18 +60,39 @@ def connections_that_were_given_up():
 
 
 @contextmanager
-def cluster():
+def started():
     """Three processes; with this `hang` the test times out where a stopped one is waited for."""
     local = LocalCluster(
         n_workers=WORKERS, threads_per_worker=1, processes=True, dashboard_address=None
     )
-    with dask.config.set({"fpmdask.hang": "1h"}), local, Client(local) as client:
+    with dask.config.set({"fpmdask.hang": "1h"}), local:
+        yield local
+
+
+@contextmanager
+def connected(local):
+    """Connect a client, with the process of each worker; all of them go on in the end."""
+    with Client(local) as client:
+        client.run_on_scheduler(forget_models)
         pids = client.run(os.getpid)
         try:
             yield client, pids
         finally:
             for pid in pids.values():
                 os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def local():
+    """One cluster for most tests: who was stopped goes on."""
+    with started() as local:
+        yield local
+
+
+@pytest.fixture
+def cluster(local):
+    with connected(local) as found:
+        yield found
 
 
 def matmul(balancer, client):
@@ -107,49 +128,50 @@ def pid_of_inputs(client, pids):
 
 @pytest.mark.parametrize("work", [matmul, sort, rows])
 @pytest.mark.parametrize("at", ["before", "during"])
-def test_a_stopped_worker_is_not_waited_for(work, at):
+def test_a_stopped_worker_is_not_waited_for(cluster, work, at):
     """Its inputs are recomputed, its work is done by others, and it may come back afterwards."""
-    with cluster() as (client, pids):
-        heard = Stopping()
-        balancer = fpmdask.Balancer(client, progress=heard)
-        call, check = work(balancer, client)
-        check(call().compute())  # everybody has imported what it needs
-        pid = heard.pid = pid_of_inputs(client, pids)
-        if at == "before":
-            os.kill(pid, signal.SIGSTOP)
-        else:  # products and sorts have steps under way then
-            heard.at = "step" if work is not matmul else "round"
-            if work is matmul:
-                client.run_on_scheduler(forget_models)
-        result = call()
-        assert heard.at is None
-        assert any("no sign of life" in reason for reason in heard.reasons())
-        with open(f"/proc/{pid}/stat") as file:
-            assert file.read().rsplit(")", 1)[1].split()[0] == "T"  # stopped all the time
-        os.kill(pid, signal.SIGCONT)
-        check(result.compute())
-        check(call().compute())
+    client, pids = cluster
+    heard = Stopping()
+    balancer = fpmdask.Balancer(client, progress=heard)
+    call, check = work(balancer, client)
+    check(call().compute())  # everybody has imported what it needs
+    pid = heard.pid = pid_of_inputs(client, pids)
+    if at == "before":
+        os.kill(pid, signal.SIGSTOP)
+    else:  # products and sorts have steps under way then
+        heard.at = "step" if work is not matmul else "round"
+        if work is matmul:
+            client.run_on_scheduler(forget_models)
+    result = call()
+    assert heard.at is None
+    assert any("no sign of life" in reason for reason in heard.reasons())
+    with open(f"/proc/{pid}/stat") as file:
+        assert file.read().rsplit(")", 1)[1].split()[0] == "T"  # stopped all the time
+    os.kill(pid, signal.SIGCONT)
+    check(result.compute())
+    check(call().compute())
 
 
 @pytest.mark.parametrize("work", [matmul, sort])
-def test_a_worker_that_goes_on_once_it_was_given_up_does_no_harm(work):
+def test_a_worker_that_goes_on_once_it_was_given_up_does_no_harm(cluster, work):
     """The others ask it no more in this run, although the scheduler hears of it again."""
-    with cluster() as (client, pids):
-        heard = Stopping()
-        balancer = fpmdask.Balancer(client, progress=heard.resume)
-        call, check = work(balancer, client)
-        check(call().compute())
-        heard.pid = pid_of_inputs(client, pids)
-        heard.at = "step" if work is not matmul else "round"
-        client.run_on_scheduler(forget_models)
-        result = call()
-        assert any("no sign of life" in reason for reason in heard.reasons())
-        check(result.compute())
-        check(call().compute())
+    client, pids = cluster
+    heard = Stopping()
+    balancer = fpmdask.Balancer(client, progress=heard.resume)
+    call, check = work(balancer, client)
+    check(call().compute())
+    heard.pid = pid_of_inputs(client, pids)
+    heard.at = "step" if work is not matmul else "round"
+    client.run_on_scheduler(forget_models)
+    result = call()
+    assert any("no sign of life" in reason for reason in heard.reasons())
+    check(result.compute())
+    check(call().compute())
 
 
 def forget_models(dask_scheduler):
-    dask_scheduler.plugins["fpmdask"].library = ModelLibrary()
+    if "fpmdask" in dask_scheduler.plugins:
+        dask_scheduler.plugins["fpmdask"].library = ModelLibrary()
 
 
 def slow_block(n):
@@ -158,27 +180,31 @@ def slow_block(n):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_whoever_recomputes_may_stop_as_well(at_once):
-    with cluster() as (client, pids):
-        heard = Stopping()
-        balancer = fpmdask.Balancer(client, progress=heard)
-        blocks = [dask.delayed(slow_block)(n) for n in range(6)]
-        x = da.concatenate([da.from_delayed(block, (50_000,), "f8") for block in blocks]).persist()
-        expected = np.sort(np.concatenate([slow_block(n) for n in range(6)]))
-        np.testing.assert_array_equal(balancer.sort(x).compute(), expected)
-        first, second, _ = sorted(pids, key=lambda worker: -len(client.has_what([worker])[worker]))
-        heard.pid, heard.at = pids[second], "recomputing"
-        os.kill(pids[first], signal.SIGSTOP)
-        if at_once:
-            os.kill(pids[second], signal.SIGSTOP)
-        found = balancer.sort(x)
-        for pid in pids.values():
-            os.kill(pid, signal.SIGCONT)
-        np.testing.assert_array_equal(found.compute(), expected)
+def test_whoever_recomputes_may_stop_as_well(cluster, at_once):
+    client, pids = cluster
+    heard = Stopping()
+    balancer = fpmdask.Balancer(client, progress=heard)
+    blocks = [dask.delayed(slow_block)(n) for n in range(6)]
+    x = da.concatenate([da.from_delayed(block, (50_000,), "f8") for block in blocks]).persist()
+    expected = np.sort(np.concatenate([slow_block(n) for n in range(6)]))
+    np.testing.assert_array_equal(balancer.sort(x).compute(), expected)
+    first, second, _ = sorted(pids, key=lambda worker: -len(client.has_what([worker])[worker]))
+    heard.pid, heard.at = pids[second], "recomputing"
+    os.kill(pids[first], signal.SIGSTOP)
+    if at_once:
+        os.kill(pids[second], signal.SIGSTOP)
+    found = balancer.sort(x)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGCONT)
+    np.testing.assert_array_equal(found.compute(), expected)
 
 
 def test_data_without_a_task_is_waited_for_and_named():
-    with cluster() as (client, pids), dask.config.set({"fpmdask.recovery": "5s"}):
+    with (
+        started() as local,
+        connected(local) as (client, pids),
+        dask.config.set({"fpmdask.recovery": "5s"}),
+    ):
         address, pid = sorted(pids.items())[0]
         heard = Stopping(pid)
         balancer = fpmdask.Balancer(client, progress=heard)
@@ -202,25 +228,25 @@ def block_of(n):
     return np.full(1000, n)
 
 
-def test_who_stops_and_holds_what_a_stage_needs_is_not_waited_for():
+def test_who_stops_and_holds_what_a_stage_needs_is_not_waited_for(cluster):
     """It has no task of the stage itself; those that have one wait for it."""
-    with cluster() as (client, pids):
-        balancer = fpmdask.Balancer(client)
-        home, holder, _ = sorted(pids)
-        given = client.submit(block_of, 3, workers=[holder], allow_other_workers=True)
-        wait(given)
-        told = []
+    client, pids = cluster
+    balancer = fpmdask.Balancer(client)
+    home, holder, _ = sorted(pids)
+    given = client.submit(block_of, 3, workers=[holder], allow_other_workers=True)
+    wait(given)
+    told = []
 
-        async def work(request):
-            stages = Stages(client, request["within"])
-            assert await stages.places([given]) == [holder]
-            os.kill(pids[holder], signal.SIGSTOP)
-            key = (token("waits"), 0)
-            task = Task(key, np.sum, TaskRef(given.key))
-            try:
-                await stages.made(key[0], {key: task}, {key: home}, [given], {})
-            except WorkerLeft as left:
-                told.append(str(left))
+    async def work(request):
+        stages = Stages(client, request["within"])
+        assert await stages.places([given]) == [holder]
+        os.kill(pids[holder], signal.SIGSTOP)
+        key = (token("waits"), 0)
+        task = Task(key, np.sum, TaskRef(given.key))
+        try:
+            await stages.made(key[0], {key: task}, {key: home}, [given], {})
+        except WorkerLeft as left:
+            told.append(str(left))
 
-        client.sync(proxy.leased, balancer._follow, "frames", balancer._request(), work)
-        assert ["gave no sign of life" in reason for reason in told] == [True], told
+    client.sync(proxy.leased, balancer._follow, "frames", balancer._request(), work)
+    assert ["gave no sign of life" in reason for reason in told] == [True], told
