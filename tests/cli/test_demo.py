@@ -260,10 +260,10 @@ def test_the_demo_really_runs(tmp_path):
 def test_the_workers_and_the_page_stay_until_they_are_interrupted(tmp_path):
     pytest.importorskip("bokeh", reason="bokeh serves the dashboard")
     # who starts tests in the background of a script has them ignore Ctrl-C
+    given = ["demo", "--n", "512", "--json", "--no-picture", "--dashboard"]
     listening = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); "
     with subprocess.Popen(
-        [*COMMAND[:-1], listening + COMMAND[-1]]
-        + ["demo", "--n", "512", "--json", "--no-picture", "--dashboard"],
+        [*COMMAND[:-1], listening + COMMAND[-1], *given],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -389,7 +389,8 @@ async def test_another_version_is_refused_with_both_versions(c, s, *workers):
 @cluster(nthreads=[])
 async def test_a_cluster_without_workers_says_so(c, s):
     balancer = await fpmdask.Balancer(c)
-    with pytest.raises(CoordinatorError, match="no worker is connected"):
+    short = dask.config.set({"fpmdask.wait-for-workers": "0.2s"})
+    with short, pytest.raises(CoordinatorError, match="no worker is connected"):
         await balancer.partition(slow, 10)
 
 

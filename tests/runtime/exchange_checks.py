@@ -195,6 +195,8 @@ def check_ends(one, other, chunks):
     assert not never.done
     stopper = threading.Timer(0.2, never.stop)
     stopper.start()
+    ended = never._done.wait(5)  # long before who is asked would answer
+    assert ended
     with pytest.raises(RunCancelledError):
         never.wait()
     other.offer("ends", VALUES[0, 0])

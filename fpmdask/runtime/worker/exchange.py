@@ -17,8 +17,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -396,13 +397,26 @@ class Exchange:
             # what is there comes to one fetch after the other: it is in memory beside its targets
             with self._by_message if first else nullcontext():
                 asking = self._peers.ask(peer, PEER_SECONDS, wait=not first, **self._request(open_))
-                answer = self._on_loop(asking)
+                answer = self._answer(fetch, asking)
                 for one, piece in zip(open_, (answer or {}).get("pieces", ()), strict=False):
                     place(one, piece, piece.nbytes)
             first = False
         if answer is None:
             return [one.not_from(peer, "does not answer") for one in open_]
         return [] if "pieces" in answer else refused(peer, open_, answer)
+
+    def _answer(self, fetch: Fetch, asking: Any) -> dict[str, Any] | None:
+        """Wait for the answer to a message, unless the fetch is stopped."""
+        question = _Question(self._submit(asking))
+        fetch.use(question)
+        try:
+            return question.answer.result()
+        except CancelledError:
+            if not fetch.stopped.is_set():
+                raise
+            return {"pieces": ()}
+        finally:
+            fetch.give_back(question)
 
     def _from_here(
         self,
@@ -481,5 +495,18 @@ class Exchange:
         return found.get(key)
 
     def _on_loop(self, work: Any) -> Any:
+        return self._submit(work).result()
+
+    def _submit(self, work: Any) -> Future[Any]:
         loop: Any = self._worker.loop
-        return asyncio.run_coroutine_threadsafe(work, loop.asyncio_loop).result()
+        return asyncio.run_coroutine_threadsafe(work, loop.asyncio_loop)
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """A message whose answer a thread waits for."""
+
+    answer: Future[dict[str, Any] | None]
+
+    def shut(self) -> None:
+        self.answer.cancel()

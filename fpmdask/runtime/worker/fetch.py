@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -124,6 +124,12 @@ class Asked:
     used: bool = False  # the channel, before
 
 
+class Waited(Protocol):
+    """What a thread waits for: shut, the wait ends."""
+
+    def shut(self) -> None: ...
+
+
 class Fetch:
     """Pieces that are on their way.
 
@@ -141,7 +147,7 @@ class Fetch:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self.stopped = threading.Event()
-        self._in_use: set[Channel] = set()
+        self._in_use: set[Waited] = set()
         self._left = count
         self.in_wait: Callable[[], None] | None = None  # what `wait` does itself
         self._done = threading.Event()
@@ -193,8 +199,8 @@ class Fetch:
         """Receive no more; what waits for it ends soon."""
         self.stopped.set()
         with self._lock:
-            for channel in self._in_use:
-                channel.shut()
+            for waited in self._in_use:
+                waited.shut()
 
     def failed(self, error: BaseException) -> None:
         with self._lock:
@@ -206,15 +212,15 @@ class Fetch:
         with self._lock:
             self.nbytes += nbytes
 
-    def use(self, channel: Channel) -> None:
+    def use(self, waited: Waited) -> None:
         with self._lock:
-            self._in_use.add(channel)
+            self._in_use.add(waited)
         if self.stopped.is_set():
-            channel.shut()
+            waited.shut()
 
-    def give_back(self, channel: Channel) -> None:
+    def give_back(self, waited: Waited) -> None:
         with self._lock:
-            self._in_use.discard(channel)
+            self._in_use.discard(waited)
 
     def job_ended(self, cpu_seconds: float) -> None:
         with self._lock:
