@@ -124,7 +124,8 @@ async def test_the_end_of_a_look_before_a_product_does_not_read_like_a_failure(c
     x = np.ones((90, 90))
     await balancer.matmul(x, x, layout="rows")
     assert balancer.report.reason == "measured"
-    assert repr(balancer.report).count("measured in 1 round") == 1
+    rounds = len(balancer.report.rounds)  # several where the machine is busy with others
+    assert f"; measured in {rounds} round" in repr(balancer.report)
     assert not verify(balancer.report).contradictions
 
 
