@@ -245,8 +245,8 @@ class Balancer:
         _, report = await self._follow("partition", spec)
         if report.reason == TOO_SHORT:
             warnings.warn(
-                f"the kernel takes less than {SHORTEST_SECONDS * 1e6:.0f} µs for its share on each "
-                "worker, too little to time: the units are shared out evenly; give it more to do "
+                f"the kernel takes less than {SHORTEST_SECONDS * 1e6:.0f} µs for its share on most "
+                "workers, too little to time: the units are shared out evenly; give it more to do "
                 "per unit, or more units",
                 stacklevel=2,
             )

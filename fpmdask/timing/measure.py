@@ -3,8 +3,9 @@
 import math
 import operator
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import TypeGuard
 
 from fpmdask.errors import KernelError
@@ -16,11 +17,30 @@ from fpmdask.timing.repetitions import Repetitions, student_t
 # A timed call of a kernel that does nothing takes 3 µs; of one that takes less than some times that
 # nothing is known.
 SHORTEST_SECONDS = 10e-6
+# A worker that others keep busy may take so many times as long over nothing.
+_BUSY = 10
 
 # The shortest time that is precise enough is cut into that many batches: Student's t of their 4
 # degrees of freedom is 2.8, that of 1 would be 12.7. At the default 0.1 s a batch is 20 ms, two
 # periods of a 10 ms quota.
 _BATCHES = 5
+
+
+def too_short(seconds: Iterable[float]) -> bool:
+    """Tell whether what was timed on some workers is too short to tell them apart.
+
+    Parameters
+    ----------
+    seconds : iterable of float
+        One mean duration per worker, at least one.
+
+    Examples
+    --------
+    >>> too_short([3e-6, 4e-6, 31e-6]), too_short([3e-6, 4e-6, 1e-3]), too_short([20e-6])
+    (True, False, False)
+    """
+    found = sorted(seconds)
+    return median(found) < SHORTEST_SECONDS and found[-1] < _BUSY * SHORTEST_SECONDS
 
 
 def measure(

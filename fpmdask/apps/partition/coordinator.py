@@ -13,7 +13,7 @@ from fpmdask.partition import geometric
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.rounds import measure
 from fpmdask.runtime.report import TOO_SHORT
-from fpmdask.timing.measure import SHORTEST_SECONDS
+from fpmdask.timing.measure import too_short
 
 
 def check(context: RunContext) -> None:
@@ -48,7 +48,7 @@ async def run(context: RunContext) -> dict[str, Any]:
 
     machine = await measure(context, spec["units"], limit_of=limit_of, **spec["measuring"])
     result = machine.result
-    if result is not None and max(result.seconds.values()) < SHORTEST_SECONDS:
+    if result is not None and too_short(result.seconds.values()):
         _share_evenly(context, {a: limit_of(a) for a in result.distribution})
     context.report["phases"] = {
         "prepare": prepared - began,

@@ -21,7 +21,7 @@ from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.rounds import measure
 from fpmdask.runtime.coordinator.team import Attempt
 from fpmdask.runtime.report import TOO_SHORT
-from fpmdask.timing.measure import SHORTEST_SECONDS
+from fpmdask.timing.measure import too_short
 
 # Sums of weights become so many whole units.
 UNITS = 1e9
@@ -173,7 +173,7 @@ class Shares:
         models = {w: model for w, model in machine.models.items() if w in result.proposal}
         # one that has joined meanwhile has no limit, and no units
         found = {worker: result.proposal[worker] for worker in limits if worker in result.proposal}
-        if max(result.seconds.values()) >= SHORTEST_SECONDS:
+        if not too_short(result.seconds.values()):
             return found, models, result.reason
         bounds = [limits[worker] for worker in found]
         even = geometric(units, [ConstantModel(1.0)] * len(found), bounds)
