@@ -27,5 +27,5 @@ class Value(TypedDict):
     eigenvalue: float
 
 
-ITERATE = Step("tests.outsider.worker:iterate", IterateOrder, IterateAnswer)
+ITERATE = Step("power_iteration.worker:iterate", IterateOrder, IterateAnswer)
 MESSAGES = Messages(Value, (ITERATE,))

@@ -7,7 +7,7 @@ from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.chunks import wait_for_chunks
 from fpmdask.runtime.coordinator.speeds import Speeds
 from fpmdask.runtime.coordinator.team import Attempt, attempted
-from tests.outsider.spec import ITERATE
+from power_iteration.spec import ITERATE
 
 
 def check(context):

@@ -5,7 +5,7 @@ import numpy as np
 from fpmdask.runtime.regions import common
 from fpmdask.runtime.worker.fetch import FetchFailed, Want
 from fpmdask.runtime.worker.steps import step
-from tests.outsider.spec import ITERATE
+from power_iteration.spec import ITERATE
 
 
 def iterate(order):
