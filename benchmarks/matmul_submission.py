@@ -62,7 +62,7 @@ def products(workers: int, n: int, chunk: int, repeats: int) -> Iterator[dict[st
     options = {"n_workers": workers, "threads_per_worker": 1, "processes": False}
     with (
         dask.config.set(QUIET),
-        LocalCluster(dashboard_address=None, memory_limit=0, **options) as cluster,
+        LocalCluster(dashboard_address=":0", memory_limit=0, **options) as cluster,
         Client(cluster) as client,
         fpmdask.Balancer(client) as balancer,
     ):

@@ -33,7 +33,7 @@ def rounds(workers: int, processes: bool, repeat: int) -> list[float]:
             n_workers=workers,
             threads_per_worker=1,
             processes=processes,
-            dashboard_address=None,
+            dashboard_address=":0",
             memory_limit=0,
         ) as cluster,
         Client(cluster) as client,

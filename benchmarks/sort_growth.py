@@ -153,7 +153,7 @@ def growth(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def tiny() -> float:
-    with Client(n_workers=4, threads_per_worker=1, dashboard_address=None) as client:
+    with Client(n_workers=4, threads_per_worker=1, dashboard_address=":0") as client:
         balancer = fpmdask.Balancer(client)
         keys = np.random.default_rng(0).random(1000)
         seconds = []

@@ -63,7 +63,7 @@ def connections_that_were_given_up():
 def started():
     """Three processes; with this `hang` the test times out where a stopped one is waited for."""
     local = LocalCluster(
-        n_workers=WORKERS, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=WORKERS, threads_per_worker=1, processes=True, dashboard_address=":0"
     )
     with dask.config.set({"fpmdask.hang": "1h"}), local:
         yield local

@@ -23,7 +23,7 @@ def slow(block):
     time.sleep(0.1)
     return block
 
-options = dict(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None)
+options = dict(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0")
 x, lengths = np.arange(120.0), [5] * 24
 """
 CALLED = """

@@ -398,7 +398,7 @@ def test_rows_that_cost_several_workers_are_given_up_with_their_numbers():
             os._exit(1)
         return block
 
-    local = LocalCluster(n_workers=5, threads_per_worker=1, processes=True, dashboard_address=None)
+    local = LocalCluster(n_workers=5, threads_per_worker=1, processes=True, dashboard_address=":0")
     with local, Client(local) as client:
         x = da.arange(3000, chunks=500).persist()
         client.wait_for_workers(5)

@@ -38,7 +38,7 @@ def cluster(workers=3, config=None, **options):
 
 def emulated(x, *more):
     """Take as long as a worker of its speed would."""
-    time.sleep(len(x) / SPEEDS[str(get_worker().name)] * 2e-4)
+    time.sleep(len(x) / SPEEDS[str(get_worker().name)] * 1e-3)
 
 
 JOINED = threading.Event()
