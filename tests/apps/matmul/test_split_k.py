@@ -1,7 +1,7 @@
 """Products as sums over ranges of K: shared out by speed, right for any shape, chunks and dtype."""
 
 import tracemalloc
-from itertools import accumulate, pairwise
+from itertools import accumulate, cycle, pairwise, product
 from types import SimpleNamespace
 
 import dask.array as da
@@ -500,12 +500,12 @@ async def test_empty_chunks_and_mixed_dtypes_in_every_layout(c, s, *workers):
         (((2,), (0, 5)), ((5, 0), (2,))),
         (((1, 0, 1), (2, 0, 3)), ((0, 1, 4), (0, 2, 0))),
     ]
-    for dtypes in (("f4", "f8"), ("u1", "i4"), ("f8", "f8"), ("bool", "c8")):
-        for a_chunks, b_chunks in cuts:
-            a = da.ones((2, 5), chunks=a_chunks, dtype=dtypes[0])
-            b = da.ones((5, 2), chunks=b_chunks, dtype=dtypes[1])
-            expected = np.ones((2, 5), dtypes[0]) @ np.ones((5, 2), dtypes[1])
-            for layout in (*LAYOUTS, INNER):
-                found = await c.compute(await balancer.matmul(a, b, layout=layout, max_rounds=1))
-                assert found.dtype == expected.dtype
-                np.testing.assert_array_equal(found, expected)
+    kinds = cycle([("f4", "f8"), ("u1", "i4"), ("f8", "f8"), ("bool", "c8")])
+    for (a_chunks, b_chunks), layout in product(cuts, (*LAYOUTS, INNER)):
+        dtypes = next(kinds)
+        a = da.ones((2, 5), chunks=a_chunks, dtype=dtypes[0])
+        b = da.ones((5, 2), chunks=b_chunks, dtype=dtypes[1])
+        expected = np.ones((2, 5), dtypes[0]) @ np.ones((5, 2), dtypes[1])
+        found = await c.compute(await balancer.matmul(a, b, layout=layout, max_rounds=1))
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
