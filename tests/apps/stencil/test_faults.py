@@ -97,6 +97,32 @@ def test_a_worker_that_dies_or_stops_in_the_middle(tmp_path, how, keeps):
         assert files_in(tmp_path) == []
 
 
+def test_a_worker_that_stops_with_a_part_of_what_was_sent():
+    """It is sent again at once, to the others: nobody waits for whom nobody can wake."""
+    u0, dead = RANDOM.random((60, 20)), []
+    with dask.config.set({"fpmdask.hang": "1s"}), processes() as (client, pids):
+        victim = sorted(pids.values())[1]
+
+        def heard(event):
+            if event["event"] == "progress" and event["phase"] == "iterate" and not dead:
+                dead.append(victim)
+                os.kill(victim, signal.SIGSTOP)
+
+        def slowly(block):
+            time.sleep(0.01)
+            return jacobi(block)
+
+        balancer = fpmdask.Balancer(client, progress=heard)
+        try:
+            began = time.monotonic()
+            found = balancer.stencil(slowly, u0, 25)
+            assert dead
+            assert time.monotonic() - began < 50, "not the 60 s of `fpmdask.recovery`"
+            np.testing.assert_array_equal(found.compute(), local(jacobi, u0, 25))
+        finally:
+            os.kill(victim, signal.SIGCONT)
+
+
 @pytest.mark.parametrize("what", ["out", "checkpoint"])
 def test_a_full_disk(tmp_path, what):
     """Files may not get longer than a limit, which fails as a full disk does."""
