@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from fpmdask.apps.stencil.plan import Cost
 from fpmdask.apps.stencil.program import with_computing
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import Machine, Program, predict
@@ -150,7 +151,7 @@ def from_saved(
 
 
 def with_node(
-    program: Program, machine: Machine, at: int, memory: float | None, row_seconds: float
+    program: Program, machine: Machine, at: int, memory: float | None, cost: Cost, rows: int
 ) -> tuple[Program, Machine]:
     """Return the figures with one more node, which has the median of each figure of the others.
 
@@ -160,8 +161,10 @@ def with_node(
         The place of the new node.
     memory
         Its own, in bytes.
-    row_seconds
-        What it takes to compute a row.
+    cost
+        What it takes to compute rows.
+    rows
+        Of all nodes.
     """
 
     def added(values: Sequence[Any], value: Any) -> list[Any]:
@@ -178,10 +181,12 @@ def with_node(
     grown = Machine.from_dict(figures, machine.nodes + 1)
     (stage,) = program.sections[0].stages
     if stage.models is not None:
-        model = PiecewiseLinearModel.from_points([1], [row_seconds])
+        units = sorted({*(2**n for n in range(rows.bit_length())), rows})
+        model = PiecewiseLinearModel.from_points(units, list(map(cost.seconds, units)))
         return with_computing(program, None, added(stage.models, model)), grown
     known = stage.seconds_per_row or [0.0] * machine.nodes
-    return with_computing(program, added(known, row_seconds)), grown
+    each = max(1, rows // (machine.nodes + 1))
+    return with_computing(program, added(known, cost.seconds(each) / each)), grown
 
 
 def _sizes(program: Program) -> str:

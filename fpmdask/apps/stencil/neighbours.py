@@ -37,6 +37,21 @@ def neighbours(
     return above, found[(at + 1) % len(found)] if at < last or wraps else None
 
 
+def open_ends(workers: Iterable[str], *, wraps: bool) -> dict[str, int]:
+    """Return at how many ends each worker has a neighbour, if all have rows.
+
+    Examples
+    --------
+    >>> open_ends(["a", "b", "c"], wraps=False), open_ends(["a"], wraps=True)
+    ({'a': 1, 'b': 2, 'c': 1}, {'a': 0})
+    """
+    order = [*workers]
+    last = len(order) - 1
+    if not last:
+        return dict.fromkeys(order, 0)
+    return {w: 2 if wraps else (n > 0) + (n < last) for n, w in enumerate(order)}
+
+
 def having(spans: Mapping[str, Span]) -> list[str]:
     """Return who has rows, in order: these are MHETA's ranks."""
     return [one for one, (low, high) in spans.items() if low < high]

@@ -18,6 +18,7 @@ from fpmdask.apps.stencil.calibration import (
     with_node,
 )
 from fpmdask.apps.stencil.distribution import Choice, choose, drawn, updated
+from fpmdask.apps.stencil.plan import Cost
 from fpmdask.apps.stencil.program import program
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
@@ -97,7 +98,7 @@ class Planner:
         self.figures = updated(*self.figures, rows, compute, io)
 
     def with_joined(
-        self, at: int, name: str, memory: int | None, most: float, row_seconds: float
+        self, at: int, name: str, memory: int | None, most: float, cost: Cost
     ) -> Planner:
         """Return a planner that knows of one more worker, which has come with no rows.
 
@@ -105,8 +106,8 @@ class Planner:
         ----------
         at
             Its place in the order of the rows.
-        row_seconds
-            What it takes to compute a row.
+        cost
+            What it takes to compute rows.
 
         Notes
         -----
@@ -125,7 +126,7 @@ class Planner:
             prefetch=self._prefetch,
         )
         if self.figures is not None:
-            found.figures = with_node(*self.figures, at, memory, row_seconds)
+            found.figures = with_node(*self.figures, at, memory, cost, self.spec.shape[0])
         found.why, found.expected = self.why, self.expected
         found._late = {**self._late, name: len(self._phases)}
         found._choices = [
