@@ -36,15 +36,17 @@ class Accounts:
     async def of(self, workers: Sequence[str] | None) -> dict[str, dict[str, float]]:
         """Return the fields of the `account` of each worker that has one of some names.
 
-        Those that have stopped are left out, unless there are no others: they take in no inputs.
+        Those that have stopped, or are paused, are left out unless there are no others: Dask sends
+        them no inputs.
         """
         found = {}
         async for window in windows([*self._scheduler.workers.items()], ACCOUNTS_AT_ONCE):
             for address, state in window:
                 if workers is None or str(state.name) in workers or address in workers:
                     found[address] = asdict(self.account(state))
-        alive = self._liveness.without_stopped(found)
-        return {address: found[address] for address in alive} or found
+        running = {state.address for state in self._scheduler.running}
+        alive = running.intersection(self._liveness.without_stopped(found))
+        return {address: one for address, one in found.items() if address in alive} or found
 
     def account(self, state: WorkerState) -> Account:
         """Return the account of a worker's memory."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from distributed import Client, LocalCluster, Worker
+from distributed.core import Status
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
@@ -148,6 +149,22 @@ def test_a_full_disk(tmp_path, what):
         found = balancer.stencil(jacobi, u0, 5, distribution=shares, **given)
         np.testing.assert_array_equal(found.compute(), local(jacobi, u0, 5))
         assert files_in(tmp_path) == []
+
+
+@cluster(config=tuned(stencil={"trial_seconds": 0.0}))
+async def test_a_paused_worker_is_sent_nothing(c, s, *workers):
+    """Its memory is full: Dask would wait 30 s for it to go on, and then fail."""
+    balancer = await fpmdask.Balancer(c)
+    workers[1].status = Status.paused
+    await until(lambda: s.workers[workers[1].address].status == Status.paused)
+    u0 = RANDOM.random((30, 8))
+    async with asyncio.timeout(20):
+        found = await balancer.stencil(jacobi, u0, 4)
+        np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 4))
+    assert "1" not in balancer.report.workers
+    workers[1].status = Status.running
+    del found
+    await nothing_left(s)
 
 
 @cluster(2, config=tuned(stencil={"trial_seconds": 0.0}))
