@@ -66,9 +66,20 @@ class Planner:
         self._late: dict[str, int] = {}  # who has joined → phases before
 
     def know(
-        self, saved: Mapping[str, Any], seconds_per_row: Sequence[float] | None = None
+        self,
+        saved: Mapping[str, Any],
+        seconds_per_row: Sequence[float] | None = None,
+        *,
+        learns: bool = False,
     ) -> bool:
         """Take the figures of a saved machine; tell whether they are complete.
+
+        Parameters
+        ----------
+        saved, seconds_per_row
+            As of `from_saved`.
+        learns
+            Whether the report's figures go by this run's iterations, too.
 
         Raises
         ------
@@ -76,7 +87,7 @@ class Planner:
             If they are of other workers, or of another program.
         """
         self.figures = from_saved(saved, self.program, self.names, self.memory, seconds_per_row)
-        self._given = True
+        self._given = not learns
         return self.figures is not None
 
     def fit(
@@ -127,7 +138,7 @@ class Planner:
         )
         if self.figures is not None:
             found.figures = with_node(*self.figures, at, memory, cost, self.spec.shape[0])
-        found.why, found.expected = self.why, self.expected
+        found.why, found.expected, found._given = self.why, self.expected, self._given
         found._late = {**self._late, name: len(self._phases)}
         found._choices = [
             {**one, "rows": added(one["rows"], 0), "best": added(one["best"], 0)}

@@ -157,7 +157,7 @@ class Sharing:
         planner = await asyncio.to_thread(self._new_planner)
         found = self.machines.of(planner, workers)
         if found is not None:
-            await self._by_machine(split, found)
+            await self._by_machine(split, found, learns=True)
         self.machines.used = found is not None and split.planner is not None
         if self.machines.used:
             return
@@ -174,10 +174,12 @@ class Sharing:
         split: Split,
         saved: Mapping[str, Any],
         seconds_per_row: Sequence[float] | None = None,
+        *,
+        learns: bool = False,
     ) -> None:
         """Share out as a saved machine says, if it knows how fast workers compute."""
         planner = await asyncio.to_thread(self._new_planner)
-        if not planner.know(saved, seconds_per_row):
+        if not planner.know(saved, seconds_per_row, learns=learns):
             return
         split.planner, split.instruments = planner, False
         if self._rule == "mheta" and split.reason != "given":
