@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from fpmdask.runtime.rows import Span
@@ -35,6 +36,39 @@ def neighbours(
     at, last = found.index(worker), len(found) - 1
     above = found[at - 1] if at or wraps else None
     return above, found[(at + 1) % len(found)] if at < last or wraps else None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Who has which rows, as one worker sees it.
+
+    Attributes
+    ----------
+    spans
+        Worker → its rows, in their order.
+    above, below
+        The worker's neighbours.
+    ranks
+        Of workers that have rows.
+
+    Examples
+    --------
+    >>> placed = Placement.of([("a", 0, 3), ("b", 3, 3), ("c", 3, 5)], "c", wraps=False)
+    >>> placed.above, placed.below, placed.ranks
+    ('a', None, {'a': 0, 'c': 1})
+    """
+
+    spans: Mapping[str, Span]
+    above: str | None
+    below: str | None
+    ranks: Mapping[str, int]
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[str, int, int]], own: str, *, wraps: bool) -> Placement:
+        """Return it for worker, first row, end: of each, in the order of the rows."""
+        spans: dict[str, Span] = {worker: (low, high) for worker, low, high in rows}
+        ranks = {worker: rank for rank, worker in enumerate(having(spans))}
+        return cls(spans, *neighbours(spans, own, wraps), ranks)
 
 
 def open_ends(workers: Iterable[str], *, wraps: bool) -> dict[str, int]:

@@ -16,6 +16,7 @@ from fpmdask.apps.stencil.plan import (
     moving_seconds,
     revised,
 )
+from fpmdask.apps.stencil.sizes import Sizes, in_core_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.coordinator.context import RunContext
@@ -106,9 +107,17 @@ class Revising:
     def every(
         self, before: Mapping[str, int], after: Mapping[str, int], speeds: Mapping[str, Speed]
     ) -> int:
-        """Return how many iterations are made from one exchange of halos to the next."""
-        tuning = self.context.tuning.stencil
+        """Return how many iterations are made from one exchange of halos to the next.
+
+        Not so many that a worker has no memory for their halos.
+        """
+        tuning, prefetch = self.context.tuning.stencil, self.context.spec["prefetch"]
         most, worth = min(self.left, tuning.most_every), 0.0
+        halo = 2 * self.spec.depth[0] * Sizes.of(self.spec, prefetch=prefetch).in_core
+        for worker, rows in after.items():
+            spare = self.room.memory[worker] - in_core_nbytes(self.spec, rows, prefetch=prefetch)
+            if rows and halo:
+                most = int(min(most, 1 + max(0.0, spare) / halo))
         if after == before and self.left:  # else the buffers are new in any case
             worth = moving_seconds(before, before, speeds, self.spec.row_nbytes)
             worth = (worth + tuning.move_seconds) / self.left

@@ -44,14 +44,14 @@ class Halos:
         """Offer what neighbours need of buffer `old`; return what to ask each of them for."""
         self._cycle += 1
         found = []
-        for side, peer in enumerate((self._team.above, self._team.below)):
+        for side, peer in enumerate((self._team.placed.above, self._team.placed.below)):
             if peer is None or not block.open[side]:
                 continue
             way, back = ("up", "down") if side else ("down", "up")
             edges, halos = block.edge(old, side), block.neighbours_rows(old, side)
             # Who has come so far has read the version before the last one. These rows stay as they
             # are, so that the part may be written to whenever they are read.
-            with recorder.send(self._team.ranks[peer], sum(rows.nbytes for rows in edges)):
+            with recorder.send(self.rank(peer), sum(rows.nbytes for rows in edges)):
                 for n, rows in enumerate(edges):
                     self._team.exchange.offer(self._key(back, n), rows, self._cycle)
             wants = [
@@ -67,7 +67,7 @@ class Halos:
 
     def rank(self, peer: str) -> int:
         """Return which one of those that have rows a neighbour is."""
-        return self._team.ranks[peer]
+        return self._team.placed.ranks[peer]
 
     def _key(self, way: str, field: int, parity: int | None = None) -> tuple[Any, ...]:
         """Return the key of rows that go up, or down, to a neighbour in this cycle."""

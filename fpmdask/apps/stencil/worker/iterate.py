@@ -90,31 +90,29 @@ class Iterating:
         commands = Commands(side, space, ITERATE, order, f"attempt {attempt}", attempt=attempt)
         wraps = spec.boundary[0] == "periodic"
         self._team = Team(space.exchange, commands, attempt, order["rows"], wraps=wraps)
-        self._counters, tuning = Counters(), space.tuning.stencil
+        counters, tuning = Counters(), space.tuning.stencil
         self._means = Means(
             update,
             order["memory"],
             order["prefetch"],
             side.worker.local_directory,
             threads,
-            self._counters,
+            counters,
             tuning,
         )
-        self._survivors = Survivors(space.kept)
-        self.rows = OwnRows(spec, self._means, self._team, self._survivors)
+        self.rows = OwnRows(spec, self._means, self._team, Survivors(space.kept))
         self._inputs = Inputs(space, spec, order, name)
-        self._stored = Stored(self._team, space, order, name, self._counters)
+        self._stored = Stored(self._team, space, order, name, counters)
         self._looks = Looks(
-            self._team, self._counters, tuning, tries=order["trial"], checks=order["load_checks"]
+            self._team, counters, tuning, tries=order["trial"], checks=order["load_checks"]
         )
-        self._metering = Metering(self._team, self._counters)
+        self._metering = Metering(self._team, counters)
         self._metering.heed(order)
         self._start = 0  # iterations that were made in earlier attempts, or calls
-        self._moves = 0  # of rows
 
     def run(self) -> Mapping[str, Any]:
         """Iterate; the result is kept for the coordinator to publish."""
-        began, order, counters = time.perf_counter(), self._order, self._counters
+        began, order, counters = time.perf_counter(), self._order, self._means.counters
         if order["probe"]:
             span, joins = self._team.span, order["joins"]
             told = probed(self.rows.spec, self._means, self._inputs, span, joins=joins)
@@ -144,7 +142,7 @@ class Iterating:
 
     def _begin(self) -> int:
         """Load this worker's rows; return how many iterations are made, none."""
-        rows, team, survivors = self.rows, self._team, self._survivors
+        rows, team, survivors = self.rows, self._team, self.rows.survivors
         self._start = stored = self._stored.find(rows.spec.iterations)
         if team.attempt:
             self._start = survivors.find(team, rows.spec.shape[0], stored)
@@ -227,15 +225,15 @@ class Iterating:
     def _may_end(self) -> bool:
         """Whether a tolerance may end the run: moving, once, pays only after some iterations."""
         again: bool = self._order["again"]
-        return self.rows.spec.tolerance is not None and again and not self._moves
+        return self.rows.spec.tolerance is not None and again and not self._looks.moves
 
     def _go_on(self, done: int, note: Mapping[str, Any]) -> None:
         """Do what the coordinator makes of it: rows move, or not."""
         self._looks.asked, self._metering.expected = False, note["expected"]
         if note["rows"] is None:
             return
-        self._moves += note["moves"]
-        with self._counters.timed("moving"):
+        self._looks.moves += note["moves"]
+        with self._means.counters.timed("moving"):
             if self.rows.move(self._start + done, done, note, self._inputs.args):
                 self._stored.gather()
         if self._metering.history is not None:

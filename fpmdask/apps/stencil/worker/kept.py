@@ -92,8 +92,12 @@ class Survivors:
         """Offer nothing more once all workers have their rows; what is kept stays."""
         if self._holders:
             team.reduce([0.0])
-            for n in range(fields):
-                team.exchange.retire(self._key(team, n))
+            for key in self.keys(team, fields):
+                team.exchange.retire(key)
+
+    def keys(self, team: Team, fields: int) -> list[tuple[Any, ...]]:
+        """Return all that this worker may offer."""
+        return [self._key(team, n) for n in range(fields)]
 
     def _key(self, team: Team, field: int) -> tuple[Any, ...]:
         return ("kept", team.attempt, field)

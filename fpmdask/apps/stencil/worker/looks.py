@@ -40,6 +40,8 @@ class Looks:
     tries : bool
     asked : bool
         Whether the coordinator waits for a look.
+    moves : int
+        How often rows have moved.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Looks:
     ) -> None:
         self._team, self._counters = team, counters
         self._load = LoadChecks(tuning.trial_seconds, tuning.load_check_seconds)
-        self.tries, self._checks, self.asked = tries, checks, False
+        self.tries, self._checks, self.asked, self.moves = tries, checks, False, 0
 
     def begin(self, done: int) -> None:
         """Begin anew, with other rows."""
@@ -173,7 +175,7 @@ class Metering:
         if block.spec.depth[0]:
             sizes = [1, max(2, sum(rows.nbytes for rows in block.edge(0, 0)))]
             name = f"{team.attempt} {count}"
-            messages = benchmark_messages(team.exchange, name, [*team.ranks], sizes)
+            messages = benchmark_messages(team.exchange, name, [*team.placed.ranks], sizes)
         seconds = sum(event["seconds"] for event in events if event["kind"] == "compute")
         low, high = team.span
         self.instruments = False

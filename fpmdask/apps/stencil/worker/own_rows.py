@@ -70,6 +70,7 @@ class OwnRows:
     ----------
     spec : StencilSpec
         With the iterations that this attempt makes.
+    survivors : Survivors
     sweeps : InCore or OutOfCore
         The rows, and what iterates them.
     byte_seconds : float
@@ -79,7 +80,7 @@ class OwnRows:
     sweeps: InCore | OutOfCore
 
     def __init__(self, spec: StencilSpec, means: Means, team: Team, survivors: Survivors) -> None:
-        self.spec, self._means, self._team, self._survivors = spec, means, team, survivors
+        self.spec, self._means, self._team, self.survivors = spec, means, team, survivors
         self._halos = Halos(team, len(spec.fields))
         self._files: list[BlockFile] = []
         self._every, self.byte_seconds = 1, 0.0
@@ -172,7 +173,7 @@ class OwnRows:
         if joined:
             reduce.retire()
         if keeps:
-            self._survivors.keep(Kept(iteration, before[team.own], sources))
+            self.survivors.keep(Kept(iteration, before[team.own], sources))
         for file in {one.file for one in sources if isinstance(one, OnDisk)}:
             self._files.remove(file)
             if not keeps:  # else its last user closes it
@@ -189,7 +190,7 @@ class OwnRows:
         old.args, old.buffers[(done + 1) % 2] = [], []
         memory, now = self._means.memory, old.buffers[done % 2]
         beside = sum(rows.nbytes for rows in now)
-        if (kept := self._survivors.kept) is not None:
+        if (kept := self.survivors.kept) is not None:
             beside += kept.nbytes
         new = in_core_nbytes(self.spec, high - low, prefetch=self._means.prefetch)
         if memory is None or new + beside <= memory:
@@ -235,7 +236,8 @@ class OwnRows:
 
     def end(self) -> None:
         """Have all that wait for this worker be refused: it goes on no further."""
-        self._team.end((*self._keys(), *self._halos.keys()))
+        kept = self.survivors.keys(self._team, len(self.spec.fields))
+        self._team.end((*self._keys(), *self._halos.keys(), *kept))
 
     def close(self) -> None:
         """Give the disk's room back."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fpmdask.apps.stencil.neighbours import having, neighbours
+from fpmdask.apps.stencil.neighbours import Placement
 from fpmdask.runtime.rows import Span
 from fpmdask.runtime.worker.exchange import Exchange
 from fpmdask.runtime.worker.fetch import Want
@@ -32,12 +32,8 @@ class Team:
 
     Attributes
     ----------
-    spans : dict
-        Worker → its rows.
-    above, below : str or None
-        The neighbours.
-    ranks : dict
-        Of workers that have rows.
+    placed : Placement
+        Of the rows.
     moved, nbytes_received : int
         How often rows have moved, and the bytes that came with them.
     reduce : AllReduce
@@ -73,11 +69,14 @@ class Team:
         """Whether this worker speaks for all."""
         return self.own == next(iter(self.spans))
 
+    @property
+    def spans(self) -> Mapping[str, Span]:
+        """Worker → its rows."""
+        return self.placed.spans
+
     def place(self, rows: Iterable[tuple[str, int, int]]) -> None:
         """Take note of who has which rows."""
-        self.spans: dict[str, Span] = {worker: (low, high) for worker, low, high in rows}
-        self.above, self.below = neighbours(self.spans, self.own, self._wraps)
-        self.ranks = {worker: rank for rank, worker in enumerate(having(self.spans))}
+        self.placed = Placement.of(rows, self.own, wraps=self._wraps)
 
     def gather(self) -> None:
         """Have reductions be those of the workers that there are now."""
