@@ -247,6 +247,8 @@ class StencilTuning(_Group):
     # What an exchange of halos takes, where there was none so far: two messages of some
     # milliseconds of workers that have a fraction of a core.
     exchange_seconds: float = 0.002
+    # What it takes to move rows, however few: the team stops, and gets new buffers.
+    move_seconds: float = 0.01
     # Most iterations between two exchanges of halos.
     most_every: int = _positive(64)
     # Bytes of the rows that an update is called with at once, about: they, and what it makes of

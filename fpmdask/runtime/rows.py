@@ -13,6 +13,8 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 Span = tuple[int, int]  # rows start … stop
+# Names of arrays and frames that a call has sent to workers from its own process begin so.
+SENT = "fpmdask-scattered-"
 
 
 class Wanted(TypedDict):
@@ -190,3 +192,14 @@ class Rows:
             None if shape is None else tuple(shape),
             data["stored"],
         )
+
+
+def is_sent(key: Any) -> bool:
+    """Tell whether a chunk is of an array, or a frame, that a call has sent from its own process.
+
+    Examples
+    --------
+    >>> is_sent((f"{SENT}1f", 0, 0)), is_sent("x")
+    (True, False)
+    """
+    return str(key[0] if isinstance(key, tuple) else key).startswith(SENT)

@@ -46,7 +46,7 @@ class Update:
         """
         try:
             made = self.function(tuple(fields) if self.several else fields[0], *args)
-        except Exception as error:
+        except BaseException as error:  # an exit, too, is the user's and not the worker's
             raise UpdateFailed from error
         found = made if self.several else (made,)
         if not isinstance(found, tuple | list) or len(found) != len(fields):

@@ -6,15 +6,24 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from fpmdask.apps.stencil.plan import Cost
 from fpmdask.apps.stencil.program import with_computing
 from fpmdask.errors import PartitionError
-from fpmdask.mheta import Machine, Program, predict
+from fpmdask.mheta import Machine, Program, capacity, predict
+from fpmdask.mheta.blocks import block_rows
 from fpmdask.mheta.instrument import Event, fit
 from fpmdask.mheta.instrument.peers import pattern_peers
 from fpmdask.mheta.machine import PER_NODE
 from fpmdask.mheta.prediction import PARTS
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.timing.meter import METERED
+
+# A credit of more than half of a block's seconds is none: what was measured was disturbed.
+LEAST_PART = 0.5
+# Rows within this part of a block's are as those of a block.
+NEAR = 0.8
+# More rows than a node that streams any has in core.
+MANY = 2**40
 
 
 def fitted(
@@ -45,9 +54,10 @@ def fitted(
     Notes
     -----
     Between reads and writes a node may compute faster than without: a CPU quota gathers credit
-    while the node waits for its disk, of 7 ms of CPU for each block on the lab. So seconds per row
-    are those of the instrumented iteration in blocks of its size, and `row_seconds` in as many rows
-    as the node had, and more: a model through both.
+    while the node waits for its disk, some milliseconds for each block. One iteration says little
+    of one node's, which is of the size of its noise: the median over the nodes is taken. So a model
+    has `row_seconds` for any rows but about a block that fits into the node's memory, which takes
+    that much less.
     """
     (section,) = program.sections
     traces = {}
@@ -66,22 +76,44 @@ def fitted(
         return found, machine
     (stage,) = found.sections[0].stages
     assert stage.seconds_per_row is not None  # no models were asked for
+    pairs = zip(stage.seconds_per_row, row_seconds, strict=True)
+    credit = median(_credit(*pair, traces[rank]) for rank, pair in enumerate(pairs))
+    in_core = capacity(program, machine)
     models = [
-        _model(streamed, alone, traces[rank])
-        for rank, (streamed, alone) in enumerate(
-            zip(stage.seconds_per_row, row_seconds, strict=True)
-        )
+        _model(alone, credit, float(in_core[rank]), _block(program, memory[rank]))
+        for rank, alone in enumerate(row_seconds)
     ]
     return with_computing(found, None, models), machine
 
 
-def _model(streamed: float, alone: float, events: Sequence[Event]) -> PiecewiseLinearModel:
-    """Return a model of seconds by rows: streamed in blocks, alone from all rows on."""
-    rows = max(event.rows or 1 for event in events if event.kind == "stage")
-    block = max(event.rows or 1 for event in events if event.kind == "compute")
-    if streamed <= 0 or block >= rows or alone * rows < streamed * block:
-        return PiecewiseLinearModel.from_points([rows], [alone * rows])
-    return PiecewiseLinearModel.from_points([block, rows], [streamed * block, alone * rows])
+def _credit(streamed: float, alone: float, events: Sequence[Event]) -> float:
+    """Return how many seconds a block has taken less than its rows take alone, at least 0."""
+    sizes = [event.rows or 1 for event in events if event.kind == "compute"]
+    return max(0.0, (alone - streamed) * sum(sizes) / len(sizes))
+
+
+def _block(program: Program, memory: float | None) -> int:
+    """Return the rows of a block of a node that is out of core, 0 where no rows are."""
+    found = block_rows(program, memory, MANY)
+    return found[0] if found else 0
+
+
+def _model(alone: float, credit: float, in_core: float, block: int) -> PiecewiseLinearModel:
+    """Return a model of seconds by rows: those of a block have a credit, all others have none.
+
+    Examples
+    --------
+    >>> model = _model(1.0, 20.0, 100, 100)
+    >>> model.time([50, 100, 200]).tolist()
+    [50.0, 80.0, 200.0]
+    """
+    less = block * alone - credit
+    if not block or not credit or less < LEAST_PART * block * alone:
+        return PiecewiseLinearModel.from_points([1], [alone])
+    low = min(in_core, less / alone, NEAR * block)
+    sizes = [size for size in (low, block, block / NEAR) if size > 0]
+    seconds = [less if size == block else size * alone for size in sizes]
+    return PiecewiseLinearModel.from_points(sizes, seconds)
 
 
 def from_saved(
@@ -150,7 +182,7 @@ def from_saved(
 
 
 def with_node(
-    program: Program, machine: Machine, at: int, memory: float | None, row_seconds: float
+    program: Program, machine: Machine, at: int, memory: float | None, cost: Cost, rows: int
 ) -> tuple[Program, Machine]:
     """Return the figures with one more node, which has the median of each figure of the others.
 
@@ -160,8 +192,10 @@ def with_node(
         The place of the new node.
     memory
         Its own, in bytes.
-    row_seconds
-        What it takes to compute a row.
+    cost
+        What it takes to compute rows.
+    rows
+        Of all nodes.
     """
 
     def added(values: Sequence[Any], value: Any) -> list[Any]:
@@ -178,10 +212,12 @@ def with_node(
     grown = Machine.from_dict(figures, machine.nodes + 1)
     (stage,) = program.sections[0].stages
     if stage.models is not None:
-        model = PiecewiseLinearModel.from_points([1], [row_seconds])
+        units = sorted({*(2**n for n in range(rows.bit_length())), rows})
+        model = PiecewiseLinearModel.from_points(units, list(map(cost.seconds, units)))
         return with_computing(program, None, added(stage.models, model)), grown
     known = stage.seconds_per_row or [0.0] * machine.nodes
-    return with_computing(program, added(known, row_seconds)), grown
+    each = max(1, rows // (machine.nodes + 1))
+    return with_computing(program, added(known, cost.seconds(each) / each)), grown
 
 
 def _sizes(program: Program) -> str:

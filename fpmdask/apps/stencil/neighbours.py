@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from fpmdask.runtime.rows import Span
@@ -35,6 +36,54 @@ def neighbours(
     at, last = found.index(worker), len(found) - 1
     above = found[at - 1] if at or wraps else None
     return above, found[(at + 1) % len(found)] if at < last or wraps else None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Who has which rows, as one worker sees it.
+
+    Attributes
+    ----------
+    spans
+        Worker → its rows, in their order.
+    above, below
+        The worker's neighbours.
+    ranks
+        Of workers that have rows.
+
+    Examples
+    --------
+    >>> placed = Placement.of([("a", 0, 3), ("b", 3, 3), ("c", 3, 5)], "c", wraps=False)
+    >>> placed.above, placed.below, placed.ranks
+    ('a', None, {'a': 0, 'c': 1})
+    """
+
+    spans: Mapping[str, Span]
+    above: str | None
+    below: str | None
+    ranks: Mapping[str, int]
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[str, int, int]], own: str, *, wraps: bool) -> Placement:
+        """Return it for worker, first row, end: of each, in the order of the rows."""
+        spans: dict[str, Span] = {worker: (low, high) for worker, low, high in rows}
+        ranks = {worker: rank for rank, worker in enumerate(having(spans))}
+        return cls(spans, *neighbours(spans, own, wraps), ranks)
+
+
+def open_ends(workers: Iterable[str], *, wraps: bool) -> dict[str, int]:
+    """Return at how many ends each worker has a neighbour, if all have rows.
+
+    Examples
+    --------
+    >>> open_ends(["a", "b", "c"], wraps=False), open_ends(["a"], wraps=True)
+    ({'a': 1, 'b': 2, 'c': 1}, {'a': 0})
+    """
+    order = [*workers]
+    last = len(order) - 1
+    if not last:
+        return dict.fromkeys(order, 0)
+    return {w: 2 if wraps else (n > 0) + (n < last) for n, w in enumerate(order)}
 
 
 def having(spans: Mapping[str, Span]) -> list[str]:

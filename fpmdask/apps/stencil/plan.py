@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from fpmdask.apps.stencil.neighbours import spans_of
-from fpmdask.models import ConstantModel, Model
+import numpy as np
+
+from fpmdask.apps.stencil.call_costs import LEAST_SECONDS
+from fpmdask.apps.stencil.neighbours import open_ends, spans_of
+from fpmdask.models import AnalyticModel, ConstantModel, Model
 from fpmdask.partition import geometric
 
 # What CPU-quota periods make of the seconds of an iteration: less is not worth moving rows.
 NOISE = 0.1
+# A fixed cost below this part of an iteration is not told from noise.
+LEAST_FIXED = 0.02
 
 
 @dataclass(frozen=True)
@@ -26,11 +32,88 @@ class Speed:
         Per iteration that it did not compute.
     byte_seconds
         Of bringing a byte of its rows into its buffers.
+    call_seconds
+        Of a call of the update beside its rows, None where that was not told from them.
+    rows, calls
+        Of the iteration of which `row_seconds` is a mean, with the fixed cost of its calls; 0 calls
+        where that is not in it.
     """
 
     row_seconds: float | None
     exchange_seconds: float
     byte_seconds: float
+    call_seconds: float | None = None
+    rows: int = 0
+    calls: float = 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an iteration takes a worker: seconds that do not depend on its rows, and of a row.
+
+    Examples
+    --------
+    >>> Cost(0.5, 0.01).seconds(10), Cost(0.5, 0.01).seconds(0)
+    (0.6, 0.0)
+    """
+
+    fixed: float
+    row: float
+
+    def seconds(self, rows: int) -> float:
+        """Return what it takes with so many rows."""
+        return self.fixed + self.row * rows if rows else 0.0
+
+    def model(self, rows: float) -> Model:
+        """Return this as a model, for about so many rows."""
+        if self.fixed <= LEAST_FIXED * self.row * rows:
+            return ConstantModel(1 / (self.row + self.fixed / max(1.0, rows)))
+        more = self.fixed / self.row
+        return AnalyticModel(lambda units: np.where(units > 0, units + more, 0.0), 1 / self.row)
+
+
+def costs_of(
+    told: Mapping[str, Speed], shares: Mapping[str, int], depth: int, *, wraps: bool
+) -> dict[str, Cost]:
+    """Return what an iteration takes each worker; {} where none has told what a row takes.
+
+    Parameters
+    ----------
+    told
+        Worker -> what it took. A call of one that does not know its fixed cost costs as many rows
+        as those of the others, in the median: it has the same update.
+    shares
+        Worker -> rows so far, of all that may get some.
+    depth, wraps
+        Of the halo, and whether the last worker and the first one are neighbours: the rows at an
+        end that has a neighbour are a call of their own, with its fixed cost.
+
+    Examples
+    --------
+    >>> told = {"a": Speed(0.75, 0, 0, 25.0, 100, 2), "b": Speed(1.5, 0, 0, None, 100, 2)}
+    >>> costs_of(told, {"a": 100, "b": 100}, 1, wraps=False)
+    {'a': Cost(fixed=50.0, row=0.25), 'b': Cost(fixed=100.0, row=0.5)}
+    """
+    rows = {}
+    for worker, one in told.items():
+        if one.row_seconds and one.call_seconds is not None:
+            rest = one.row_seconds - one.call_seconds * one.calls / max(1, one.rows)
+            rows[worker] = max(LEAST_SECONDS, rest)
+    extra = (
+        median((told[w].call_seconds or 0.0) / each for w, each in rows.items()) if rows else 0.0
+    )
+    for worker, one in told.items():
+        if one.row_seconds and worker not in rows:
+            rows[worker] = one.row_seconds / (1 + extra * one.calls / max(1, one.rows))
+    if not rows:
+        return {}
+    middling = sorted(rows.values())[len(rows) // 2]
+    found = {}
+    for worker, ends in open_ends(shares, wraps=wraps).items():
+        each, call = rows.get(worker, middling), told[worker].call_seconds
+        fixed = (extra * each if call is None else call) * (1 + (ends if depth else 0))
+        found[worker] = Cost(fixed, each)
+    return found
 
 
 def shared(
@@ -95,6 +178,9 @@ def revised(
     *,
     equal: bool = False,
     exchange: float = 0.0,
+    stop: float = 0.0,
+    depth: int = 0,
+    wraps: bool = False,
 ) -> Revision:
     """Return the shares with which all finish together, the same ones where moving does not pay.
 
@@ -114,18 +200,26 @@ def revised(
         Whether all get equally many rows, however fast they are.
     exchange
         Seconds that other shares add to each iteration.
+    stop
+        What moving takes beside the rows: the whole team stops for it.
+    depth, wraps
+        As for `costs_of`.
     """
-    known = [speed.row_seconds for speed in told.values() if speed.row_seconds]
-    if not known:
+    costs = costs_of(told, shares, depth, wraps=wraps)
+    if not costs:
         return Revision(dict(shares))
-    middling = sorted(known)[len(known) // 2]
-    seconds = {worker: told[worker].row_seconds or middling for worker in shares}
-    models = [ConstantModel(1.0 if equal else 1 / seconds[worker]) for worker in shares]
-    found = shared(sum(shares.values()), models, [limits[worker] for worker in shares], least)
+    units = sum(shares.values())
+    models = [
+        ConstantModel(1.0) if equal else costs[worker].model(units / len(shares))
+        for worker in shares
+    ]
+    found = shared(units, models, [limits[worker] for worker in shares], least)
     better = dict(zip(shares, found, strict=True))
-    now, then = (max(seconds[w] * n for w, n in some.items()) for some in (shares, better))
+    # those of now are measured, whatever it is that takes them so long
+    now = max((told[w].row_seconds or costs[w].row) * n for w, n in shares.items())
+    then = max(costs[w].seconds(n) for w, n in better.items())
     each = now - then - exchange
-    cost = moving_seconds(shares, better, told, row_nbytes)
+    cost = stop + moving_seconds(shares, better, told, row_nbytes)
     pays = each >= NOISE * now and each * left > cost
     return Revision(better if pays else dict(shares), max(0.0, each * left), cost, left)
 
@@ -150,19 +244,23 @@ def exchange_every(
     depth: int,
     most: int,
     worth: float = 0.0,
+    *,
+    wraps: bool = False,
 ) -> int:
     """Return how many iterations are made between two exchanges of halos, at most `most`.
 
-    Each exchange has a fixed cost c; with a halo for k iterations it is paid once in k, and each
-    iteration computes depth · (k - 1) rows of the neighbours, too, in r seconds each. The sum is
-    least at k = √(c / (depth · r)). It is 1 where that saves less than `worth` seconds per
-    iteration.
+    Each exchange has a fixed cost c, and that of the calls for the rows at the ends; with a halo
+    for k iterations it is paid once in k, and each iteration computes depth · (k - 1) rows of the
+    neighbours, too, in r seconds each. The sum is least at k = √(c / (depth · r)). It is 1 where
+    that saves less than `worth` seconds per iteration.
     """
     workers = [worker for worker, rows in shares.items() if rows]
-    rows = [seconds for worker in workers if (seconds := told[worker].row_seconds)]
-    if not depth or len(workers) < 2 or not rows:
+    costs = costs_of(told, shares, depth, wraps=wraps)
+    if not depth or len(workers) < 2 or not costs:
         return 1
-    fixed, each = min(told[worker].exchange_seconds for worker in workers), depth * max(rows)
+    edges = [costs[worker].fixed / 2 for worker in workers]  # one of two calls, at least
+    fixed = min(told[w].exchange_seconds + edge for w, edge in zip(workers, edges, strict=True))
+    each = depth * max(costs[worker].row for worker in workers)
     found = min(math.isqrt(int(fixed / each)), most, min(shares[w] for w in workers) // depth)
     saved = fixed - fixed / max(1, found) - (found - 1) * each
     return found if found > 1 and saved > worth else 1

@@ -18,6 +18,7 @@ from fpmdask.apps.stencil.calibration import (
     with_node,
 )
 from fpmdask.apps.stencil.distribution import Choice, choose, drawn, updated
+from fpmdask.apps.stencil.plan import Cost
 from fpmdask.apps.stencil.program import program
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
@@ -65,9 +66,20 @@ class Planner:
         self._late: dict[str, int] = {}  # who has joined → phases before
 
     def know(
-        self, saved: Mapping[str, Any], seconds_per_row: Sequence[float] | None = None
+        self,
+        saved: Mapping[str, Any],
+        seconds_per_row: Sequence[float] | None = None,
+        *,
+        learns: bool = False,
     ) -> bool:
         """Take the figures of a saved machine; tell whether they are complete.
+
+        Parameters
+        ----------
+        saved, seconds_per_row
+            As of `from_saved`.
+        learns
+            Whether the report's figures go by this run's iterations, too.
 
         Raises
         ------
@@ -75,7 +87,7 @@ class Planner:
             If they are of other workers, or of another program.
         """
         self.figures = from_saved(saved, self.program, self.names, self.memory, seconds_per_row)
-        self._given = True
+        self._given = not learns
         return self.figures is not None
 
     def fit(
@@ -97,7 +109,7 @@ class Planner:
         self.figures = updated(*self.figures, rows, compute, io)
 
     def with_joined(
-        self, at: int, name: str, memory: int | None, most: float, row_seconds: float
+        self, at: int, name: str, memory: int | None, most: float, cost: Cost
     ) -> Planner:
         """Return a planner that knows of one more worker, which has come with no rows.
 
@@ -105,8 +117,8 @@ class Planner:
         ----------
         at
             Its place in the order of the rows.
-        row_seconds
-            What it takes to compute a row.
+        cost
+            What it takes to compute rows.
 
         Notes
         -----
@@ -125,8 +137,8 @@ class Planner:
             prefetch=self._prefetch,
         )
         if self.figures is not None:
-            found.figures = with_node(*self.figures, at, memory, row_seconds)
-        found.why, found.expected = self.why, self.expected
+            found.figures = with_node(*self.figures, at, memory, cost, self.spec.shape[0])
+        found.why, found.expected, found._given = self.why, self.expected, self._given
         found._late = {**self._late, name: len(self._phases)}
         found._choices = [
             {**one, "rows": added(one["rows"], 0), "best": added(one["best"], 0)}

@@ -183,9 +183,15 @@ class CheckLoad(TypedDict):
 
 
 class Probed(TeamEvent):
-    """Seconds that a row takes, None where a worker would have none."""
+    """Seconds that a row takes, None where a worker would have none.
+
+    ``rows`` of them were computed in a call, which takes ``call_seconds`` beside them: None where
+    that was not measured.
+    """
 
     probe: float | None
+    rows: int
+    call_seconds: float | None
 
 
 class Warned(TeamEvent):
@@ -215,10 +221,12 @@ class PhaseTold(TeamEvent):
 
 
 class Tried(TeamEvent):
-    """What the first iterations took."""
+    """What the first iterations took, in ``calls`` of the update that would also be few rows."""
 
     trial: int
     row_seconds: float | None
+    call_seconds: float | None
+    calls: float
     io_seconds: float
     exchange_seconds: float
     byte_seconds: float
@@ -242,6 +250,8 @@ class LookAgain(TeamEvent):
     io: float
     send: float
     receive: float
+    call_seconds: float | None
+    calls: float
 
 
 class AllIterated(StepAnswer):

@@ -19,7 +19,7 @@ from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client.conversions import advice
 from fpmdask.runtime.client.inputs import SENDINGS, finished, rooms, scattered
 from fpmdask.runtime.dask_private import Alias, meta_of
-from fpmdask.runtime.rows import Rows
+from fpmdask.runtime.rows import SENT, Rows
 from fpmdask.runtime.zarr_storage import packed
 
 Result = TypeVar("Result")
@@ -173,7 +173,7 @@ async def _sent(
         return found
     count = len(await rooms(client, workers))
     most = max(1, min(block_nbytes * rows // x.nbytes, -(-rows // count)))
-    name = f"fpmdask-scattered-{uuid4().hex}"
+    name = f"{SENT}{uuid4().hex}"
     edges = [*range(0, rows, most), rows]
     before, after = (0,) * axis, (0,) * (x.ndim - axis - 1)
     blocks = {
@@ -237,7 +237,7 @@ async def frame_sent(client: Client, x: Any, workers: Sequence[str] | None) -> A
     most = max(1, min(-(-len(x) // count), BLOCK_NBYTES * len(x) // max(1, nbytes)))
     edges = [*range(0, len(x), most), len(x)]
     parts = [x.iloc[low:high] for low, high in pairwise(edges)] or [x]
-    name = f"fpmdask-scattered-{uuid4().hex}"
+    name = f"{SENT}{uuid4().hex}"
     blocks = {(name, n): part for n, part in enumerate(parts)}
     futures = await scattered(client, blocks, workers)
     unknown = (None,) * (len(blocks) + 1)

@@ -14,25 +14,39 @@ if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.scheduler import WorkerState
 
+    from fpmdask.runtime.coordinator.liveness import Liveness
+
 # The memory of so many workers is looked up in one step of the event loop.
 ACCOUNTS_AT_ONCE = 64
 
 
 class Accounts:
-    """Accounts of the workers of one scheduler."""
+    """Accounts of the workers of one scheduler.
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    Parameters
+    ----------
+    scheduler, liveness
+        Who is there, and who of these has stopped.
+    """
+
+    def __init__(self, scheduler: Scheduler, liveness: Liveness) -> None:
+        self._scheduler, self._liveness = scheduler, liveness
         self.spill_target = float(config.setting("spill-target"))
 
     async def of(self, workers: Sequence[str] | None) -> dict[str, dict[str, float]]:
-        """Return the fields of the `account` of each worker that has one of some names."""
+        """Return the fields of the `account` of each worker that has one of some names.
+
+        Those that have stopped, or are paused, are left out unless there are no others: Dask sends
+        them no inputs.
+        """
         found = {}
         async for window in windows([*self._scheduler.workers.items()], ACCOUNTS_AT_ONCE):
             for address, state in window:
                 if workers is None or str(state.name) in workers or address in workers:
                     found[address] = asdict(self.account(state))
-        return found
+        running = {state.address for state in self._scheduler.running}
+        alive = running.intersection(self._liveness.without_stopped(found))
+        return {address: one for address, one in found.items() if address in alive} or found
 
     def account(self, state: WorkerState) -> Account:
         """Return the account of a worker's memory."""

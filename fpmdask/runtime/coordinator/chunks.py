@@ -22,6 +22,7 @@ from fpmdask.runtime.dask_private import (
     takes_in_graphs,
     unrunnable,
 )
+from fpmdask.runtime.rows import is_sent
 
 # How often chunks that are waited for are looked for.
 LOOK_SECONDS = 0.05
@@ -143,9 +144,14 @@ async def wait_for_chunks(context: RunContext, keys: Sequence[Any]) -> dict[Any,
 
 
 def _can_be_made(scheduler: Any, key: Any) -> bool:
-    """Tell whether a chunk may come: by its task, or with a stopped worker that goes on."""
+    """Tell whether a chunk may come: by its task, or with a stopped worker that goes on.
+
+    What a call of ours has sent it sends again, which takes less time than to wait.
+    """
     state = scheduler.tasks.get(key)
-    return state is not None and (state.run_spec is not None or bool(state.who_has))
+    if state is None:
+        return False
+    return state.run_spec is not None or (bool(state.who_has) and not is_sent(key))
 
 
 async def until_loaded(scheduler: Any, keys: Sequence[Any], run: str) -> None:

@@ -75,6 +75,10 @@ class Liveness:
         """Return those of some workers that were not found stopped."""
         return [address for address in addresses if not self.has_stopped(address)]
 
+    def found_stopped(self, address: str, last_seen: float) -> None:
+        """Take note of a worker that did not answer, and when it had last given a heartbeat."""
+        self._stopped[address] = last_seen
+
     async def stopped(self, addresses: Iterable[str]) -> list[str]:
         """Return those of some silent workers that were found stopped, or do not answer a ping."""
         every = sorted(addresses)
@@ -116,7 +120,7 @@ class Liveness:
             async with asyncio.timeout(PING_SECONDS):
                 await self._scheduler.rpc(address).identity()
         except (OSError, TimeoutError):
-            self._stopped[address] = last_seen
+            self.found_stopped(address, last_seen)
             return False
         self.heard(address)
         return True

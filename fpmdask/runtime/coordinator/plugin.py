@@ -87,10 +87,10 @@ class CoordinatorPlugin(SchedulerPlugin):
         if getattr(self, "scheduler", None) is scheduler:
             return  # preloaded: a scheduler that comes up starts its plugins again
         self.tuning = config.tuning()  # the scheduler's, read once
-        self.accounts = Accounts(scheduler)
         self.scheduler = scheduler
         self.leasing = Leasing(self)
         self.liveness = Liveness(scheduler)
+        self.accounts = Accounts(scheduler, self.liveness)
         self.busy = Busy()
         self.library = ModelLibrary()
         self.stored_models = StoredModels(self, config.setting("models-url"))

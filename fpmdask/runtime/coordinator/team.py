@@ -173,12 +173,16 @@ class Attempt:
             If there are any.
         """
 
+        states, liveness = self.context.scheduler.workers, self.context.coordinator.liveness
+
         async def there(worker: str) -> bool:
+            last_seen = states[worker].last_seen if worker in states else 0.0
             try:
                 asking = self.context.scheduler.rpc(worker).identity()
                 async with asyncio.timeout(PING_SECONDS):
                     await asking
             except (OSError, TimeoutError):
+                liveness.found_stopped(worker, last_seen)
                 return False
             return True
 
@@ -187,7 +191,6 @@ class Attempt:
         gone = [worker for worker, ok in zip(workers, answered, strict=True) if not ok]
         reason = "nothing heard of it"
         if not gone:
-            states = self.context.scheduler.workers
             gone = [w for w in workers if w in states and does_nothing(states[w])]
             reason = PAUSED
         if not gone:

@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from fpmdask.errors import StorageError
+from fpmdask.errors import RunCancelledError, StorageError
 from fpmdask.runtime.checkpoint import Call, Checkpoint, found_in, part_name, remove, written
 from fpmdask.runtime.rows import Span, edges_of
+from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.rows_output import Pieces
 from fpmdask.storage import Folder
+
+# The end of a run is heard so much later than that its peers do not answer, at most.
+OVER_SECONDS = 1.0
 
 
 class Checkpoints:
@@ -113,7 +117,14 @@ class Checkpoints:
         sums = self._write(stem, spans[self._team[self._rank]], fields, rows)
         slots = [[0.0] * fields for _ in self._team]
         slots[self._rank] = list(map(float, sums))
-        found = self._reduce([one for some in slots for one in some])
+        try:
+            found = self._reduce([one for some in slots for one in some])
+        except (FetchFailed, RunCancelledError):
+            # one that had stopped may have missed the end of the run, after which nobody removes it
+            if self._cancelled.wait(OVER_SECONDS):
+                for field in range(fields):
+                    self._folder.remove(part_name(stem, spans[self._team[self._rank]], field))
+            raise
         if not self._rank:
             every = found.astype(int).reshape(-1, fields).tolist()
             having = [n for n, worker in enumerate(self._team) if len(range(*spans[worker]))]

@@ -16,7 +16,7 @@ from fpmdask.apps.stencil.distribution import updated
 from fpmdask.apps.stencil.history import BLOCKS, History, instrumented_rows
 from fpmdask.apps.stencil.program import program, with_computing
 from fpmdask.errors import PartitionError
-from fpmdask.mheta import predict
+from fpmdask.mheta import capacity, predict
 from fpmdask.mheta.document import Document
 from fpmdask.runtime.client.machines import saved_machine
 from tests.apps.stencil.test_distribution import ROWS, pair
@@ -148,25 +148,36 @@ def test_figures_that_made_a_trace_come_back(name, prefetch, periodic):
     )
 
 
-def test_a_node_that_computes_slower_without_a_disk_has_a_model():
+def test_blocks_between_which_a_node_waits_for_its_disk_take_less():
+    """Credit of a CPU quota, as much for each block; in core there is none."""
     made, machine = pair("IO")
     rows = ROWS // 8
     news = told(made, machine, [rows] * 8, 0)
     (stage,) = made.sections[0].stages
-    alone = [1.5 * seconds for seconds in stage.seconds_per_row]
-    found, figures = fitted(made, news, [None] * 8, alone)
-    compute = predict(found, figures, [rows] * 8).parts["compute"]
-    assert compute.tolist() == pytest.approx([rows * seconds for seconds in alone])
-    few = instrumented_rows(rows, 0)
-    compute = predict(found, figures, [few] * 8).parts["compute"]
-    assert compute.tolist() == pytest.approx([few * s for s in stage.seconds_per_row], rel=1e-6)
+    alone = [1.1 * seconds for seconds in stage.seconds_per_row]
+    found, figures = fitted(made, news, list(machine.memory_bytes), alone)
+    many = [10 * rows] * 8
+    compute = predict(found, figures, many).parts["compute"]
+    blocks = predict(found, figures, many).sections[0].blocks[0]
+    credit = 0.1 * stage.seconds_per_row[0] * rows / 3
+    for node, count in enumerate(blocks):
+        wanted = many[node] * alone[node] - (count - 1 if count else 0) * credit
+        assert compute[node] == pytest.approx(wanted, abs=1.1 * credit)
+    assert sum(blocks > 1) >= 4
+    few = capacity(made, machine).astype(int).clip(max=rows) // 2
+    compute = predict(found, figures, few).parts["compute"]
+    assert compute.tolist() == pytest.approx((few * np.array(alone)).tolist())
+    bare, _ = fitted(made, news, [None] * 8, alone)
+    for share in (few, np.full(8, rows)):
+        compute = predict(bare, figures, share).parts["compute"]
+        assert compute.tolist() == pytest.approx((share * np.array(alone)).tolist())
     # which is kept, and of whom it was
     document = {**Document(found, figures, ROWS).to_dict(), "_workers": list("abcdefgh")}
     again, _ = from_saved(saved_machine(document), made, list("hgfedcba"), [None] * 8)
     assert again.sections[0].stages[0].models == found.sections[0].stages[0].models[::-1]
     # a slower worker is slower in blocks of any size
-    slower, _ = updated(found, figures, [rows] * 8, 2 * np.array(alone) * rows, [0.0] * 8)
-    twice = predict(slower, figures, [few] * 8).parts["compute"]
+    slower, _ = updated(found, figures, few, 2 * compute, [0.0] * 8)
+    twice = predict(slower, figures, few).parts["compute"]
     assert twice.tolist() == pytest.approx((2 * compute).tolist())
 
 

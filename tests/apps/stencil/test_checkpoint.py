@@ -4,6 +4,8 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
+import warnings
 from types import ModuleType
 
 import dask.array as da
@@ -16,6 +18,8 @@ import fpmdask
 from fpmdask.apps.stencil import heat, jacobi
 from fpmdask.errors import PartitionError, StorageError
 from fpmdask.runtime.client.code_digest import code_digest
+from fpmdask.runtime.worker.checkpoints import Checkpoints
+from fpmdask.runtime.worker.fetch import FetchFailed
 from tests.apps.stencil.test_stencil import local, of, worker_name
 from tests.apps.stencil.test_storage import zarr_cluster
 from tests.eventually import nothing_left, until
@@ -241,6 +245,8 @@ async def test_bad_checkpoints_are_refused_at_once(c, s, *workers, given, says):
 CODE = """
 import numpy as np
 from fpmdask.runtime.client.code_digest import code_digest
+from fpmdask.runtime.worker.checkpoints import Checkpoints
+from fpmdask.runtime.worker.fetch import FetchFailed
 weight = {weight}
 class Scaled:
     def __init__(self, by):
@@ -275,3 +281,24 @@ def test_code_is_known_again_in_other_processes():
 def test_code_of_the_same_name_is_told_apart():
     assert code_digest(heat(0.1)) == code_digest(heat(0.1))
     assert len({code_digest(one) for one in (heat(0.1), heat(0.2), jacobi, np.negative)}) == 4
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_rows_of_a_run_that_is_over_are_not_left(tmp_path, over):
+    """A worker that had stopped writes its rows when it goes on: nobody waits for them."""
+    order = {"url": str(tmp_path), "every": 1, "run": "one", "name": "call", "shape": (4, 2)}
+    cancelled = threading.Event()
+
+    def reduce(values, op=np.maximum):
+        assert len(names(tmp_path)) == 1
+        if over:
+            cancelled.set()
+        raise FetchFailed({"reduce": ("b", "has left")})
+
+    found = Checkpoints(
+        {**order, "dtypes": ["<f8"]}, 0, "a", ["a", "b"], reduce, cancelled, warnings.warn
+    )
+    rows = [(0, [np.ones((2, 2))])]
+    with pytest.raises(FetchFailed):
+        found.save({"a": (0, 2), "b": (2, 4)}, 1, 1, rows)
+    assert len(names(tmp_path)) == (0 if over else 1)

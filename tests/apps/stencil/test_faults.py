@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from distributed import Client, LocalCluster, Worker
+from distributed.core import Status
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
@@ -97,6 +98,32 @@ def test_a_worker_that_dies_or_stops_in_the_middle(tmp_path, how, keeps):
         assert files_in(tmp_path) == []
 
 
+def test_a_worker_that_stops_with_a_part_of_what_was_sent():
+    """It is sent again at once, to the others: nobody waits for whom nobody can wake."""
+    u0, dead = RANDOM.random((60, 20)), []
+    with dask.config.set({"fpmdask.hang": "1s"}), processes() as (client, pids):
+        victim = sorted(pids.values())[1]
+
+        def heard(event):
+            if event["event"] == "progress" and event["phase"] == "iterate" and not dead:
+                dead.append(victim)
+                os.kill(victim, signal.SIGSTOP)
+
+        def slowly(block):
+            time.sleep(0.01)
+            return jacobi(block)
+
+        balancer = fpmdask.Balancer(client, progress=heard)
+        try:
+            began = time.monotonic()
+            found = balancer.stencil(slowly, u0, 25)
+            assert dead
+            assert time.monotonic() - began < 50, "not the 60 s of `fpmdask.recovery`"
+            np.testing.assert_array_equal(found.compute(), local(jacobi, u0, 25))
+        finally:
+            os.kill(victim, signal.SIGCONT)
+
+
 @pytest.mark.parametrize("what", ["out", "checkpoint"])
 def test_a_full_disk(tmp_path, what):
     """Files may not get longer than a limit, which fails as a full disk does."""
@@ -122,6 +149,22 @@ def test_a_full_disk(tmp_path, what):
         found = balancer.stencil(jacobi, u0, 5, distribution=shares, **given)
         np.testing.assert_array_equal(found.compute(), local(jacobi, u0, 5))
         assert files_in(tmp_path) == []
+
+
+@cluster(config=tuned(stencil={"trial_seconds": 0.0}))
+async def test_a_paused_worker_is_sent_nothing(c, s, *workers):
+    """Its memory is full: Dask would wait 30 s for it to go on, and then fail."""
+    balancer = await fpmdask.Balancer(c)
+    workers[1].status = Status.paused
+    await until(lambda: s.workers[workers[1].address].status == Status.paused)
+    u0 = RANDOM.random((30, 8))
+    async with asyncio.timeout(20):
+        found = await balancer.stencil(jacobi, u0, 4)
+        np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 4))
+    assert "1" not in balancer.report.workers
+    workers[1].status = Status.running
+    del found
+    await nothing_left(s)
 
 
 @cluster(2, config=tuned(stencil={"trial_seconds": 0.0}))

@@ -1,6 +1,7 @@
 """Workers that join while a stencil iterates are taken in where that pays."""
 
 import asyncio
+import re
 import time
 from contextlib import AsyncExitStack
 
@@ -12,6 +13,7 @@ from distributed import Worker
 import fpmdask
 from fpmdask.apps.stencil import jacobi
 from tests.apps.stencil.test_mheta import SLOW, U0, check_report, shares_of
+from tests.apps.stencil.test_out_of_core import no_files, open_block_files
 from tests.apps.stencil.test_stencil import cluster, local, of, worker_name
 from tests.apps.stencil.test_storage import snapshots, stored, zarr_cluster
 from tests.eventually import nothing_left, until
@@ -24,7 +26,7 @@ QUICK = {"stencil": {"trial_seconds": 0.0, "load_check_seconds": 0.02}}
 
 def slowly(block):
     """Compute for a time that does not depend on who does it."""
-    time.sleep(0.001 * len(block))
+    time.sleep(0.001 * (len(block) - 2))
     return jacobi(block)
 
 
@@ -153,6 +155,41 @@ async def test_who_joins_where_that_does_not_pay_gets_nothing(c, s, *workers):
     await nothing_left(s)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@cluster(2, config=tuned(**QUICK))
+async def test_who_joins_where_calls_take_as_long_whatever_their_rows(c, s, *workers, count):
+    """More workers make more calls, and none of them a shorter one."""
+    events = []
+    for worker in workers[count:]:
+        await worker.close()
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    u0 = RANDOM.random((60, 8))
+
+    def fixed(block):
+        time.sleep(0.01)
+        return jacobi(block)
+
+    (found,) = await iterated(c, s, events, balancer.stencil(fixed, u0, 60), "late", when="step")
+    np.testing.assert_array_equal(found, local(jacobi, u0, 60))
+    (refused,) = of_kind(events, "not taken in")
+    assert refused["worker"] == "late"
+    assert "late" not in shares_of(balancer.report)
+
+
+@cluster(2, config=tuned(stencil={**QUICK["stencil"], "move_seconds": 0.4}))
+async def test_who_joins_too_late_to_pay_gets_nothing(c, s, *workers):
+    """An iteration takes 30 ms, 10 ms less with a third worker: not for 20 of them."""
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    u0 = RANDOM.random((60, 8))
+    call = balancer.stencil(slowly, u0, 24)
+    (found,) = await iterated(c, s, events, call, "late", when="step")
+    np.testing.assert_array_equal(found, local(jacobi, u0, 24))
+    (refused,) = of_kind(events, "not taken in")
+    assert re.search(r"0\.4\d* s to move rows", refused["why"])
+    assert "late" not in shares_of(balancer.report)
+
+
 @pytest.mark.parametrize("rule", ["even", "given"])
 @cluster(2, config=tuned(**QUICK))
 async def test_what_the_caller_says_holds(c, s, *workers, rule):
@@ -162,7 +199,7 @@ async def test_what_the_caller_says_holds(c, s, *workers, rule):
     u0 = RANDOM.random((60, 8))
 
     def uneven(block):
-        time.sleep(0.001 * len(block) * (1 + 2 * (worker_name() == "1")))
+        time.sleep(0.001 * (len(block) - 2) * (1 + 2 * (worker_name() == "1")))
         return jacobi(block)
 
     distribution = "even" if rule == "even" else {"0": 40, "1": 20}
@@ -194,6 +231,39 @@ async def test_who_joins_and_leaves_at_once(c, s, *workers, when):
     assert abs(shares["0"] - shares["1"]) < 20, "shared out anew"
     del found, running
     await nothing_left(s)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@zarr_cluster(2, config=tuned(**QUICK))
+async def test_a_loss_of_who_has_joined_costs_only_what_was_made_since(
+    c, s, *workers, tmp_path, streamed
+):
+    """The others keep the rows that they had when it was taken in, on disk where memory is short.
+
+    Two of three are enough: what was written until then is not written again.
+    """
+    events, files = [], open_block_files()
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    u0 = RANDOM.random((60, 8))
+    out = zarr.create_array(str(tmp_path / "out"), shape=(0, 60, 8), chunks=(1, 25, 8), dtype="f8")
+    memory = {"0": 4000, "1": 4000} if streamed else None
+    given = {"out": out, "save_every": 2, "memory": memory, "distribution": "balanced"}
+    source = stored(tmp_path / "u0", u0, (25, 8))
+    running = asyncio.ensure_future(of(balancer.stencil(slowly, source, 60, **given)))
+    await after(events, "saved", 2)
+    late = await Worker(s.address, nthreads=1, name="late")
+    await after(events, "taken in")
+    await late.close(timeout=1)
+    await running
+    (taken,) = of_kind(events, "taken in")
+    assert of_kind(events, "starting over")
+    saved = [event["iteration"] for event in of_kind(events, "saved")]
+    assert sorted({*saved}) == list(range(2, 61, 2))
+    assert not [n for n in saved if n <= taken["after"] and saved.count(n) > 1]
+    np.testing.assert_array_equal(out[...], snapshots(u0, sorted({*saved})))
+    assert any(share["blocks"] for share in balancer.report.shares) == streamed
+    del running
+    await no_files(files)
 
 
 @cluster(2, config=tuned(**QUICK))

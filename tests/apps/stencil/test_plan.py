@@ -55,6 +55,33 @@ def test_rows_move_only_where_that_pays():
     assert found(unknown, 9, 8, limits, 1) == shares
 
 
+def test_what_does_not_depend_on_the_rows_is_not_shared_out():
+    """Each of two workers makes two calls of 20 s, a third one in their middle would make three."""
+    shares, limits = {"a": 30, "c": 0, "b": 30}, dict.fromkeys("acb", 100.0)
+
+    def found(call, rest=0.0, **more):
+        one = Speed((2 * call + rest * 30) / 30, 0.0, 0.0, call, 30, 2)
+        told = {"a": one, "b": one, "c": Speed(call / 30 + rest, 0.0, 0.0, call, 30, 1)}
+        return revised(shares, told, 1000, 8, limits, 1, depth=1, **more).shares
+
+    assert found(20.0) == shares
+    assert found(20.0, 1.0) == shares
+    assert found(1.0, 1.0) != shares
+    assert found(0.0, 1.0) == {"a": 20, "c": 20, "b": 20}
+    assert sum(found(1.0, 1.0).values()) == 60
+    assert found(1.0, 1.0, stop=1e6) == shares
+    # one that is alone makes one call, and does not know what that takes beside the rows
+    alone = {"a": Speed(21.0 / 60, 0.0, 0.0, None, 60, 1), "c": Speed(20.5 / 30, 0, 0, 20.0, 30, 1)}
+    two = {"a": 60, "c": 0}
+    assert revised(two, alone, 1000, 8, limits, 1, depth=1).shares == two
+
+
+def test_halos_come_less_often_where_calls_for_the_rows_at_the_ends_cost_much():
+    own = {"a": 30, "b": 30}
+    told = dict.fromkeys(own, Speed(2 * 0.02 / 30 + 1e-4, 0.0, 0.0, 0.02, 30, 2))
+    assert exchange_every(told, own, 1, 64) == 14
+
+
 def test_halos_for_several_iterations_come_at_once_where_messages_cost_more_than_rows():
     def every(exchange, row, shares=(40, 60), depth=1, most=64, worth=0.0):
         own = {str(n): rows for n, rows in enumerate(shares)}

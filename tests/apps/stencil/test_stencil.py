@@ -18,7 +18,7 @@ from fpmdask.apps.stencil import gray_scott, heat, jacobi
 from fpmdask.apps.stencil.client import checked
 from fpmdask.apps.stencil.sizes import most_rows
 from fpmdask.apps.stencil.spec import StencilSpec
-from fpmdask.errors import PartitionError
+from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.rows import Rows
 from tests.eventually import nothing_left, until
 from tests.tuned import tuned
@@ -203,7 +203,7 @@ async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
     balancer = await fpmdask.Balancer(c, progress=events.append)
 
     def update(block):
-        time.sleep(1e-3 * len(block) * (1 + 9 * (worker_name() == "1")))
+        time.sleep(1e-3 * (len(block) - 2) * (1 + 9 * (worker_name() == "1")))
         return jacobi(block)
 
     u0 = RANDOM.random((60, 4))
@@ -240,7 +240,7 @@ SEEN = collections.Counter()
 def slow_later(block):
     """Take longer on a worker than it has told at first."""
     SEEN[worker_name()] += 1
-    time.sleep(1e-3 * len(block) * (1 + 9 * (worker_name() == "1" and SEEN["1"] > 1)))
+    time.sleep(1e-3 * (len(block) - 2) * (1 + 9 * (worker_name() == "1" and SEEN["1"] > 1)))
     return jacobi(block)
 
 
@@ -355,6 +355,12 @@ def raising(block):
     return block
 
 
+def leaving(block):
+    if worker_name() == "1":
+        raise SystemExit(3)
+    return block
+
+
 def writing(block):
     block += 1
     return block
@@ -370,6 +376,8 @@ async def test_what_update_does_wrong_ends_the_run(c, s, *workers):
     assert "on worker 1" in caught.value.__notes__[0]
     with pytest.raises(ValueError, match="read-only"):
         await balancer.stencil(writing, x, 20)
+    with pytest.raises(CoordinatorError, match="update raised on worker 1: SystemExit: 3"):
+        await balancer.stencil(leaving, x, 20)
     for update, says in {
         lambda b: b[:-1]: r"returned the shape \(\d+, 6\) for a block of the shape \(\d+, 6\)",
         lambda b: b.astype("f4"): "returned float32 for blocks of float64",

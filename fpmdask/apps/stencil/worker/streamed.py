@@ -371,7 +371,7 @@ class Streamed(Part):
 
     def sources(self, turn: int) -> Sequence[OnDisk]:
         """Return the fields' rows."""
-        return [OnDisk(self, region) for region in self._regions[: self._count]]
+        return [OnDisk(self, self.file, region) for region in self._regions[: self._count]]
 
     def release(self) -> None:
         """Let go of the memory once no more iterations are made: the rows stay on disk."""
@@ -381,8 +381,8 @@ class Streamed(Part):
 class OnDisk:
     """Rows of a field, which a worker may offer to others: they are read when they are sent."""
 
-    def __init__(self, part: Part, region: Region) -> None:
-        self._part, self.region = part, region
+    def __init__(self, part: Part, file: BlockFile, region: Region) -> None:
+        self._part, self.file, self.region = part, file, region
         self.shape, self.dtype = (region.shape[0], *part.spec.shape[1:]), region.dtype
 
     def rows_in(self, nbytes: int) -> int:

@@ -1,0 +1,137 @@
+"""With which rows a team goes on without MHETA, by what its iterations have taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fpmdask.apps.stencil.coordinator.room import Room
+from fpmdask.apps.stencil.coordinator.sharing import Split
+from fpmdask.apps.stencil.plan import (
+    Revision,
+    Speed,
+    exchange_every,
+    moving_seconds,
+    revised,
+)
+from fpmdask.apps.stencil.sizes import Sizes, in_core_nbytes
+from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.errors import PartitionError
+from fpmdask.runtime.coordinator.context import RunContext
+
+
+@dataclass(frozen=True)
+class Revising:
+    """What workers of a team have told after some iterations.
+
+    Parameters
+    ----------
+    context, spec, split, room
+        The run, who has which rows, and what for.
+    told
+        Worker → its `Tried`.
+    left
+        Iterations to come.
+    """
+
+    context: RunContext
+    spec: StencilSpec
+    split: Split
+    room: Room
+    told: Mapping[str, Mapping[str, Any]]
+    left: int
+
+    @property
+    def _wraps(self) -> bool:
+        return self.spec.boundary[0] == "periodic"
+
+    def speeds(self, ready: Mapping[str, Speed]) -> dict[str, Speed]:
+        """Return what the team has told, and what is taken for workers that are to join."""
+        streams = self.context.spec["rule"] == "mheta"
+        found = {}
+        for worker, rows in self.split.shares.items():
+            one = self.told[worker]
+            seconds = one["row_seconds"]
+            if seconds is not None and streams:
+                seconds += one["io_seconds"]
+            found[worker] = Speed(
+                seconds,
+                one["exchange_seconds"],
+                one["byte_seconds"],
+                one["call_seconds"],
+                rows,
+                one["calls"],
+            )
+        exchange = max(one.exchange_seconds for one in found.values())
+        byte = max(one.byte_seconds for one in found.values())
+        return found | {
+            worker: replace(one, exchange_seconds=exchange, byte_seconds=byte)
+            for worker, one in ready.items()
+        }
+
+    async def revised(self, before: Mapping[str, int], speeds: Mapping[str, Speed]) -> Revision:
+        """Return with which shares to go on, in core if the rule says so and all rows fit."""
+        rule, tuning = self.context.spec["rule"], self.context.tuning.stencil
+        same = before.keys() == self.split.shares.keys()
+        if self.context.spec["distribution"] is not None or (same and rule == "even"):
+            return Revision(dict(before))
+        rooms = [self.room.most]
+        if self.split.in_core or (not same and rule in ("in-core", "mheta")):
+            rooms.insert(0, self.room.in_core)
+        alone = not same and len(self.split.having) == 1
+
+        def found(room: Mapping[str, float]) -> Revision:
+            return revised(
+                before,
+                speeds,
+                self.left,
+                self.spec.row_nbytes,
+                room,
+                self.spec.least,
+                equal=rule == "even",
+                exchange=tuning.exchange_seconds if alone else 0.0,
+                stop=tuning.move_seconds,
+                depth=self.spec.depth[0],
+                wraps=self._wraps,
+            )
+
+        for room in rooms[:-1]:
+            try:
+                return await asyncio.to_thread(found, room)
+            except PartitionError:  # they need more
+                continue
+        return await asyncio.to_thread(found, rooms[-1])
+
+    def every(
+        self, before: Mapping[str, int], after: Mapping[str, int], speeds: Mapping[str, Speed]
+    ) -> int:
+        """Return how many iterations are made from one exchange of halos to the next.
+
+        Not so many that a worker has no memory for their halos.
+        """
+        tuning, prefetch = self.context.tuning.stencil, self.context.spec["prefetch"]
+        most, worth = min(self.left, tuning.most_every), 0.0
+        halo = 2 * self.spec.depth[0] * Sizes.of(self.spec, prefetch=prefetch).in_core
+        for worker, rows in after.items():
+            spare = self.room.memory[worker] - in_core_nbytes(self.spec, rows, prefetch=prefetch)
+            if rows and halo:
+                most = int(min(most, 1 + max(0.0, spare) / halo))
+        if after == before and self.left:  # else the buffers are new in any case
+            worth = moving_seconds(before, before, speeds, self.spec.row_nbytes)
+            worth = (worth + tuning.move_seconds) / self.left
+        return exchange_every(speeds, after, self.spec.depth[0], most, worth, wraps=self._wraps)
+
+
+def as_trial(told: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Return what a worker has told of its last iterations as it tells of the first ones."""
+    return {
+        "trial": told["again"],
+        "row_seconds": told["compute"] / rows if rows else None,
+        "io_seconds": told["io"] / rows if rows else 0.0,
+        "exchange_seconds": told["send"] + told["receive"],
+        "byte_seconds": told["byte_seconds"],
+        "call_seconds": told["call_seconds"],
+        "calls": told["calls"],
+    }

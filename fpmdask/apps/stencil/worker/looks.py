@@ -1,0 +1,209 @@
+"""When a team looks at what its iterations take, and what its workers tell the coordinator of it.
+
+Runs in the thread of a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from fpmdask.apps.stencil.history import History, is_off
+from fpmdask.apps.stencil.load_checks import LoadChecks
+from fpmdask.apps.stencil.worker.counters import Counters
+from fpmdask.apps.stencil.worker.own_rows import OwnRows
+from fpmdask.apps.stencil.worker.streamed import Streamed
+from fpmdask.apps.stencil.worker.team import Team
+from fpmdask.timing.meter import Meter, NoRecorder
+from fpmdask.tuning import StencilTuning
+
+if TYPE_CHECKING:
+    from fpmdask.mheta.instrument import Recorder
+
+
+class Looks:
+    """The load checks of a team without MHETA: iterations are timed, and told as a trial.
+
+    Parameters
+    ----------
+    team, counters, tuning
+        Who is timed, and what is counted.
+    tries
+        Whether the speeds are still to be told.
+    checks
+        Whether the team looks at its load now and then in any case.
+
+    Attributes
+    ----------
+    tries : bool
+    asked : bool
+        Whether the coordinator waits for a look.
+    moves : int
+        How often rows have moved.
+    """
+
+    def __init__(
+        self, team: Team, counters: Counters, tuning: StencilTuning, *, tries: bool, checks: bool
+    ) -> None:
+        self._team, self._counters = team, counters
+        self._load = LoadChecks(tuning.trial_seconds, tuning.load_check_seconds)
+        self.tries, self._checks, self.asked, self.moves = tries, checks, False, 0
+
+    def begin(self, done: int) -> None:
+        """Begin anew, with other rows."""
+        self._load.moved(done)
+        self._restart()
+
+    def _restart(self) -> None:
+        self._before, self._began = self._counters.computed, time.perf_counter()
+
+    def due(self, done: int) -> bool:
+        """Tell whether the team looks after an iteration."""
+        return self._load.due(done) and (self.tries or self._checks)
+
+    @property
+    def seconds(self) -> float:
+        """Since the timed iterations began, but for pauses."""
+        return time.perf_counter() - self._began
+
+    def paused(self, seconds: float) -> None:
+        """Leave out seconds that were no iterations."""
+        self._began += seconds
+
+    def are_timed(self, done: int, seconds: float) -> bool:
+        """Tell whether iterations that took so long, at most, say how fast workers are."""
+        return self._load.are_timed(done, seconds)
+
+    def go_on(self, done: int, *, timed: bool) -> None:
+        """Time the iterations to come, where those before say something, or nothing at all."""
+        if timed:
+            self._load.begin(done)
+        if self._load.since == done:
+            self._restart()
+
+    def trial(self, count: int, seconds: float, byte_seconds: float) -> Mapping[str, Any]:
+        """Return the `Tried` of iterations that took so long."""
+        self.tries = False
+        pairs = zip(self._counters.computed, self._before, strict=True)
+        computing, rows, io, spans = (a - b for a, b in pairs)
+        low, high = self._team.span
+        turns = max(1, round(rows / (high - low))) if high > low else 1
+        return {
+            "trial": count,
+            "row_seconds": computing / rows if rows else None,
+            "call_seconds": self._counters.call_seconds,
+            "calls": spans / turns,
+            "io_seconds": io / rows if rows else 0.0,
+            "exchange_seconds": (seconds - computing - io) / turns,
+            "byte_seconds": byte_seconds,
+        }
+
+
+class Metering:
+    """The times of iterations under MHETA.
+
+    Parameters
+    ----------
+    team, counters
+        Who is timed, and what is counted.
+
+    Attributes
+    ----------
+    recorder : Recorder, Meter or NoRecorder
+        What iterations tell what they do.
+    history : History or None
+        What they took.
+    expected : float or None
+        What one should take.
+    instruments : bool
+        Whether the first iteration is instrumented.
+    """
+
+    def __init__(self, team: Team, counters: Counters) -> None:
+        self._team, self._counters = team, counters
+        self.recorder: Recorder | Meter | NoRecorder = NoRecorder()
+        self.history: History | None = None
+        self.expected: float | None = None
+        self.instruments = False
+
+    def heed(self, note: Mapping[str, Any]) -> None:
+        """Take the coordinator's word for what comes first."""
+        self.expected, self.instruments = note["expected"], bool(note["instrument"])
+        if note["history"] and not self.instruments:
+            self.keep(0)
+
+    def instrument(self, *, worth: bool) -> None:
+        """Record the first iteration, unless nothing is left to be told of it."""
+        self.instruments = self.instruments and worth
+        if self.instruments:
+            from fpmdask.mheta.instrument import Recorder
+
+            self.recorder = Recorder(time.perf_counter)
+
+    def keep(self, done: int) -> None:
+        """Keep what iterations take from now on, after so many."""
+        self.recorder, self.history = Meter(time.perf_counter), History(done)
+
+    def one(self, rows: OwnRows, turn: int, *, checks: bool) -> float:
+        """Make one iteration, and keep what it takes where that is wanted."""
+        computed = self._counters.seconds["computing"]
+        if isinstance(self.recorder, Meter):
+            self.recorder.taken()
+        self.recorder.at(section=0, tile=0)
+        change = rows.sweeps.one(turn, self.recorder, checks=checks)
+        if isinstance(self.recorder, Meter) and self.history is not None:
+            spent = self.recorder.taken()
+            self.history.add({**spent, "compute": self._counters.seconds["computing"] - computed})
+        return change
+
+    def measured(self, rows: OwnRows, count: int) -> Mapping[str, Any]:
+        """Return the `Instrumented` of the first iteration."""
+        # on a tenth of a core modules that few runs need cost 0.1 s each
+        from fpmdask.runtime.worker.disk_benchmark import benchmark_disk
+        from fpmdask.runtime.worker.message_benchmark import benchmark_messages
+
+        team, block = self._team, rows.sweeps.block
+        assert not isinstance(self.recorder, NoRecorder)
+        assert isinstance(block, Streamed)
+        events = [
+            {name: value for name, value in asdict(event).items() if value is not None}
+            for event in self.recorder.events
+        ]
+        messages = []
+        if block.spec.depth[0]:
+            sizes = [1, max(2, sum(rows.nbytes for rows in block.edge(0, 0)))]
+            name = f"{team.attempt} {count}"
+            messages = benchmark_messages(team.exchange, name, [*team.placed.ranks], sizes)
+        seconds = sum(event["seconds"] for event in events if event["kind"] == "compute")
+        low, high = team.span
+        self.instruments = False
+        return {
+            "measured": {
+                "events": events,
+                "benchmarks": {**benchmark_disk(block.file), "messages": messages},
+            },
+            "row_seconds": max(seconds, 1e-9) / (high - low),
+            "done": count,
+        }
+
+    def is_off(self) -> bool:
+        """Tell whether the team's iterations take other times than they should, if it can judge."""
+        history = self.history
+        if history is None or not history.is_full or self.expected is None:
+            return False
+        told = self._team.reduce([history.middle(), history.scatter()])
+        return is_off(float(told[0]), float(told[1]), self.expected)
+
+    def again(self, rows: OwnRows, count: int) -> Mapping[str, Any]:
+        """Return the `LookAgain` of the last iterations."""
+        assert self.history is not None
+        return {
+            "again": count,
+            "middle": self.history.middle(),
+            "byte_seconds": rows.byte_seconds,
+            "call_seconds": self._counters.call_seconds,
+            "calls": 1 + sum(rows.sweeps.block.open),
+            **self.history.mean(),
+        }

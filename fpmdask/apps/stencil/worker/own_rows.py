@@ -1,0 +1,245 @@
+"""One worker's rows: where they are, in memory or on disk, how they come there and move.
+
+Runs in the thread of a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fpmdask.apps.stencil.block import Array, Block, Bring, Update
+from fpmdask.apps.stencil.call_costs import CallCosts
+from fpmdask.apps.stencil.history import instrumented_rows
+from fpmdask.apps.stencil.sizes import in_core_nbytes
+from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.apps.stencil.worker.counters import Counters
+from fpmdask.apps.stencil.worker.halos import Halos
+from fpmdask.apps.stencil.worker.kept import Kept, Survivors, brought
+from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
+from fpmdask.apps.stencil.worker.sweeps import InCore, OutOfCore, Threads
+from fpmdask.apps.stencil.worker.team import Team
+from fpmdask.runtime.worker.block_file import BlockFile
+from fpmdask.tuning import StencilTuning
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a worker has for its rows.
+
+    Parameters
+    ----------
+    update
+        The user's function.
+    memory
+        Bytes; None: no limit.
+    prefetch
+        Whether the next block is read while one is computed, out of core.
+    folder
+        On its disk.
+    threads, counters
+        Of its step.
+    tuning
+        The scheduler's.
+    """
+
+    update: Update
+    memory: float | None
+    prefetch: bool
+    folder: str
+    threads: Threads
+    counters: Counters
+    tuning: StencilTuning
+
+
+class OwnRows:
+    """The rows that this worker has now.
+
+    Parameters
+    ----------
+    spec, means, team
+        What is iterated, with what, by whom.
+    survivors
+        What this worker keeps for later attempts.
+
+    Attributes
+    ----------
+    spec : StencilSpec
+        With the iterations that this attempt makes.
+    survivors : Survivors
+    sweeps : InCore or OutOfCore
+        The rows, and what iterates them.
+    byte_seconds : float
+        What it took to bring a byte of them into its buffers.
+    """
+
+    sweeps: InCore | OutOfCore
+
+    def __init__(self, spec: StencilSpec, means: Means, team: Team, survivors: Survivors) -> None:
+        self.spec, self._means, self._team, self.survivors = spec, means, team, survivors
+        self._halos = Halos(team, len(spec.fields))
+        self._files: list[BlockFile] = []
+        self._every, self.byte_seconds = 1, 0.0
+
+    def load(self, fields: Bring, args: Bring, *, instruments: bool) -> None:
+        """Bring the rows that this worker begins with."""
+        with self._means.counters.timed("loading"):
+            self._make(instruments=instruments)
+            self._bring(0, fields, args)
+
+    def join(self) -> None:
+        """Have no rows yet, in a team whose rows are elsewhere."""
+        block = Block(self.spec, self._means.update, self._team.span)
+        self.sweeps = self._in_core(block)
+
+    def _bring(self, done: int, fields: Bring, args: Bring) -> None:
+        began = time.perf_counter()
+        self.sweeps.block.bring(done, fields)
+        self.sweeps.block.bring_args(args)
+        low, high = self._team.span
+        if nbytes := (high - low) * self.spec.row_nbytes:
+            self.byte_seconds = (time.perf_counter() - began) / nbytes
+
+    def _make(self, *, instruments: bool = False) -> None:
+        """Make room for this worker's rows: in memory, or on disk where that is too small."""
+        means, spec, (low, high) = self._means, self.spec, self._team.span
+        means.counters.call_costs, count = CallCosts(), 0
+        needed = in_core_nbytes(spec, high - low, prefetch=means.prefetch)
+        if means.memory is not None and needed > means.memory:
+            from fpmdask.apps.stencil.program import streamed_rows  # loads MHETA
+
+            count = streamed_rows(spec, high - low, means.memory, prefetch=means.prefetch)
+        if instruments:
+            count = instrumented_rows(high - low, count)
+        band_nbytes = means.tuning.band_nbytes
+        if not count:
+            block = Block(spec, means.update, (low, high), self._every, band_nbytes)
+            self.sweeps = self._in_core(block)
+            return
+        streamed = Streamed(
+            spec,
+            means.update,
+            (low, high),
+            count,
+            self._file(),
+            prefetch=means.prefetch,
+            threads=means.threads.count,
+            band_nbytes=band_nbytes,
+        )
+        self.sweeps = OutOfCore(streamed, self._halos, means.threads, means.counters)
+
+    def _in_core(self, block: Block) -> InCore:
+        means = self._means
+        return InCore(
+            block, self._halos, means.threads, means.counters, self._every, self.spec.iterations
+        )
+
+    def move(self, iteration: int, done: int, note: Mapping[str, Any], args: Bring) -> bool:
+        """Have the rows of a new distribution, those of others straight from them.
+
+        Where workers are out of core, some rows at once: holders read them from disk. Workers that
+        have joined are members of the team from here on; then those that were there before keep
+        the rows that they had.
+
+        Parameters
+        ----------
+        iteration, done
+            After which this is, of all and of this attempt.
+
+        Returns
+        -------
+        bool
+            Whether the team is another one.
+        """
+        team, old, before, halos = self._team, self.sweeps.block, self._team.spans, self._halos
+        retired, reduce = [*halos.keys()], team.reduce
+        team.move(note["rows"], note["channels"])
+        halos.moved()
+        joined, self._every = reduce is not team.reduce, note["every"]
+        team.say_phase("move", team.moved)
+        sources = self._old_sources(old, done)
+        for n, source in enumerate(sources):
+            team.exchange.offer(self._key(n), source)
+        self._make()
+        self._bring(done, brought(team, before, sources, self._key, note["piece"]), args)
+        team.reduce([0.0])  # all have what they need: the old rows can go
+        for key in (*self._keys(), *retired):
+            team.exchange.retire(key)
+        keeps = joined and before[team.own][0] < before[team.own][1]
+        if joined:
+            reduce.retire()
+        if keeps:
+            self.survivors.keep(Kept(iteration, before[team.own], sources))
+        for file in {one.file for one in sources if isinstance(one, OnDisk)}:
+            self._files.remove(file)
+            if not keeps:  # else its last user closes it
+                file.close()
+        team.say_phase("move", team.moved, ended=True)
+        return joined
+
+    def _old_sources(self, old: Block | Streamed, done: int) -> Sequence[Array | OnDisk]:
+        """Return the rows so far, in as little memory as may be: new ones come beside them."""
+        if isinstance(old, Streamed):
+            old.release()
+            return old.sources(done)
+        low, high = self._team.span
+        old.args, old.buffers[(done + 1) % 2] = [], []
+        memory, now = self._means.memory, old.buffers[done % 2]
+        beside = sum(rows.nbytes for rows in now)
+        if (kept := self.survivors.kept) is not None:
+            beside += kept.nbytes
+        new = in_core_nbytes(self.spec, high - low, prefetch=self._means.prefetch)
+        if memory is None or new + beside <= memory:
+            return old.sources(done)
+        file, found = self._file(), []
+        for rows in old.rows(now, old.low, old.high):
+            found.append(OnDisk(old, file, file.reserve(rows.shape, rows.dtype)))
+            found[-1].region.write((0, len(rows)), rows)
+        now.clear()
+        return found
+
+    def _file(self) -> BlockFile:
+        self._files.append(BlockFile(self._means.folder))
+        return self._files[-1]
+
+    def _key(self, field: int) -> tuple[Any, ...]:
+        return ("moved", self._team.attempt, self._team.moved, field)
+
+    def _keys(self) -> Iterator[tuple[Any, ...]]:
+        return map(self._key, range(len(self.spec.fields)))
+
+    def now(self, done: int) -> Iterator[tuple[int, Sequence[Array]]]:
+        """Yield the rows of now, in order, those on disk in pieces: the first one, and fields."""
+        low, high = self._team.span
+        sources = self.sweeps.now(done)
+        for start, stop in pieces(0, high - low, min(map(self._piece, sources))):
+            yield low + start, [rows_of(source, start, stop) for source in sources]
+
+    def result(self, done: int) -> list[Array]:
+        """Return the fields' rows, all in memory, after the last iteration."""
+        low, high = self._team.span
+        found, sources = self.sweeps.result(done)
+        for target, one in zip(found, sources, strict=False):
+            for start, stop in pieces(0, high - low, self._piece(one)):
+                target[start:stop] = rows_of(one, start, stop)
+        return found
+
+    def _piece(self, source: Array | OnDisk) -> int:
+        """Return how many rows are copied at once."""
+        if isinstance(source, np.ndarray):
+            return max(1, len(source))
+        return source.rows_in(self._means.tuning.band_nbytes)
+
+    def end(self) -> None:
+        """Have all that wait for this worker be refused: it goes on no further."""
+        kept = self.survivors.keys(self._team, len(self.spec.fields))
+        self._team.end((*self._keys(), *self._halos.keys(), *kept))
+
+    def close(self) -> None:
+        """Give the disk's room back."""
+        for file in self._files:
+            file.close()

@@ -1,0 +1,61 @@
+"""What computing a row takes a worker that has none yet.
+
+Runs in the thread of a step, before rows are shared out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fpmdask.apps.stencil.block import Block, Part
+from fpmdask.apps.stencil.call_costs import CallCosts
+from fpmdask.apps.stencil.spec import StencilSpec
+from fpmdask.apps.stencil.worker.inputs import Inputs
+from fpmdask.apps.stencil.worker.own_rows import Means
+from fpmdask.runtime.rows import Span
+
+
+def probed(
+    spec: StencilSpec, means: Means, inputs: Inputs, span: Span, *, joins: bool
+) -> Mapping[str, Any]:
+    """Return the `Probed` of a few rows that this worker would have.
+
+    One that joins tells what a call takes beside its rows, too: it has not made calls of two sizes.
+    What a neighbour has is taken to be as the nearest row: for a time that is near enough.
+    """
+    if span[0] == span[1]:
+        return {"probe": None, "rows": 0, "call_seconds": None}
+    part = Part(spec, means.update, span, 1, means.tuning.band_nbytes)
+    low, high = part.bands(*span)[0]
+    nearest = replace(spec, boundary=("nearest", *spec.boundary[1:]))
+    block = Block(nearest, means.update, (low, high))
+    block.open = False, False
+    block.bring(0, inputs.fields)
+    block.bring_args(inputs.args)
+    rows, few, call = high - low, spec.least, None
+    seconds = _seconds(block, means, high)
+    if joins and few < rows:
+        costs = CallCosts()
+        costs.add(1, rows, seconds)
+        costs.add(1, few, _seconds(block, means, low + few))
+        call = costs.seconds and costs.seconds[0]
+    return {"probe": seconds / rows, "rows": rows, "call_seconds": call}
+
+
+def _seconds(block: Block, means: Means, stop: int) -> float:
+    """Return what computing the first rows takes, in the mean of some turns."""
+    turn, began, least = 0, time.perf_counter(), means.tuning.trial_seconds
+    while True:
+        block.fill(block.buffers[turn % 2], block.low, block.high)
+        block.compute(turn % 2, block.low, stop, means.threads.each)
+        turn += 1
+        now = time.perf_counter()
+        if turn == 1:  # not typical: memory is new
+            began, first = now, now - began
+            if first >= least:
+                return first
+        elif now - began >= least:
+            return (now - began) / (turn - 1)
