@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fpmdask import config
@@ -25,13 +24,13 @@ class Accounts:
         self._scheduler = scheduler
         self.spill_target = float(config.setting("spill-target"))
 
-    async def of(self, workers: Sequence[str] | None) -> dict[str, dict[str, float]]:
-        """Return the fields of the `account` of each worker that has one of some names."""
+    async def of(self, workers: Sequence[str] | None) -> dict[str, Account]:
+        """Return the `account` of each worker that has one of some names, by address."""
         found = {}
         async for window in windows([*self._scheduler.workers.items()], ACCOUNTS_AT_ONCE):
             for address, state in window:
                 if workers is None or str(state.name) in workers or address in workers:
-                    found[address] = asdict(self.account(state))
+                    found[address] = self.account(state)
         return found
 
     def account(self, state: WorkerState) -> Account:
