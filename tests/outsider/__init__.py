@@ -8,6 +8,7 @@ POWER = App(
     check="tests.outsider.coordinator:check",
     kernels={"power.rows": "tests.outsider.kernel:Rows"},
     worker=("tests.outsider.worker",),
+    request="tests.outsider.spec:PowerRequest",
     messages="tests.outsider.spec:MESSAGES",
     phases={"prepare": 1, "measure": 2, "iterate": 10},
 )
