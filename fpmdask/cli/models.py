@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,11 +64,11 @@ def show(url: str, kernel: str | None, worker: str | None, as_json: bool) -> Non
 
     And what MHETA knows of it as a node: seconds per row, and those of its disk.
     """
-    from fpmdask.runtime.known_models import as_text
+    from fpmdask.runtime.known_models import KnownModel, as_text
 
     found = _read(url, kernel, worker)
     if as_json:
-        print_json([one.to_json() for one in found])
+        print_json([asdict(one.facts if isinstance(one, KnownModel) else one) for one in found])
     else:
         click.echo(as_text(found))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from html import escape
 from typing import Any, TypeVar
 
@@ -63,15 +63,21 @@ class KnownMachine(OfWorker):
 
     figures: Mapping[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        named = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**named, "hardware": self.hardware.to_json()}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> KnownMachine:
-        """Rebuild what `to_json` gave."""
-        return cls(**{**data, "hardware": Fingerprint.from_json(data["hardware"])})
+@dataclass(frozen=True)
+class ModelFacts(OfWorker):
+    """A `KnownModel` as messages carry it.
+
+    Attributes
+    ----------
+    model : mapping
+        What `Model.to_json` returns.
+    half_widths : sequence
+        (units, half-width) of points.
+    """
+
+    model: Mapping[str, Any]
+    half_widths: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -90,33 +96,25 @@ class KnownModel(OfWorker):
     model: PiecewiseLinearModel
     half_widths: Mapping[float, float] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            **{name: getattr(self, name) for name in self.__dataclass_fields__},
-            "hardware": self.hardware.to_json(),
-            "model": self.model.to_json(),
-            "half_widths": [list(pair) for pair in self.half_widths.items()],
-        }
+    @property
+    def facts(self) -> ModelFacts:
+        """The same as messages carry it."""
+        named = {field.name: getattr(self, field.name) for field in fields(OfWorker)}
+        half_widths = [*self.half_widths.items()]
+        return ModelFacts(**named, model=self.model.to_json(), half_widths=half_widths)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> KnownModel:
-        """Rebuild what `to_json` gave."""
-        model = from_json(data["model"])
+    def from_facts(cls, facts: ModelFacts) -> KnownModel:
+        """Rebuild it from its `facts`."""
+        model = from_json(facts.model)
         if not isinstance(model, PiecewiseLinearModel):
             raise PartitionError(f"found a model of kind {model.kind!r}; give a piecewise one")
-        hardware = Fingerprint.from_json(data["hardware"])
-        half_widths = {float(units): float(half) for units, half in data["half_widths"]}
-        given = {"hardware": hardware, "model": model, "half_widths": half_widths}
-        return cls(**{**data, **given})
+        named = {field.name: getattr(facts, field.name) for field in fields(OfWorker)}
+        half_widths = {float(units): float(half) for units, half in facts.half_widths}
+        return cls(**named, model=model, half_widths=half_widths)
 
 
 Known = KnownModel | KnownMachine
-
-
-def known_from_json(data: Mapping[str, Any]) -> Known:
-    """Rebuild what `to_json` of either gave."""
-    return (KnownMachine if "figures" in data else KnownModel).from_json(data)
 
 
 Of = TypeVar("Of", bound=OfWorker)

@@ -10,6 +10,7 @@ import cloudpickle
 
 from fpmdask import errors
 from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.wire import ErrorFacts
 
 
 class RemoteTraceback(Exception):
@@ -27,7 +28,7 @@ def message_of(error: BaseException) -> str:
         return f"its text cannot be made: {type(inner).__name__}"
 
 
-def describe_error(error: BaseException) -> dict[str, Any]:
+def describe_error(error: BaseException) -> ErrorFacts:
     """Return an exception as plain data; ``pickled`` is for the client only (None: cannot)."""
     try:
         pickled = cloudpickle.dumps(error)

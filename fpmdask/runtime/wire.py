@@ -1,43 +1,21 @@
-"""Messages between processes are declared as TypedDicts, and checked where they arrive.
+"""What the processes of an application's run tell each other, as TypedDicts.
 
 `Request` is what a client asks for; `Step` has what a step on workers and the coordinator tell each
-other; `Messages` all of an application. Lists and mappings are looked at, not read: of each the
-first `LOOKED_AT` elements, since checks run on event loops.
+other; `Messages` all of an application. They are checked where they arrive, by
+`fpmdask.runtime.validation`. What all runs need is in `fpmdask.runtime.protocol`, which lists every
+message that crosses a process border.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from itertools import islice
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    NotRequired,
-    TypedDict,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from functools import cached_property
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from fpmdask.errors import CoordinatorError
-
-# What a number may be sent as.
-_NUMBERS: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float)}
-# Of a list or a mapping so many elements are looked at.
-LOOKED_AT = 16
-
-Fits = Callable[[Any], bool]
-
-
-class MalformedError(CoordinatorError):
-    """A message is not what its TypedDict declares."""
-
+from fpmdask.runtime.validation import MalformedError as MalformedError
+from fpmdask.runtime.validation import check_message as check_message
+from fpmdask.runtime.validation import check_named as check_named
 
 # ---- requests of clients, and what they get
 
@@ -88,57 +66,6 @@ class ErrorFacts(TypedDict):
     traceback: str
     pickled: bytes | None
     summary: NotRequired[str]
-
-
-class RunResult(TypedDict):
-    """How a run has ended: with its value or its error."""
-
-    report: Mapping[str, Any]
-    value: NotRequired[Mapping[str, Any]]
-    error: NotRequired[ErrorFacts]
-
-
-class Poll(TypedDict):
-    """What a client gets of a run since it asked last."""
-
-    events: Sequence[Mapping[str, Any]]
-    requests: Sequence[Mapping[str, Any]]
-    result: NotRequired[RunResult]
-
-
-# ---- workers
-
-
-class Prepared(TypedDict):
-    """What a worker answers that is to take part in a run."""
-
-    name: str
-    start: str
-    fingerprint: Mapping[str, Any]
-    channel: tuple[str, int] | None
-    kernel: NotRequired[Mapping[str, str]]
-    error: NotRequired[ErrorFacts]
-
-
-class Unprepared(TypedDict):
-    """What a worker answers that cannot take part in any."""
-
-    unusable: str
-
-
-class Published(TypedDict):
-    """What a worker has made Dask data: key → bytes, and type."""
-
-    nbytes: Mapping[Any, int]
-    types: Mapping[Any, str]
-
-
-class Places(TypedDict):
-    """Where a client's tasks can be: see `fpmdask.runtime.coordinator.client_stages`."""
-
-    places: Sequence[str]
-    threads: Mapping[str, int]
-    bare: Sequence[str]
 
 
 # ---- steps on workers
@@ -415,163 +342,3 @@ EVENTS: Mapping[str, Any] = {
     "recomputing": Recomputing,
     "stale": Stale,
 }
-
-
-# ---- checks
-
-
-def check_message(kind: Any, message: Any, what: str, *, partial: bool = False) -> None:
-    """Refuse a message that is not what a TypedDict declares, or one of a union of these.
-
-    Parameters
-    ----------
-    kind
-        The TypedDict, or the union.
-    message
-        What has come.
-    what
-        What it is called in the error.
-    partial
-        Whether parts may be missing.
-
-    Raises
-    ------
-    MalformedError
-        Naming the part, what was found and what is allowed. Its sender gets it.
-
-    Examples
-    --------
-    >>> check_message(Packed, {"name": "power", "parameters": {}}, "the kernel")
-    >>> check_message(Packed, {"name": 3, "parameters": {}}, "the kernel")
-    Traceback (most recent call last):
-        ...
-    fpmdask.runtime.wire.MalformedError: the kernel's name is an int; it must be str
-    >>> check_message(Unprepared, {"units": 3}, "the answer")
-    Traceback (most recent call last):
-        ...
-    fpmdask.runtime.wire.MalformedError: the answer has no part units; parts are unusable
-    """
-    if kind is None:
-        raise MalformedError(f"{what} is unknown: none is declared")
-    if not isinstance(message, Mapping):
-        raise MalformedError(f"{what} is {_kind(message)}; it must be a mapping")
-    if _is_union(kind):
-        _check_any(get_args(kind), message, what)
-        return
-    if not is_typeddict(kind):
-        _check(kind, _fitting(kind), message, what)
-        return
-    parts, required = _parts(kind)
-    for name, value in message.items():
-        if name not in parts:
-            raise MalformedError(f"{what} has no part {name}; parts are {', '.join(parts)}")
-        _check(*parts[name], value, f"{what}'s {name}")
-    if not partial and (missing := sorted(required - message.keys())):
-        raise MalformedError(f"{what} lacks {', '.join(missing)}")
-
-
-def check_named(kinds: Mapping[str, Any], name: Any, message: Any, what: str) -> None:
-    """Refuse a message that is of none of some kinds, by its name, or is malformed.
-
-    Raises
-    ------
-    MalformedError
-        As `check_message`.
-    """
-    if name not in kinds:
-        raise MalformedError(f"{what} is {name!r}; known are {', '.join(map(str, kinds))}")
-    check_message(kinds[name], message, f"{what} {name!r}")
-
-
-def _check_any(kinds: Sequence[Any], message: Mapping[str, Any], what: str) -> None:
-    refusal: MalformedError | None = None
-    for kind in kinds:
-        parts, required = _parts(kind)
-        if required <= message.keys() <= parts.keys():
-            try:
-                check_message(kind, message, what)
-            except MalformedError as error:
-                refusal = refusal or error
-            else:
-                return
-    if refusal is not None:
-        raise refusal
-    found = ", ".join(map(str, message)) or "none"
-    allowed = " | ".join(", ".join(_parts(kind)[0]) for kind in kinds)
-    raise MalformedError(f"{what} has the parts {found}; allowed are {allowed}")
-
-
-@cache
-def _parts(kind: Any) -> tuple[dict[str, tuple[Any, Fits]], frozenset[str]]:
-    """Return the type of each of a message's parts, what checks it, and which must be there.
-
-    ``__required_keys__`` alone is wrong where annotations are strings.
-    """
-    marked = get_type_hints(kind, include_extras=True)
-    optional = {name for name, one in marked.items() if get_origin(one) is NotRequired}
-    parts = {name: (one, _fitting(one)) for name, one in get_type_hints(kind).items()}
-    return parts, frozenset(kind.__required_keys__ - optional)
-
-
-def _check(kind: Any, fits: Fits, value: Any, what: str) -> None:
-    if fits(value):
-        return
-    if is_typeddict(kind):
-        check_message(kind, value, what)  # says which part of it
-    text = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-    raise MalformedError(f"{what} is {_kind(value)}; it must be {text}")
-
-
-def _is_union(kind: Any) -> bool:
-    return get_origin(kind) in (Union, types.UnionType)
-
-
-@cache
-def _fitting(kind: Any) -> Fits:
-    """Return what tells whether a value is of a kind."""
-    origin, args = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return lambda value: True
-    if kind is None or kind is type(None):
-        return lambda value: value is None
-    if _is_union(kind):
-        some = [_fitting(one) for one in args]
-        return lambda value: any(one(value) for one in some)
-    if origin is Literal:
-        return lambda value: value in args
-    if is_typeddict(kind):
-        return lambda value: _is_message(kind, value)
-    if origin is tuple:
-        of = [_fitting(one) for one in args]
-        return lambda value: (
-            isinstance(value, list | tuple)
-            and len(value) == len(of)
-            and all(one(part) for one, part in zip(of, value, strict=True))
-        )
-    if origin is Sequence:
-        each = _fitting(args[0])
-        return lambda value: isinstance(value, list | tuple) and all(map(each, value[:LOOKED_AT]))
-    if origin is Mapping:
-        key, each = _fitting(args[0]), _fitting(args[1])
-        return lambda value: (
-            isinstance(value, Mapping)
-            and all(key(k) and each(v) for k, v in islice(value.items(), LOOKED_AT))
-        )
-    if kind in _NUMBERS:
-        allowed = _NUMBERS[kind]
-        return lambda value: isinstance(value, allowed) and not isinstance(value, bool)
-    return lambda value: isinstance(value, kind)
-
-
-def _is_message(kind: Any, value: Any) -> bool:
-    try:
-        check_message(kind, value, "")
-    except MalformedError:
-        return False
-    return True
-
-
-def _kind(value: Any) -> str:
-    """Return the name of a value's type with an article; None by itself."""
-    name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

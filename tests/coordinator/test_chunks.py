@@ -14,6 +14,7 @@ from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError
 from fpmdask.runtime.coordinator import chunks
 from fpmdask.runtime.coordinator.chunks import free_nbytes, holders, wait_for_chunks
 from fpmdask.runtime.coordinator.context import CHECK, RunContext
+from fpmdask.runtime.protocol import Published
 from tests.eventually import until
 
 
@@ -124,7 +125,7 @@ async def published(s, client, meanwhile=lambda: None):
     """Publish 600 keys at once; return the task, how many were seen published, and the keys."""
     context = RunContext(s.plugins["fpmdask"], "run", client, {}, APP)
     answers = {
-        worker: {"nbytes": {f"{worker}-{n}": 8 for n in range(300)}, "types": {}}
+        worker: Published(nbytes={f"{worker}-{n}": 8 for n in range(300)}, types={})
         for worker in s.workers
     }
     seen = set()
@@ -133,7 +134,7 @@ async def published(s, client, meanwhile=lambda: None):
     while not publishing.done():
         seen.add(len(context.published))
         await asyncio.sleep(0)
-    return publishing, seen, [key for answer in answers.values() for key in answer["nbytes"]]
+    return publishing, seen, [key for answer in answers.values() for key in answer.nbytes]
 
 
 @gen_cluster(client=True)

@@ -175,7 +175,8 @@ async def test_nothing_is_kept_of_peers_that_are_not_asked_any_more(c, s, a, b):
     side, other = await side_of(a), await side_of(b)
     await side.prepare("a run")
     await other.prepare("a run")
-    assert await side.probe("a run", b.address, other.channels.address) is not None
+    probe = await side.probe("a run", b.address, other.channels.address)
+    assert probe.seconds_per_byte is not None
     assert side.peers._channels == {}
     assert "pieces" in await side.peers.ask(
         b.address, 5.0, run="a run", reader=a.address, wanted=[], wait=False

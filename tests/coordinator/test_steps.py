@@ -46,7 +46,7 @@ async def answer(client, worker, work):
     await client.submit(step, STEP, {"run": "run", "ticket": 7}, work, pure=False)
     [found] = [message for message in sent if message["op"] == "fpmdask-answer"]
     assert (found["run"], found["ticket"]) == ("run", 7)
-    return found
+    return found["answer"]
 
 
 @pytest.mark.parametrize(

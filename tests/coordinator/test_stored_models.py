@@ -103,12 +103,12 @@ def test_the_intervals_of_what_was_timed_are_stored_and_loaded(tmp_path):
 def test_what_is_stored_and_wrong_is_measured_again_and_stored(tmp_path):
     """As after a change of the hardware that nobody can see."""
     measured(tmp_path)
-    wrong = [one.to_json() for one in ModelStore(tmp_path).load()]
+    wrong = [one.facts for one in ModelStore(tmp_path).load()]
     ModelStore(tmp_path).forget()
     for one in wrong:  # ten times as fast for one of them
-        factor = 10.0 if one["worker"] == "0" else 1.0
-        one["model"]["seconds"] = [factor * spent for spent in one["model"]["seconds"]]
-    ModelStore(tmp_path).save(map(KnownModel.from_json, wrong))
+        factor = 10.0 if one.worker == "0" else 1.0
+        one.model["seconds"] = [factor * spent for spent in one.model["seconds"]]
+    ModelStore(tmp_path).save(map(KnownModel.from_facts, wrong))
     report, before = measured(tmp_path)
     assert len(before) == 3
     assert dict(zip(report.workers, report.distribution.tolist(), strict=True)) == {
@@ -165,11 +165,11 @@ def test_a_product_goes_by_priors_and_drops_those_that_it_refutes(tmp_path):
     assert len(first.rounds) == 1
     first, *_ = multiplied(tmp_path)
     assert (first.reason, first.rounds) == ("known", ())
-    wrong = [one.to_json() for one in ModelStore(tmp_path).load()]
+    wrong = [one.facts for one in ModelStore(tmp_path).load()]
     ModelStore(tmp_path).forget()
     for one in wrong:  # both are so much slower: the shares are as they were
-        one["model"]["seconds"] = [1000.0 * spent for spent in one["model"]["seconds"]]
-    wrong = [KnownModel.from_json(one) for one in wrong]
+        one.model["seconds"] = [1000.0 * spent for spent in one.model["seconds"]]
+    wrong = [KnownModel.from_facts(one) for one in wrong]
     ModelStore(tmp_path).save(wrong)
     first, second, models = multiplied(tmp_path)
     assert (first.reason, first.rounds, second.rounds) == ("known", (), ())

@@ -1,6 +1,8 @@
 """An application that sends what it has not declared, by its spec: for test_refusals."""
 
-from typing import TypedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypedDict
 
 from fpmdask.runtime.app import App
 from fpmdask.runtime.coordinator.team import Attempt
@@ -8,6 +10,7 @@ from fpmdask.runtime.wire import (
     Asked,
     Messages,
     Question,
+    Request,
     Step,
     StepAnswer,
     TeamEvent,
@@ -67,6 +70,36 @@ STEP = Step("tests.runtime.malformed:compute", Order, Answer, Command, Event)
 MESSAGES = Messages(Value, (STEP,), questions={"rows": Question(Rows, RowsAnswer)})
 WRONG = Messages(Value, (Step("tests.runtime.malformed:nothing", Order, Answer),))
 UNDECLARED = Step("tests.runtime.malformed:compute", Order, Answer)
+
+
+class Loose(TypedDict):
+    ticket: int
+    facts: Mapping[str, Any]
+
+
+class Spec(TypedDict):
+    wrong: str
+
+
+class Declared(Request):
+    spec: Spec
+
+
+# What check_app refuses: nothing is declared, the request is not, parts are not.
+NOTHING_DECLARED = App("plain", run="tests.runtime.malformed:run")
+NO_REQUEST = replace(APP, name="norequest")
+LOOSE_MESSAGES = Messages(
+    Mapping[str, Any],
+    (Step("tests.runtime.malformed:compute", Loose, Answer, dict, Any),),
+    {"told": Spec},
+    {"rows": Question(Rows, Any)},
+)
+LOOSE = replace(
+    APP,
+    name="loose",
+    request="tests.runtime.malformed:Declared",
+    messages="tests.runtime.malformed:LOOSE_MESSAGES",
+)
 # What the worker was told of its own messages.
 REFUSED = []
 
@@ -105,6 +138,8 @@ def _compute(side, space, order):
     if wrong == "event":
         commands.tell(rows="3")
         commands.get()  # nothing comes: the run ends
+    if wrong == "waits":
+        commands.get()
     if wrong == "unknown event":
         commands.tell(columns=3)
         commands.get()

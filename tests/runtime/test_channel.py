@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import gc
+import re
 import socket
 import struct
 import termios
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from distributed import Security
 
+from fpmdask.runtime.validation import MalformedError
 from fpmdask.runtime.worker.channel import (
     VECTOR,
     Answer,
@@ -29,15 +31,19 @@ IMPATIENT = RuntimeTuning(silent_peer_seconds=3)
 
 
 def cut(run, wanted):
-    """Serve pieces of CHUNK as (row0, row1, column0, column1, dtype)."""
+    """Serve pieces of CHUNK; the key of each is its dtype."""
     if run != "run":
-        return {"missing": [list(key) for key in wanted]}, []
-    pieces = [CHUNK[r0:r1, c0:c1].astype(kind, copy=False) for r0, r1, c0, c1, kind in wanted]
+        return {"missing": [(key, "has ended the run") for key, *_ in wanted]}, []
+    pieces = [
+        CHUNK[r0:r1, c0:c1].astype(kind, copy=False) for kind, ((r0, r1), (c0, c1)), *_ in wanted
+    ]
     return {"dtypes": [piece.dtype.str for piece in pieces]}, pieces
 
 
 def ask(channel, run, wanted):
-    channel.ask({"run": run, "wanted": wanted})
+    """Ask for pieces (row0, row1, column0, column1, dtype)."""
+    boxes = [(kind, ((r0, r1), (c0, c1)), 0, None) for r0, r1, c0, c1, kind in wanted]
+    channel.ask({"run": run, "reader": "tcp://reader", "wanted": boxes})
 
 
 def serve(cutter):
@@ -155,7 +161,7 @@ def test_an_answer_may_be_that_there_is_nothing():
         ask(channel, "another run", [(0, 1, 0, 1, "f8")])
         return channel.answer()
 
-    assert with_channel(use) == {"missing": ((0, 1, 0, 1, "f8"),)}
+    assert with_channel(use) == {"missing": (("f8", "has ended the run"),)}
 
 
 def test_an_owner_that_fails_is_an_error_at_once():
@@ -177,10 +183,10 @@ def test_an_owner_that_fails_is_an_error_at_once():
 
 def test_an_owner_that_fails_says_why_and_logs_run_and_peer(caplog):
     def broken(run, wanted):
-        raise LookupError(f"no chunk {wanted[0]}")
+        raise LookupError(f"no chunk {wanted[0][0]}")
 
     def use(channel):
-        ask(channel, "run-7", [["x", 0]])
+        ask(channel, "run-7", [(0, 1, 0, 1, "f8")])
         with pytest.raises(OSError, match=r"could not serve the request: LookupError: no chunk"):
             channel.answer()
 
@@ -197,7 +203,7 @@ def test_a_channel_that_waits_can_be_shut_from_another_thread():
     def silent(run, wanted):
         asked.set()
         done.wait(20)
-        return {}, []
+        return {"dtypes": []}, []
 
     def use(channel):
         threading.Timer(0, lambda: (asked.wait(20), channel.shut())).start()
@@ -218,6 +224,48 @@ def test_nonsense_ends_the_connection_and_not_the_owner():
             channel.answer()
 
     with_channel(use)
+
+
+MALFORMED = {
+    "a request for pieces lacks reader, wanted": {"run": "run"},
+    "a request for pieces has no part rows; parts are run, reader, wanted": {"rows": 3},
+    "a request for pieces's wanted[1][1][0][1] is a str; it must be int": {
+        "run": "run",
+        "reader": "",
+        "wanted": [("f8", ((0, 1), (0, 1)), 0, None), ("f8", ((0, "1"), (0, 1)), 0, None)],
+    },
+    "found tuple for a message": [1],
+}
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_malformed_requests_are_refused_and_the_next_one_is_served(encrypted, caplog):
+    def use(channel):
+        for says, request in MALFORMED.items():
+            channel.ask(request)
+            with pytest.raises(MalformedError, match=re.escape(says)):
+                channel.answer()
+        ask(channel, "run", [(0, 2, 0, 6, "f8")])
+        return channel.answer()["dtypes"]
+
+    assert with_channel(use, encrypted) == ("<f8",)
+    assert len(caplog.records) == len(MALFORMED)
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ({"dtypes": ["<f8", 3]}, "the header of pieces's dtypes[1] is an int; it must be str"),
+        ({"pieces": 3}, "the header of pieces has the parts pieces; allowed are dtypes | waiting"),
+    ],
+)
+def test_a_malformed_header_is_an_error_of_who_has_asked(header, says):
+    def use(channel):
+        ask(channel, "run", [])
+        with pytest.raises(MalformedError, match=re.escape(says)):
+            channel.answer()
+
+    with_channel(use, cutter=lambda run, wanted: (header, []))
 
 
 def giving_way(channels):
@@ -374,7 +422,7 @@ def test_who_says_nothing_for_long_is_an_error(encrypted):
 
     def silent(run, wanted):
         done.wait(30)
-        return {}, []
+        return {"dtypes": []}, []
 
     def use(channel):
         ask(channel, "run", [])
@@ -466,5 +514,5 @@ def test_a_message_that_cannot_be_read_is_an_error(packed):
     here, there = socket.socketpair()
     with here, there:
         here.sendall(struct.pack("!I", len(packed)) + packed)
-        with pytest.raises(OSError, match="not msgpack"):
+        with pytest.raises(MalformedError, match="not msgpack"):
             _receive_message(there)

@@ -68,7 +68,7 @@ def test_of_many_kernels_and_workers_some_are_drawn_and_the_others_counted():
 
 def test_models_come_back_from_plain_data():
     for one in KNOWN:
-        assert KnownModel.from_json(one.to_json()) == one
-    data = {**KNOWN[0].to_json(), "model": ConstantModel(3.0).to_json()}
+        assert KnownModel.from_facts(one.facts) == one
+    facts = replace(KNOWN[0].facts, model=ConstantModel(3.0).to_json())
     with pytest.raises(PartitionError, match="kind 'constant'"):
-        KnownModel.from_json(data)
+        KnownModel.from_facts(facts)

@@ -10,6 +10,7 @@ import fpmdask
 from fpmdask.apps import APPS
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.app import code, find, messages
+from fpmdask.runtime.client import conformance
 from fpmdask.runtime.client.conformance import check_app
 from tests.eventually import nothing_left, until
 from tests.runtime import malformed
@@ -122,9 +123,28 @@ async def test_conformance_includes_the_messages(c, s, *workers):
         "NO_STEP": "nothing.* cannot be imported",
         "ELSEWHERE": f"{STEP} is in none of its worker modules",
         "NO_MESSAGES": "is a App; give fpmdask.runtime.wire.Messages",
+        "NOTHING_DECLARED": "it declares no messages; name a fpmdask.runtime.wire.Messages in its",
+        "NO_REQUEST": r"its request \(App.request\)'s spec is .*Mapping\[str, .*Any\]; declare its",
+        "LOOSE": "its value is .*Mapping.*; declare its parts by a TypedDict",
     }.items():
         with pytest.raises((AssertionError, CoordinatorError), match=says):
             await check_app(balancer, f"tests.runtime.malformed:{app}", {}, bool)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        f"the order of {STEP} lacks run; derive it from StepOrder",
+        f"the order of {STEP}'s facts is .*Mapping.*; declare its parts by a TypedDict",
+        f"a command to {STEP} is dict; declare its parts",
+        f"the event of {STEP} is .*Any; declare its parts",
+        "its event 'told' lacks event, seconds; derive it from Event",
+        "the answer to its question 'rows' is .*Any; declare its parts",
+    ],
+)
+def test_all_that_an_application_leaves_undeclared_is_named(says):
+    with pytest.raises(AssertionError, match=says):
+        conformance._declares("tests.runtime.malformed:LOOSE")
 
 
 @pytest.mark.parametrize("app", APPS)

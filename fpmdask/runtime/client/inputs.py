@@ -14,6 +14,7 @@ from distributed.client import FuturesCancelledError
 
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError, named
 from fpmdask.runtime.memory import Account
+from fpmdask.runtime.protocol import MEMORY
 
 # What is in this process is sent to the workers so often, where one that holds some of it leaves.
 SENDINGS = 3
@@ -76,9 +77,7 @@ async def taking_part(client: Client, names: Sequence[str] | None) -> dict[str, 
 
 async def accounts(client: Client, workers: Sequence[str] | None) -> dict[str, Account]:
     """Return what the coordinator knows of the memory of workers with these names, by address."""
-    scheduler: Any = client.scheduler
-    answer = await scheduler.fpmdask_memory(workers=workers)
-    return {address: Account(**account) for address, account in answer.items()}
+    return {**await MEMORY.ask(client.scheduler, workers=workers)}
 
 
 async def rooms(client: Client, workers: Sequence[str] | None) -> dict[str, float]:

@@ -15,8 +15,8 @@ from fpmdask.runtime.known_models import (
     KnownModel,
     as_html,
     as_text,
-    known_from_json,
 )
+from fpmdask.runtime.protocol import FORGET_MODELS, MODELS
 
 if TYPE_CHECKING:
     from fpmdask.store import Saved
@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 async def fetched(client: Client) -> list[Known]:
     """Return all models and machines of the coordinator."""
-    scheduler: Any = client.scheduler
-    return [known_from_json(one) for one in await scheduler.fpmdask_models()]
+    found = await MODELS.ask(client.scheduler)
+    return [one if isinstance(one, KnownMachine) else KnownModel.from_facts(one) for one in found]
 
 
 async def forgotten(client: Client, kernel: str | None, worker: str | None) -> int:
     """Have the coordinator forget models; return how many."""
-    scheduler: Any = client.scheduler
-    count: int = await scheduler.fpmdask_forget_models(kernel=kernel, worker=worker)
-    return count
+    return await FORGET_MODELS.ask(client.scheduler, kernel=kernel, worker=worker)
 
 
 class Models(Sequence[KnownModel]):

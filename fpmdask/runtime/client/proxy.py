@@ -15,8 +15,9 @@ import fpmdask
 from fpmdask import config
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.dask_private import task_of_this_thread
+from fpmdask.runtime.protocol import ANSWER, CANCEL, CHECK, HELLO, POLL, START, Poll
 from fpmdask.runtime.remote_errors import rebuild
-from fpmdask.runtime.wire import EVENTS, Messages, Poll, Request, check_message, check_named
+from fpmdask.runtime.wire import EVENTS, Messages, Request, check_message, check_named
 
 Progress = Callable[[Mapping[str, Any]], None]
 # Does what a run asks its client for, and returns the answer.
@@ -57,7 +58,7 @@ async def install(client: Client, settings: Mapping[str, Any]) -> None:
             f"fpmdask {fpmdask.__version__} in the scheduler's environment and the workers', from "
             "the wheel or checkout that this client has, and restart them"
         ) from error
-    await _scheduler(client).fpmdask_hello(version=fpmdask.__version__)
+    await HELLO.ask(_scheduler(client), version=fpmdask.__version__)
 
 
 def _scheduler(client: Client) -> Any:
@@ -125,7 +126,7 @@ def seceded() -> Iterator[None]:
 
 async def check(client: Client, app: str, spec: dict[str, Any]) -> None:
     """Raise what the run would raise before it starts, while its inputs are not there yet."""
-    error = await _scheduler(client).fpmdask_check(app=app, client=client.id, spec=spec)
+    error = await CHECK.ask(_scheduler(client), app=app, client=client.id, spec=spec)
     if error is not None:
         raise rebuild(error)
 
@@ -146,15 +147,15 @@ async def follow(
     run has (the package of an application need not be installed here).
     """
     scheduler = _scheduler(client)
-    starting = asyncio.ensure_future(scheduler.fpmdask_start(app=app, client=client.id, spec=spec))
+    start = START.ask(scheduler, app=app, client=client.id, spec=spec)
+    starting = asyncio.ensure_future(start)
     seen, requested, stages = 0, 0, list[asyncio.Future[Any]]()
-    answer: dict[str, Any] = {}
     try:
         run = await asyncio.shield(starting)
-        while "result" not in answer:
-            answer = await _beside(
-                scheduler.fpmdask_poll(run=run, seen=seen, asked=requested), stages
-            )
+        result = None
+        while result is None:
+            polling = POLL.ask(scheduler, run=run, seen=seen, asked=requested)
+            answer = await _beside(polling, stages)
             _check(answer, app, declared)
             seen += len(answer["events"])
             for request in answer["requests"]:
@@ -166,7 +167,7 @@ async def follow(
             if progress is not None:
                 for event in answer["events"]:
                     progress(event)
-        result = answer["result"]
+            result = answer.get("result")
         if "error" in result:
             raise rebuild(result["error"])
         await asyncio.gather(*stages)
@@ -178,12 +179,11 @@ async def follow(
         if client.status == "running":
             await asyncio.shield(_cancel(client, starting))
         raise
-    return result["value"], result["report"]
+    return result["value"], {**result["report"]}
 
 
-def _check(answer: Any, app: str, declared: Messages | None) -> None:
+def _check(answer: Poll, app: str, declared: Messages | None) -> None:
     """Refuse what a poll brings and nobody has declared."""
-    check_message(Poll, answer, f"the answer to a poll of {app}")
     known = {**EVENTS, **declared.events} if declared else EVENTS
     for event in answer["events"]:
         if declared or event.get("event") in EVENTS:
@@ -197,7 +197,7 @@ def _check(answer: Any, app: str, declared: Messages | None) -> None:
         check_message(declared.value, value, f"the value of {app}")
 
 
-async def _beside(polling: Awaitable[dict[str, Any]], stages: Sequence[asyncio.Future[Any]]) -> Any:
+async def _beside(polling: Awaitable[Poll], stages: Sequence[asyncio.Future[Any]]) -> Poll:
     """Return the answer to a poll, unless a stage that goes on meanwhile raises before."""
     answer = asyncio.ensure_future(polling)
     try:
@@ -213,7 +213,7 @@ async def _beside(polling: Awaitable[dict[str, Any]], stages: Sequence[asyncio.F
 
 
 async def _answer(scheduler: Any, run: str, number: int, stage: Awaitable[Any]) -> None:
-    await scheduler.fpmdask_answer(run=run, number=number, answer=await stage)
+    await ANSWER.ask(scheduler, run=run, number=number, answer=await stage)
 
 
 async def leased(
@@ -247,4 +247,4 @@ async def _work(
 async def _cancel(client: Client, starting: asyncio.Future[str]) -> None:
     """Cancel a run, also one whose start is on the way."""
     with contextlib.suppress(OSError, CoordinatorError):  # the scheduler is gone, or did not start
-        await _scheduler(client).fpmdask_cancel(run=await starting)
+        await CANCEL.ask(_scheduler(client), run=await starting)

@@ -22,7 +22,7 @@ from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.client.progress import tell
 from fpmdask.runtime.dask_private import GraphNode
-from fpmdask.runtime.wire import Places, check_message
+from fpmdask.runtime.protocol import LOOK, PLACES
 from fpmdask.tuning import DEFAULT, RuntimeTuning
 
 # How often the coordinator is asked whether the workers go on.
@@ -102,10 +102,9 @@ class Stages:
             If one is lost and cannot be made again.
         """
         keys = [future.key for future in futures]
-        found = await self.scheduler.fpmdask_places(run=self.run, keys=keys)
-        check_message(Places, found, "the answer to places")
-        self.threads, self.bare = found["threads"], found["bare"]
-        return [*found["places"]]
+        found = await PLACES.ask(self.scheduler, run=self.run, keys=keys)
+        self.threads, self.bare = found.threads, found.bare
+        return [*found.places]
 
     async def bundles(self, futures: Sequence[Future[Any]]) -> list[tuple[str, list[int]]]:
         """Return (worker, numbers of some results that it holds), one for each of its threads."""
@@ -228,8 +227,7 @@ class Stages:
     async def _look(
         self, homes: Mapping[Any, str], seconds: float, done: Sequence[Any] = ()
     ) -> None:
-        left = await self.scheduler.fpmdask_look(
-            run=self.run, homes=sorted(set(homes.values())), seconds=seconds, done=done
-        )
-        if left is not None:
-            raise WorkerLeft(left)
+        at = sorted(set(homes.values()))
+        found = await LOOK.ask(self.scheduler, run=self.run, homes=at, seconds=seconds, done=done)
+        if found.left is not None:
+            raise WorkerLeft(found.left)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fpmdask import config
@@ -33,8 +32,8 @@ class Accounts:
         self._scheduler, self._liveness = scheduler, liveness
         self.spill_target = float(config.setting("spill-target"))
 
-    async def of(self, workers: Sequence[str] | None) -> dict[str, dict[str, float]]:
-        """Return the fields of the `account` of each worker that has one of some names.
+    async def of(self, workers: Sequence[str] | None) -> dict[str, Account]:
+        """Return the `account` of each worker that has one of some names, by address.
 
         Those that have stopped, or are paused, are left out unless there are no others: Dask sends
         them no inputs.
@@ -43,7 +42,7 @@ class Accounts:
         async for window in windows([*self._scheduler.workers.items()], ACCOUNTS_AT_ONCE):
             for address, state in window:
                 if workers is None or str(state.name) in workers or address in workers:
-                    found[address] = asdict(self.account(state))
+                    found[address] = self.account(state)
         running = {state.address for state in self._scheduler.running}
         alive = running.intersection(self._liveness.without_stopped(found))
         return {address: one for address, one in found.items() if address in alive} or found

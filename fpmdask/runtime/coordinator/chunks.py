@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any
 
 from fpmdask.errors import ChunksLostError, CoordinatorError, RunCancelledError, named
-from fpmdask.runtime import wire
 from fpmdask.runtime.coordinator.context import CHECK, RunContext
 from fpmdask.runtime.coordinator.membership import CLOSING, GONE
 from fpmdask.runtime.coordinator.windows import windows
@@ -22,6 +21,7 @@ from fpmdask.runtime.dask_private import (
     takes_in_graphs,
     unrunnable,
 )
+from fpmdask.runtime.protocol import PUBLISH, WITHDRAW, Published
 from fpmdask.runtime.rows import is_sent
 
 # How often chunks that are waited for are looked for.
@@ -216,15 +216,15 @@ async def free_nbytes_of(context: RunContext, addresses: Sequence[str]) -> dict[
     return found
 
 
-Published = Sequence[tuple[Any, int, Any]]
+ToPublish = Sequence[tuple[Any, int, Any]]
 
 
-async def publish(context: RunContext, keys: Mapping[str, Published]) -> bool:
+async def publish(context: RunContext, keys: Mapping[str, ToPublish]) -> bool:
     """Make parts Dask data of the calling client; tell whether all workers could: `unpublished`."""
     return not await unpublished(context, keys)
 
 
-async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dict[str, str]:
+async def unpublished(context: RunContext, keys: Mapping[str, ToPublish]) -> dict[str, str]:
     """Make parts Dask data of the calling client: worker → (Dask key, part, bounds of the chunk).
 
     Nothing is published when one of the workers is gone or closing, or does not answer: these are
@@ -242,8 +242,8 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
             *(
                 answered(
                     address,
-                    context.scheduler.rpc(address).fpmdask_publish(
-                        run=context.run, chunks=list(chunks)
+                    PUBLISH.ask(
+                        context.scheduler.rpc(address), run=context.run, chunks=list(chunks)
                     ),
                     "publish its part",
                 )
@@ -254,8 +254,6 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, OSError):
                 raise answer
-            if isinstance(answer, Mapping):
-                wire.check_message(wire.Published, answer, "what a worker answers that publishes")
         _check_client(context)
     except BaseException:
         # in this order: a worker that has not published yet does not do so after the first message
@@ -272,8 +270,9 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
     if failed:
         _free(context, keys)
         return failed
+    published = [answer for answer in answers if isinstance(answer, Published)]
     try:
-        failed = await _made_known(context, dict(zip(keys, answers, strict=True)))
+        failed = await _made_known(context, dict(zip(keys, published, strict=True)))
     except BaseException:
         context.members.forget()
         _withdraw(context, keys)
@@ -283,7 +282,7 @@ async def unpublished(context: RunContext, keys: Mapping[str, Published]) -> dic
     return failed
 
 
-async def _made_known(context: RunContext, answers: Mapping[str, Any]) -> dict[str, str]:
+async def _made_known(context: RunContext, answers: Mapping[str, Published]) -> dict[str, str]:
     """Tell the scheduler what workers have published, in steps; return those that leave meanwhile.
 
     Raises
@@ -299,10 +298,9 @@ async def _made_known(context: RunContext, answers: Mapping[str, Any]) -> dict[s
             _check_client(context)
             if gone := answers.keys() - scheduler.workers.keys():
                 return dict.fromkeys(gone, GONE)
-        nbytes, types = answer["nbytes"], answer["types"]
-        adopt_data(scheduler, address, nbytes, types, context.client)
-        context.published.extend(nbytes)
-        known += len(nbytes)
+        adopt_data(scheduler, address, answer.nbytes, answer.types, context.client)
+        context.published.extend(answer.nbytes)
+        known += len(answer.nbytes)
     return {}
 
 
@@ -315,7 +313,7 @@ def _check_client(context: RunContext) -> None:
         raise RunCancelledError(f"the client of run {context.run} has disconnected")
 
 
-def _withdraw(context: RunContext, keys: Mapping[str, Published]) -> None:
+def _withdraw(context: RunContext, keys: Mapping[str, ToPublish]) -> None:
     """Have nothing of these keys published, neither at the scheduler nor on the workers."""
     if context.client in context.scheduler.clients:
         release_for(context.scheduler, context.client, context.published, context.run)
@@ -323,11 +321,10 @@ def _withdraw(context: RunContext, keys: Mapping[str, Published]) -> None:
     _free(context, keys)
 
 
-def _free(context: RunContext, keys: Mapping[str, Published]) -> None:
+def _free(context: RunContext, keys: Mapping[str, ToPublish]) -> None:
     """Have the workers drop what of these keys they publish: the scheduler knows none."""
     for address in keys.keys() & context.scheduler.workers.keys():
         published = [key for key, _, _ in keys[address]]
         # one that was asked and whose answer has not come may still copy
-        message = {"op": "fpmdask-withdraw", "run": context.run, "keys": published}
-        context.scheduler.worker_send(address, message)
+        context.scheduler.worker_send(address, WITHDRAW.message(run=context.run, keys=published))
         drop_unadopted(context.scheduler, address, published, context.run)

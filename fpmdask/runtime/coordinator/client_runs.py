@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fpmdask.errors import CoordinatorError, FpmdaskError, PartitionError
+from fpmdask.runtime import protocol
 from fpmdask.runtime.app import App, code, find
 from fpmdask.runtime.coordinator.client_stages import ClientStages
 from fpmdask.runtime.coordinator.context import CHECK, RunContext
 from fpmdask.runtime.coordinator.membership import KernelFailed
 from fpmdask.runtime.dask_private import release_for
 from fpmdask.runtime.remote_errors import describe_error
-from fpmdask.runtime.wire import check_message
+from fpmdask.runtime.rpc import Call
+from fpmdask.runtime.wire import ErrorFacts, check_message
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.plugin import CoordinatorPlugin
@@ -49,16 +51,16 @@ class ClientRuns:
         # the last run of each client, and what it has published
         self._answered: dict[str, tuple[str, list[Any]]] = {}
 
-    def handlers(self) -> dict[str, Callable[..., Any]]:
-        """Return the scheduler's handlers for clients, by name."""
+    def handlers(self) -> dict[Call[Any], Callable[..., Any]]:
+        """Return what answers clients' calls."""
         return {
-            "fpmdask_check": self.check,
-            "fpmdask_start": self.start,
-            "fpmdask_poll": self.poll,
-            "fpmdask_answer": self.answer,
-            "fpmdask_cancel": self.cancel,
-            "fpmdask_places": self.places,
-            "fpmdask_look": self.look,
+            protocol.CHECK: self.check,
+            protocol.START: self.start,
+            protocol.POLL: self.poll,
+            protocol.ANSWER: self.answer,
+            protocol.CANCEL: self.cancel,
+            protocol.PLACES: self.places,
+            protocol.LOOK: self.look,
         }
 
     async def close(self) -> None:
@@ -67,7 +69,7 @@ class ClientRuns:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def check(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
+    async def check(self, app: str, client: str, spec: dict[str, Any]) -> ErrorFacts | None:
         """Return why ``app`` could not run with ``spec`` now, or None; nothing is started."""
         refusal = self._refusal(app, client, spec)
         if refusal is not None and refusal["type"] == PartitionError.__name__:
@@ -78,13 +80,13 @@ class ClientRuns:
     async def _trim(self) -> None:
         """Have all workers give back what their malloc keeps."""
         asked = (
-            self._coordinator.scheduler.rpc(address).fpmdask_trim()
+            protocol.TRIM.ask(self._coordinator.scheduler.rpc(address))
             for address in self._coordinator.scheduler.workers
         )
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), TRIM_SECONDS)
 
-    def _refusal(self, app: str, client: str, spec: dict[str, Any]) -> dict[str, Any] | None:
+    def _refusal(self, app: str, client: str, spec: dict[str, Any]) -> ErrorFacts | None:
         try:
             found = find(app, self._coordinator.apps)
             check_message(code(found.request, app), spec, f"the request of {app}", partial=True)
@@ -158,20 +160,20 @@ class ClientRuns:
         if client in self._coordinator.scheduler.clients:
             release_for(self._coordinator.scheduler, client, keys, run)
 
-    async def places(self, run: str, keys: Sequence[Any]) -> dict[str, Any]:
+    async def places(self, run: str, keys: Sequence[Any]) -> protocol.Places:
         """Return where a client's tasks can be, of some results: `ClientStages.places`."""
         return await self._stages_of(run).places(keys)
 
     async def look(
         self, run: str, homes: Sequence[str], seconds: float, done: Sequence[Any]
-    ) -> str | None:
+    ) -> protocol.Look:
         """Return why a client's stage must start over: `ClientStages.look`.
 
         Tasks that are ``done`` are no longer pinned.
         """
         stages = self._stages_of(run)
         await stages.unpin(done)
-        return await stages.look(homes, seconds)
+        return protocol.Look(await stages.look(homes, seconds))
 
     def _stages_of(self, run: str) -> ClientStages:
         if run not in self._stages:

@@ -23,6 +23,7 @@ from fpmdask.runtime.coordinator.team import PAUSED, does_nothing, executes
 from fpmdask.runtime.coordinator.windows import windows
 from fpmdask.runtime.dask_private import run_anywhere, unrunnable
 from fpmdask.runtime.patience import LATE, SILENT_SECONDS, TOLD_SECONDS
+from fpmdask.runtime.protocol import Places
 
 SILENT = (
     "nothing was heard of it; restart it, or raise fpmdask.hang if its tasks keep it busy for so "
@@ -63,11 +64,10 @@ class ClientStages:
         # when one that lives was last seen at work
         self._worked = 0.0
 
-    async def places(self, keys: Sequence[Any]) -> dict[str, Any]:
-        """Return ``places``, a worker for each of some results: one that holds it.
+    async def places(self, keys: Sequence[Any]) -> Places:
+        """Return a worker for each of some results: one that holds it.
 
-        None that has stopped; the least loaded of the others where all its holders are busy. And
-        ``threads``: of each worker that may be used, and ``bare``: those without fpmdask.
+        None that has stopped; the least loaded of the others where all its holders are busy.
 
         Raises
         ------
@@ -90,7 +90,7 @@ class ClientStages:
                 there = free.intersection(holders[key])
                 places.append(min(there or free, key=lambda worker: (taken[worker], worker)))
                 taken[places[-1]] += not there
-        return {"places": places, "threads": threads, "bare": bare}
+        return Places(places, threads, bare)
 
     async def unpin(self, keys: Sequence[Any]) -> None:
         """Let tasks that are done run on any worker: whoever makes lost results again."""

@@ -35,15 +35,18 @@ def worker_shim(
             self.side: Any = None
             self.starting = asyncio.ensure_future(self.start(worker))
 
-            async def prepare(**request: Any) -> Any:
-                refusal = await asyncio.shield(self.starting)
-                return {"unusable": refusal} if refusal else await self.side.prepare(**request)
+            async def prepare(run: str, kernel: Any = None, tasks: Any = ()) -> Any:
+                if refusal := await asyncio.shield(self.starting):
+                    return {"unusable": refusal}
+                own = worker.handlers.get("fpmdask_prepare")
+                return own and await own(run=run, kernel=kernel, tasks=tasks)
 
             async def trim() -> None:
-                if not await asyncio.shield(self.starting):
-                    await self.side.trim()
+                refusal, own = await asyncio.shield(self.starting), "fpmdask_trim"
+                if not refusal and own in worker.handlers:
+                    await worker.handlers[own]()
 
-            # until the side's own are there
+            # until the side's own are there, which check what they are sent: fpmdask need not be
             worker.handlers.update(fpmdask_prepare=prepare, fpmdask_trim=trim)
 
         async def start(self, worker: Any) -> str:

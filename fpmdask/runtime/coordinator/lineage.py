@@ -20,6 +20,7 @@ from distributed.client import FuturesCancelledError
 
 from fpmdask.runtime.dask_private import GraphNode, list_replicas
 from fpmdask.runtime.patience import SILENT_SECONDS
+from fpmdask.runtime.protocol import REPLICATE
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -225,13 +226,13 @@ class Recompute:
                 self._kept.pop(key).release()  # lost as well: it is made again when it is asked for
         asked = (
             self._liveness.answer(
-                address, self._scheduler.rpc(address).fpmdask_replicate(names=own), "list chunks"
+                address, REPLICATE.ask(self._scheduler.rpc(address), names=own), "list chunks"
             )
             for address, own in of.items()
         )
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for address, answer in zip(of, answers, strict=True):
             if not isinstance(answer, BaseException):
-                list_replicas(self._scheduler, address, answer, self._run)
+                list_replicas(self._scheduler, address, answer.keys, self._run)
             elif not isinstance(answer, OSError):
                 raise answer

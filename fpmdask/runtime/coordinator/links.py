@@ -8,6 +8,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from fpmdask.runtime.links import Link, slow_links
+from fpmdask.runtime.protocol import PROBE
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.context import RunContext
@@ -67,11 +68,10 @@ async def _probe(context: RunContext, to: str, peer: str) -> float:
     if channel is None:
         return math.inf
     try:
-        probing = context.scheduler.rpc(to).fpmdask_probe(
-            run=context.run, peer=peer, channel=channel
-        )
         async with asyncio.timeout(context.tuning.runtime.link_probe_seconds):
-            answer = await probing
+            probe = await PROBE.ask(
+                context.scheduler.rpc(to), run=context.run, peer=peer, channel=channel
+            )
     except OSError:  # TimeoutError is one
         return math.inf
-    return math.inf if answer is None else float(answer)
+    return math.inf if probe.seconds_per_byte is None else probe.seconds_per_byte

@@ -13,9 +13,16 @@ from fpmdask import config
 from fpmdask.errors import CoordinatorError, NoWorkersError
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.coordinator.busy import LOOK_SECONDS, Occupied, occupied
-from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
+from fpmdask.runtime.identity import KernelId, WorkerIdentity
 from fpmdask.runtime.patience import TOLD_SECONDS
-from fpmdask.runtime.wire import Prepared, Unprepared, check_message
+from fpmdask.runtime.protocol import (
+    FORGET,
+    PREPARE,
+    WORKER_BACK,
+    WORKER_GONE,
+    Prepared,
+    Unprepared,
+)
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.context import RunContext
@@ -215,20 +222,22 @@ class Membership:
             )
         return list(dict.fromkeys(by_name.get(name, name) for name in names))
 
-    async def _prepare(self, address: str) -> dict[str, Any] | str:
+    async def _prepare(self, address: str) -> Prepared | str:
         """Have a worker open the kernel; return its answer, or why there is none."""
         try:
-            answer: dict[str, Any] | None = await self._scheduler.rpc(address).fpmdask_prepare(
-                run=self._context.run, kernel=self._kernel, tasks=self._context.app.worker
+            answer = await PREPARE.ask(
+                self._scheduler.rpc(address),
+                run=self._context.run,
+                kernel=self._kernel,
+                tasks=self._context.app.worker,
             )
         except OSError as error:
             return f"did not answer: {error!r}"
         if answer is None:  # what Dask answers where there is no such handler
             state = self._scheduler.workers.get(address)
             return CLOSING if state is None or state.status in ENDING else STARTING
-        check_message(Prepared | Unprepared, answer, f"what {self.name(address)} answers")
-        if "unusable" in answer:
-            return str(answer["unusable"])
+        if isinstance(answer, Unprepared):
+            return answer.unusable
         self.prepared.add(address)
         if self._context.closed:
             self.forget()
@@ -249,19 +258,17 @@ class Membership:
         answer = preparing.result()
         if isinstance(answer, str):
             return answer
-        identity = WorkerIdentity(
-            answer["name"], Fingerprint.from_json(answer["fingerprint"]), answer["start"]
-        )
+        identity = WorkerIdentity(answer.name, answer.fingerprint, answer.start)
         if address in self._scheduler.workers:  # it may have left: nobody would drop this
             self._coordinator.identities[address] = identity
-        if "error" in answer:
-            self.errors[address] = answer["error"]
-            return f"{answer['error']['type']}: {answer['error']['message']}"
-        if answer["channel"] is not None:
-            host, port = answer["channel"]
+        if answer.error is not None:
+            self.errors[address] = answer.error
+            return f"{answer.error['type']}: {answer.error['message']}"
+        if answer.channel is not None:
+            host, port = answer.channel
             self.channels[address] = (host, port)
-        if "kernel" in answer:
-            self.kernel_ids[address] = KernelId(**answer["kernel"])
+        if answer.kernel is not None:
+            self.kernel_ids[address] = answer.kernel
         return identity
 
     def leave_out(self, address: str, reason: str) -> None:
@@ -287,7 +294,7 @@ class Membership:
         its address is asked again.
         """
         self._shunned.add(address)
-        self._tell_prepared({"op": "fpmdask-gone", "worker": address})
+        self._tell_prepared(WORKER_GONE.message(worker=address))
 
     @property
     def any_shunned(self) -> bool:
@@ -301,7 +308,7 @@ class Membership:
     def worker_back(self, address: str) -> None:
         """Hook: a worker has come; it may be asked again if one of this address had left."""
         self._shunned.discard(address)
-        self._tell_prepared({"op": "fpmdask-back", "worker": address})
+        self._tell_prepared(WORKER_BACK.message(worker=address))
 
     def worker_left(self, address: str) -> None:
         """Hook: a worker is gone; who waits for an answer of it need not."""
@@ -366,7 +373,7 @@ class Membership:
 
     def forget(self) -> None:
         """Tell the workers that the run is over: they stop what they do for it, and drop it."""
-        self._tell_prepared({"op": "fpmdask-forget", "run": self._context.run})
+        self._tell_prepared(FORGET.message(run=self._context.run))
         self.prepared.clear()
 
     def _tell_prepared(self, message: dict[str, Any]) -> None:

@@ -30,8 +30,19 @@ from fpmdask.runtime.coordinator.observability import observe
 from fpmdask.runtime.coordinator.stored_models import StoredModels
 from fpmdask.runtime.coordinator.tickets import Tickets
 from fpmdask.runtime.identity import WorkerIdentity
+from fpmdask.runtime.protocol import (
+    HELLO,
+    MEMORY,
+    REFUSED,
+    REFUSED_BY_WORKER,
+    STEP_ANSWER,
+    STEP_EVENT,
+    CoordinatorSettings,
+    Greeting,
+)
+from fpmdask.runtime.rpc import Notice, answer_calls, take_notices
 from fpmdask.runtime.version import PLUGIN, check_version
-from fpmdask.runtime.wire import MalformedError, Step, check_message
+from fpmdask.runtime.wire import MalformedError, check_message
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -45,9 +56,10 @@ logger = logging.getLogger(__name__)
 INSTALL_SECONDS = 1.0
 
 
-def restore(version: str, settings: dict[str, Any]) -> CoordinatorPlugin:
+def restore(version: str, settings: CoordinatorSettings) -> CoordinatorPlugin:
     """Rebuild a pickled coordinator, on a scheduler of the same version only."""
     check_version(version)
+    check_message(CoordinatorSettings, settings, "the coordinator's settings")
     return CoordinatorPlugin(**settings)
 
 
@@ -74,10 +86,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.slots = slots
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings = {
-            "apps": self.apps,
-            "slots": self.slots,
-        }
+        settings = CoordinatorSettings(apps=self.apps, slots=self.slots)
         return restore, (fpmdask.__version__, settings)
 
     # ---- life
@@ -101,14 +110,21 @@ class CoordinatorPlugin(SchedulerPlugin):
         self._side_tasks: set[asyncio.Task[Any]] = set()
         self._ready: asyncio.Task[None] | None = None
         self._client: Client | None = None
-        scheduler.handlers.update(
-            fpmdask_hello=self.hello,
-            fpmdask_memory=self.accounts.of,
-            **self.clients.handlers(),
-            **models.handlers(self),
+        answer_calls(
+            scheduler.handlers,
+            {
+                HELLO: self.hello,
+                MEMORY: self.accounts.of,
+                **self.clients.handlers(),
+                **models.handlers(self),
+            },
         )
-        scheduler.stream_handlers["fpmdask-answer"] = self._answer
-        scheduler.stream_handlers["fpmdask-news"] = self._news
+        notices: dict[Notice, Callable[..., None]] = {
+            STEP_ANSWER: self._answer,
+            STEP_EVENT: self._event,
+            REFUSED_BY_WORKER: self._refused,
+        }
+        take_notices(scheduler.stream_handlers, notices, self._refuse)
         self._observing = self.beside(observe(scheduler))
 
     @property
@@ -116,13 +132,13 @@ class CoordinatorPlugin(SchedulerPlugin):
         """Those that go on: by id."""
         return self.clients.going
 
-    async def hello(self, version: str) -> dict[str, Any]:
+    async def hello(self, version: str) -> Greeting:
         """Greet a client: check its version, and be ready for runs when this returns."""
         check_version(version)
         if self._ready is None or (self._ready.done() and self._ready.exception()):
             self._ready = asyncio.create_task(self._make_ready())
         await asyncio.shield(self._ready)
-        return {"version": fpmdask.__version__, "workers": len(self.scheduler.workers)}
+        return Greeting(fpmdask.__version__, len(self.scheduler.workers))
 
     async def _make_ready(self) -> None:
         # what runs import, or their graphs, takes 0.1 s
@@ -175,41 +191,36 @@ class CoordinatorPlugin(SchedulerPlugin):
 
     # ---- events of the cluster
 
-    def _answer(self, worker: str, run: str = "", ticket: Any = None, **answer: Any) -> None:
+    def _answer(self, worker: str, run: str, ticket: int, answer: Mapping[str, Any]) -> None:
         self.liveness.heard(worker)
         if (step := self.tickets.step_of(worker, ticket)) is None:
             return  # nobody waits for it
-        if refusal := answer.get("malformed"):  # it was sent what it does not know
-            self._end_by(run, MalformedError(str(refusal)))
-        elif not self._is_declared(worker, run, step, step.answers, answer, "answer"):
-            answer = {"cancelled": True}
+        try:
+            check_message(step.answers, answer, f"the answer of {step.name}")
+        except MalformedError:
+            self.tickets.answer(worker, ticket, {"cancelled": True})
+            raise
+        if "malformed" in answer:  # it was sent what it does not know
+            self._end_by(run, MalformedError(str(answer["malformed"])))
         self.tickets.answer(worker, ticket, answer)
 
-    def _news(self, worker: str, run: str = "", ticket: Any = None, **news: Any) -> None:
+    def _event(self, worker: str, run: str, ticket: int, event: Mapping[str, Any]) -> None:
         self.liveness.heard(worker)
         context, step = self.runs.get(run), self.tickets.step_of(worker, ticket)
-        if (
-            context is not None
-            and step is not None
-            and worker in context.workers
-            and self._is_declared(worker, run, step, step.event, news, "event")
-        ):
-            context.steps.post(("news", worker, news))
+        if context is not None and step is not None and worker in context.workers:
+            check_message(step.event, event, f"the event of {step.name}")
+            context.steps.post(("news", worker, event))
 
-    def _is_declared(
-        self, worker: str, run: str, step: Step, kind: Any, message: Mapping[str, Any], what: str
-    ) -> bool:
-        """Tell whether a worker's message is well-formed; else its run ends, and it is told."""
-        try:
-            check_message(kind, message, f"the {what} of {step.name}")
-        except MalformedError as error:
-            refusal = {"op": "fpmdask-refused", "run": run, "reason": str(error)}
-            self.scheduler.worker_send(worker, refusal)
-            self._end_by(run, error)
-            return False
-        return True
+    def _refused(self, worker: str, run: str, reason: str) -> None:
+        """End the run whose message a worker has not taken."""
+        self._end_by(run, MalformedError(reason))
 
-    def _end_by(self, run: str, error: MalformedError) -> None:
+    def _refuse(self, worker: str, run: str, error: Exception) -> None:
+        """Tell a worker that its message was not taken, and end the run."""
+        self.scheduler.worker_send(worker, REFUSED.message(run=run, reason=str(error)))
+        self._end_by(run, error)
+
+    def _end_by(self, run: str, error: Exception) -> None:
         if (context := self.runs.get(run)) is not None:
             context.steps.fail(error)
 

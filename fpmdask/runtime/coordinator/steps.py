@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.coordinator.tickets import Answer, Order
 from fpmdask.runtime.patience import StepTimes
+from fpmdask.runtime.protocol import COMMAND
 from fpmdask.runtime.wire import TIMED, Step
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Steps:
     def tell(self, address: str, to: str, note: Any) -> None:
         """Tell a step on a worker something, without waiting; it listens to the name ``to``."""
         if address in self._context.members.prepared and address in self._context.scheduler.workers:
-            message = {"op": "fpmdask-tell", "run": self._context.run, "to": to, "note": note}
+            message = COMMAND.message(run=self._context.run, to=to, command=note)
             self._context.scheduler.worker_send(address, message)
 
     def _post_answer(self, tag: Any, done: asyncio.Future[Answer]) -> None:

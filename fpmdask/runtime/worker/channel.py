@@ -8,9 +8,10 @@ socket to their place, without a copy and without the GIL::
     Channel.answer()         ◀── header  ◀── {"dtypes": […]} or why not
     Channel.receive(target)  ◀── rows    ◀── …, once per piece
 
-Requests and headers are msgpack behind their length. While the owner waits for what it is asked for
-it says so now and then. Connections use the worker's own TLS context where the cluster has one; a
-request must name a run that the coordinator has prepared here.
+Requests and headers are msgpack behind their length, as `fpmdask.runtime.protocol` declares them. A
+malformed request is refused, and the next one of the connection served. While the owner waits for
+what it is asked for it says so now and then. Connections use the worker's own TLS context where the
+cluster has one; a request must name a run that the coordinator has prepared here.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from fpmdask.runtime.protocol import PieceHeader, PieceRequest
+from fpmdask.runtime.rpc import checker
+from fpmdask.runtime.validation import MalformedError
 from fpmdask.tuning import DEFAULT, RuntimeTuning
 
 logger = logging.getLogger(__name__)
@@ -50,6 +54,10 @@ SHORT_ROW, PACKED_NBYTES = 512, 4 << 20
 # Over TLS so much is given to a socket at a time.
 TLS_NBYTES = 1 << 17
 _LENGTH = struct.Struct("!I")
+# Elements of the lists in a message that are looked at: one takes about a microsecond.
+LOOKED_AT = 4
+_check_request = checker(PieceRequest, "a request for pieces", LOOKED_AT)
+_check_header = checker(PieceHeader, "the header of pieces", LOOKED_AT)
 
 
 @dataclass(frozen=True)
@@ -115,15 +123,24 @@ class Channel:
             raise
 
     def ask(self, request: Mapping[str, Any]) -> None:
-        """Send a request; it has at least ``run``."""
+        """Send a request, a `PieceRequest`."""
         self._socket.sendall(_packed(request))
 
     def answer(self) -> dict[str, Any]:
-        """Return the header of the answer: ``dtypes`` of the pieces, or why there are none."""
+        """Return the header of the answer: ``dtypes`` of the pieces, or why there are none.
+
+        Raises
+        ------
+        MalformedError
+            If the peer refuses the request, or its answer is malformed.
+        """
         while "waiting" in (header := _receive_message(self._socket)):
             pass
+        _check_header(header)
         if "error" in header:
             raise OSError(f"the peer could not serve the request: {header['error']}")
+        if "malformed" in header:
+            raise MalformedError(header["malformed"])
         return header
 
     def receive(self, target: np.ndarray) -> None:
@@ -215,8 +232,15 @@ class Channels:
             with self._connected(thread, plain) as connection:
                 while not self._closing:
                     request = {}
-                    request = _receive_message(connection)
-                    self._answer(connection, request)
+                    try:
+                        request = _receive_message(connection)
+                        _check_request(request)
+                    except MalformedError as refusal:
+                        logger.error("run %s, %s: %s", request.get("run"), peer, refusal)
+                        told = _packed({"malformed": str(refusal)})
+                        self._send(connection, [memoryview(told)])
+                    else:
+                        self._answer(connection, request)
         except (
             OSError
         ) as error:  # its end, or a peer that is gone: a request that is cut off is news
@@ -350,9 +374,9 @@ def _receive_message(connection: socket.socket) -> dict[str, Any]:
     try:
         message = msgpack.unpackb(packed, use_list=False, strict_map_key=False)
     except (ValueError, TypeError) as error:  # TypeError: keys without a hash
-        raise OSError(f"found a message that is not msgpack: {error}") from error
+        raise MalformedError(f"found a message that is not msgpack: {error}") from error
     if not isinstance(message, dict):
-        raise OSError(f"found {type(message).__name__} for a message")
+        raise MalformedError(f"found {type(message).__name__} for a message")
     return message
 
 

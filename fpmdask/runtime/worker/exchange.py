@@ -30,6 +30,7 @@ from distributed import Worker
 from fpmdask.errors import RunCancelledError
 from fpmdask.runtime.dask_private import fetch_whole
 from fpmdask.runtime.regions import Box, shape_of
+from fpmdask.runtime.validation import MalformedError
 from fpmdask.runtime.worker.channel import Channel
 from fpmdask.runtime.worker.fetch import (
     Arrived,
@@ -342,6 +343,8 @@ class Exchange:
                 done += 1
                 there(one, target.nbytes)
             usable = True
+        except MalformedError as error:
+            raise MalformedError(f"{asked.peer}: {error}") from error
         except OSError as error:
             if fetch.stopped.is_set():
                 return []
@@ -389,7 +392,7 @@ class Exchange:
         place: Callable[[Open, Any, int], None],
     ) -> list[Open]:
         """Ask by Dask's messages; return what does not come."""
-        answer: dict[str, Any] | None = {"waiting": True}
+        answer: Mapping[str, Any] | None = {"waiting": True}
         first = True
         while answer is not None and "waiting" in answer:
             if fetch.stopped.is_set():

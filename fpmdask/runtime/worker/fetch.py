@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fpmdask.errors import PartitionError, RunCancelledError
+from fpmdask.runtime.protocol import Wanted
 from fpmdask.runtime.regions import Box
 from fpmdask.runtime.worker.channel import Channel
-from fpmdask.runtime.worker.serving import Wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from distributed import Worker
 
+from fpmdask.runtime.protocol import PIECES
 from fpmdask.runtime.recent import Recent
 from fpmdask.runtime.worker.channel import Channel
 from fpmdask.runtime.worker.traffic import Traffic
@@ -95,18 +96,17 @@ class Peers:
         context: ssl.SSLContext = arguments["ssl_context"]
         return context
 
-    async def ask(self, peer: str, seconds: float, **request: Any) -> dict[str, Any] | None:
-        """Return what ``fpmdask_pieces`` of another worker answers; None where it is gone."""
+    async def ask(self, peer: str, seconds: float, **request: Any) -> Mapping[str, Any] | None:
+        """Return what another worker answers to `PIECES`; None where it is gone."""
         if peer in self._gone:
             return None
-        asking = asyncio.ensure_future(self._worker.rpc(peer).fpmdask_pieces(**request))
+        asking = asyncio.ensure_future(PIECES.ask(self._worker.rpc(peer), **request))
         self._asked.setdefault(peer, set()).add(asking)
         try:
             done, _ = await asyncio.wait([asking], timeout=seconds)
             if not done or asking.cancelled() or isinstance(asking.exception(), OSError):
                 return None
-            answer: dict[str, Any] | None = asking.result()
-            return answer
+            return asking.result()
         finally:
             asking.cancel()
             others = self._asked.get(peer, set())

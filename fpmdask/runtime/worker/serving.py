@@ -15,6 +15,7 @@ from distributed.protocol import to_serialize
 from distributed.utils import offload
 
 from fpmdask.errors import PartitionError
+from fpmdask.runtime.protocol import Wanted
 from fpmdask.runtime.regions import Box, is_within, view
 from fpmdask.runtime.worker.channel import ALIVE_SECONDS, Answer, Channels
 from fpmdask.runtime.worker.offers import Offers, Refused
@@ -23,9 +24,6 @@ from fpmdask.runtime.worker.offers import Offers, Refused
 OFFLOAD_NBYTES = 1 << 20
 # A message of Dask's is answered within so long, if only by "ask again".
 MESSAGE_SECONDS = 10.0
-
-# (key, box, version, shape of the chunk; None for what a run offers)
-Wanted = tuple[Any, Box, int, tuple[int, ...] | None]
 
 
 class _NotServed(Exception):

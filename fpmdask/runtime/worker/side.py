@@ -6,8 +6,9 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -21,11 +22,20 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.utils import offload
 
 from fpmdask import config
-from fpmdask.runtime.dask_private import hold_data, memory_limit, unmanaged_nbytes
-from fpmdask.runtime.identity import canonical
+from fpmdask.runtime import protocol
+from fpmdask.runtime.dask_private import (
+    hold_data,
+    memory_limit,
+    send_to_scheduler,
+    unmanaged_nbytes,
+)
+from fpmdask.runtime.identity import KernelId, canonical
 from fpmdask.runtime.memory import is_much
+from fpmdask.runtime.protocol import Prepared, Probe, Published, Replicas
 from fpmdask.runtime.remote_errors import describe_error
+from fpmdask.runtime.rpc import Call, Notice, answer_calls, take_back, take_notices
 from fpmdask.runtime.version import PLUGIN, RECEIVED
+from fpmdask.runtime.wire import Packed
 from fpmdask.runtime.worker.blas_threads import blas_threads
 from fpmdask.runtime.worker.channel import Channels
 from fpmdask.runtime.worker.exchange import Exchange
@@ -103,21 +113,25 @@ class WorkerSide(WorkerPlugin):
         for name, factory in self.kernels.items():
             if name not in known:
                 register_kernel(name, factory)
-        worker.handlers.update(
-            fpmdask_prepare=self.prepare,
-            fpmdask_pieces=self.serving.by_message,
-            fpmdask_probe=self.probe,
-            fpmdask_publish=self.publish,
-            fpmdask_replicate=self.replicate,
-            fpmdask_trim=self.trim,
-        )
+        self._calls: dict[Call[Any], Callable[..., Any]] = {
+            protocol.PREPARE: self.prepare,
+            protocol.PIECES: self.serving.by_message,
+            protocol.PROBE: self.probe,
+            protocol.PUBLISH: self.publish,
+            protocol.REPLICATE: self.replicate,
+            protocol.TRIM: self.trim,
+        }
+        self._notices: dict[Notice, Callable[..., None]] = {
+            protocol.FORGET: self.forget,
+            protocol.WITHDRAW: self.withdraw,
+            protocol.WORKER_GONE: self.gone,
+            protocol.WORKER_BACK: self.back,
+            protocol.COMMAND: self.tell,
+            protocol.REFUSED: self.refused,
+        }
+        answer_calls(worker.handlers, self._calls)
+        take_notices(worker.stream_handlers, self._notices, self._refuse)
         worker.metrics[RECEIVED] = self.peers.traffic.metric
-        worker.stream_handlers["fpmdask-forget"] = self.forget
-        worker.stream_handlers["fpmdask-withdraw"] = self.withdraw
-        worker.stream_handlers["fpmdask-gone"] = self.gone
-        worker.stream_handlers["fpmdask-back"] = self.back
-        worker.stream_handlers["fpmdask-tell"] = self.tell
-        worker.stream_handlers["fpmdask-refused"] = self.refused
         self._importing = asyncio.ensure_future(self._import_tasks())
 
     async def _import_tasks(self) -> None:
@@ -128,10 +142,8 @@ class WorkerSide(WorkerPlugin):
 
     async def teardown(self, worker: Worker) -> None:
         """Take the handlers back and drop what runs left."""
-        for handler in ("prepare", "pieces", "probe", "publish", "replicate", "trim"):
-            worker.handlers.pop(f"fpmdask_{handler}", None)
-        for message in ("forget", "withdraw", "gone", "back", "tell", "refused"):
-            worker.stream_handlers.pop(f"fpmdask-{message}", None)
+        take_back(worker.handlers, self._calls)
+        take_back(worker.stream_handlers, self._notices)
         worker.metrics.pop(RECEIVED, None)
         for run in list(self.spaces):
             self.forget(run)
@@ -145,16 +157,15 @@ class WorkerSide(WorkerPlugin):
     # ---- handlers, called by the coordinator and by other workers
 
     async def prepare(
-        self, run: str, kernel: dict[str, Any] | None = None, tasks: Sequence[str] = ()
-    ) -> dict[str, Any]:
+        self, run: str, kernel: Packed | None = None, tasks: Sequence[str] = ()
+    ) -> Prepared:
         """Say who this worker is, open ``kernel`` for ``run`` and import its tasks' modules."""
-        limit = memory_limit(self.worker)
-        answer: dict[str, Any] = {
-            "name": str(self.worker.name),
-            "start": self.worker.id,
-            "fingerprint": fingerprint(self.worker.state.nthreads, limit).to_json(),
-            "channel": None if self.channels is None else self.channels.address,
-        }
+        answer = Prepared(
+            str(self.worker.name),
+            self.worker.id,
+            fingerprint(self.worker.state.nthreads, memory_limit(self.worker)),
+            None if self.channels is None else self.channels.address,
+        )
         await self.trim()
         self._keep_scratch()
         space = self.spaces.get(run)
@@ -168,13 +179,13 @@ class WorkerSide(WorkerPlugin):
                 await asyncio.to_thread(lambda: [*map(import_module, missing)])
             if kernel is not None:
                 space.kernel = await offload(self._open, space, kernel)
-                answer["kernel"] = _identity(space.kernel, kernel.get("digest"))
+                answer = replace(answer, kernel=_identity(space.kernel, kernel.get("digest")))
                 users, goes_on = isinstance(space.kernel, FunctionKernel), run in self.spaces
                 if users and goes_on and not space.keeps_memory:
                     space.keeps_memory = True
                     keep()
         except Exception as error:
-            answer["error"] = describe_error(error)
+            return replace(answer, error=describe_error(error))
         return answer
 
     async def trim(self) -> None:
@@ -202,8 +213,8 @@ class WorkerSide(WorkerPlugin):
             kept = self.tuning.runtime.scratch_seconds
             self._forgetting = loop.call_later(kept, self._drop_scratch)
 
-    async def probe(self, run: str, peer: str, channel: tuple[str, int]) -> float | None:
-        """Return the seconds per byte that come from another worker, None where none come."""
+    async def probe(self, run: str, peer: str, channel: tuple[str, int]) -> Probe:
+        """Return what a byte takes that comes from another worker."""
 
         def receive() -> float | None:
             target = np.empty(PROBE_NBYTES, np.uint8)
@@ -214,23 +225,28 @@ class WorkerSide(WorkerPlugin):
                         wanted = [(PROBE, ((0, nbytes),), 0, None)]
                         opened.ask({"run": run, "reader": self.worker.address, "wanted": wanted})
                         if "dtypes" not in opened.answer():
-                            return None
+                            return None  # the run is over there
                         opened.receive(target[:nbytes])
             except OSError:
                 return None
             return (time.perf_counter() - began) / PROBE_NBYTES
 
-        return await asyncio.to_thread(receive)  # Dask has one thread to offload to
+        return Probe(await asyncio.to_thread(receive))  # Dask has one thread to offload to
 
-    def tell(self, run: str, to: str, note: Any) -> None:
-        """Pass on what the coordinator tells a step of ``run``."""
+    def tell(self, run: str, to: str, command: Mapping[str, Any]) -> None:
+        """Pass on a command of the coordinator to a step of ``run``, which checks it."""
         space = self.spaces.get(run)
         if space is not None:
-            space.notes(to).put(note)
+            space.notes(to).put(command)
 
     def refused(self, run: str, reason: str) -> None:
         """Log why the coordinator has not taken a message of a step of this worker."""
         logger.error("run %s: %s", run, reason)
+
+    def _refuse(self, _: str, run: str, error: Exception) -> None:
+        """Tell the coordinator that a message of its was not taken."""
+        reason = f"worker {self.worker.name}: {error}"
+        send_to_scheduler(self.worker, protocol.REFUSED_BY_WORKER.message(run=run, reason=reason))
 
     def _listen(self, worker: Worker) -> Channels | None:
         """Offer channels where the cluster's protocol is that of plain or encrypted sockets."""
@@ -261,9 +277,7 @@ class WorkerSide(WorkerPlugin):
         space = self.spaces.get(run)
         return None if space is None else space.offers
 
-    async def publish(
-        self, run: str, chunks: Sequence[tuple[Any, int, Any]]
-    ) -> dict[str, Any] | None:
+    async def publish(self, run: str, chunks: Sequence[tuple[Any, int, Any]]) -> Published | None:
         """Make chunks of parts of ``run`` Dask data: (Dask key, part, bounds of the chunk).
 
         They are copied in a thread. The parts are kept until `forget`, in case they must be
@@ -285,10 +299,10 @@ class WorkerSide(WorkerPlugin):
         if space.cancelled.is_set() or not space.withdrawn.isdisjoint(data):  # meanwhile
             return None
         hold_data(self.worker, data)
-        return {
-            "nbytes": {key: int(sizeof(value)) for key, value in data.items()},
-            "types": {key: typename(type(value)) for key, value in data.items()},
-        }
+        return Published(
+            nbytes={key: int(sizeof(value)) for key, value in data.items()},
+            types={key: typename(type(value)) for key, value in data.items()},
+        )
 
     def withdraw(self, run: str, keys: Sequence[Any]) -> None:
         """Publish no chunk of ``run`` under these keys any more: nobody would free it."""
@@ -296,12 +310,12 @@ class WorkerSide(WorkerPlugin):
         if space is not None:
             space.withdrawn.update(keys)
 
-    def replicate(self, names: Sequence[tuple[Any, Any]]) -> list[Any]:
+    def replicate(self, names: Sequence[tuple[Any, Any]]) -> Replicas:
         """List data under further keys: (new key, key that is here); return the new keys."""
         here: Mapping[Any, Any] = self.worker.data
         data = {new: here[key] for new, key in names if key in here and new not in here}
         hold_data(self.worker, data)
-        return [*data]
+        return Replicas([*data])
 
     # ---- for tasks
 
@@ -337,14 +351,10 @@ class WorkerSide(WorkerPlugin):
         return kernel_factory(name)(context, **kernel["parameters"])
 
 
-def _identity(kernel: Kernel, digest: str | None) -> dict[str, str]:
-    """Return the fields of the kernel's `KernelId`; ``digest`` is that of the code that it is."""
+def _identity(kernel: Kernel, digest: str | None) -> KernelId:
+    """Return what a kernel is; ``digest`` is that of the code that it is."""
     implementation = kernel.implementation
     if digest is not None and implementation != digest:
         # two classes, or one changed since, may say the same of themselves
         implementation = f"{implementation} {digest}"
-    return {
-        "name": kernel.name,
-        "implementation": implementation,
-        "parameters": canonical(kernel.parameters),
-    }
+    return KernelId(kernel.name, implementation, canonical(kernel.parameters))

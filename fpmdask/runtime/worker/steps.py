@@ -11,6 +11,7 @@ from distributed import get_worker
 
 from fpmdask.errors import KernelError, PartitionError, RunCancelledError
 from fpmdask.runtime.dask_private import send_to_scheduler
+from fpmdask.runtime.protocol import STEP_ANSWER, STEP_EVENT
 from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.version import PLUGIN
 from fpmdask.runtime.wire import STOP, TIMED, MalformedError, Step, check_message
@@ -53,8 +54,7 @@ class Commands:
         **common: Any,
     ) -> None:
         self._worker, self._step, self._waiting = side.worker, step, space.notes(to)
-        told = {"run": order["run"], "ticket": order["ticket"]}
-        self._common = {"op": "fpmdask-news", **told, **common}
+        self._run, self._ticket, self._common = order["run"], order["ticket"], common
 
     def get(self) -> Mapping[str, Any]:
         """Wait for the next command.
@@ -85,7 +85,9 @@ class Commands:
 
     def tell(self, **event: Any) -> None:
         """Tell the coordinator of an event."""
-        send_to_scheduler(self._worker, {**self._common, **event})
+        told = {**self._common, **event}
+        message = STEP_EVENT.message(run=self._run, ticket=self._ticket, event=told)
+        send_to_scheduler(self._worker, message)
 
 
 def step(
@@ -100,7 +102,7 @@ def step(
     travels with the worker's next batch, so nobody has to fetch a result.
     """
     side = worker_side()
-    answer: dict[str, Any] = {"run": order["run"], "ticket": order["ticket"]}
+    answer: dict[str, Any] = {}
     space = side.space(order["run"])
     began = time.perf_counter()
     if space is None:
@@ -119,7 +121,7 @@ def step(
             else:
                 answer["error"] = describe_error(error)
     answer["elapsed"] = time.perf_counter() - began
-    message = {"op": "fpmdask-answer", **answer}
+    message = STEP_ANSWER.message(run=order["run"], ticket=order["ticket"], answer=answer)
     send_to_scheduler(side.worker, message)
 
 

@@ -367,12 +367,12 @@ async def test_every_run_that_is_sorted_is_a_sign_of_life(c, s, *workers, tmp_pa
     balancer = await fpmdask.Balancer(c)
     plugin, heard = s.plugins["fpmdask"], []
 
-    def news(worker, run, **told):
-        if run in plugin.runs and "done" in told:
-            heard.append(tuple(told["done"]))
-        plugin._news(worker, run, **told)
+    def told(worker, run, ticket, event):
+        if run in plugin.runs and "done" in event:
+            heard.append(tuple(event["done"]))
+        plugin._event(worker, run, ticket, event)
 
-    s.stream_handlers["fpmdask-news"] = news
+    s.stream_handlers["fpmdask-event"] = told
     await balancer.sort_records(written.paths, tmp_path / "out")
     assert sorted(heard)[0][0] == 0
     assert sum(end - first for first, end in heard) == 6000

@@ -8,6 +8,7 @@ POWER = App(
     check="power_iteration.coordinator:check",
     kernels={"power.rows": "power_iteration.kernel:Rows"},
     worker=("power_iteration.worker",),
+    request="power_iteration.spec:PowerRequest",
     messages="power_iteration.spec:MESSAGES",
     phases={"prepare": 1, "measure": 2, "iterate": 10},
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from fpmdask.runtime.wire import Messages, Step, StepAnswer, TeamOrder
+from fpmdask.runtime.wire import Messages, Request, Step, StepAnswer, TeamOrder
 
 
 class Matrix(TypedDict):
@@ -11,6 +11,10 @@ class Matrix(TypedDict):
     heights: Sequence[int]
     columns: int
     iterations: int
+
+
+class PowerRequest(Request):
+    spec: Matrix
 
 
 class IterateOrder(TeamOrder):
