@@ -30,9 +30,8 @@ async def run(context):
         holders = await wait_for_chunks(context, keys)
         ends = [0, *accumulate(shares.values())]
         rows = {w: ends[n : n + 2] for n, w in enumerate(shares) if shares[w]}
-        chunks = [
-            [key, *edge, holders[key]] for key, edge in zip(keys, pairwise(edges), strict=True)
-        ]
+        places = zip(keys, pairwise(edges), strict=True)
+        chunks = [[key, *place, holders[key]] for key, place in places]
         order = {"rows": rows, "chunks": chunks, "spec": spec}
         with Attempt(context, number) as attempt:
             attempt.dispatch(ITERATE, dict.fromkeys(rows, order))

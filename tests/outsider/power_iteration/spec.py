@@ -23,12 +23,12 @@ class IterateOrder(TeamOrder):
     spec: Matrix
 
 
-class IterateAnswer(StepAnswer):
-    eigenvalue: float
-
-
 class Value(TypedDict):
     eigenvalue: float
+
+
+class IterateAnswer(StepAnswer, Value):
+    """What a step answers."""
 
 
 ITERATE = Step("power_iteration.worker:iterate", IterateOrder, IterateAnswer)
