@@ -94,7 +94,14 @@ class Call(Generic[Answer]):
         OSError
             If it cannot be reached.
         """
-        answer = await getattr(process, self.op)(**parameters)
+        try:
+            answer = await getattr(process, self.op)(**parameters)
+        except Exception as error:
+            # the scheduler's connections rebuild no exceptions: they raise one of their text
+            text, name = str(error), f"{MalformedError.__name__}("
+            if type(error) is not Exception or not text.startswith(name):
+                raise
+            raise MalformedError(text[len(name) + 1 : -2]) from error
         if answer is None and not fitting(self.answer)(None):
             raise NoHandlerError(
                 f"there is no handler {self.op}: the process is closing, or runs no fpmdask of "
