@@ -113,6 +113,8 @@ async def run(context):
     await context.acquire(None)
     if wrong == "question":
         return {"rows": (await context.ask_client("rows", of="x"))["rows"]}
+    if wrong == "unknown question":
+        return await context.ask_client("columns", of="x")
     with Attempt(context, 0) as attempt:
         order = {"rows": 3, "says": wrong, **ORDERS.get(wrong, {})}
         declared = UNDECLARED if wrong == "step" else STEP

@@ -107,6 +107,18 @@ async def test_what_a_client_answers_is_refused_and_it_is_told(c, s, *workers):
 
 
 @cluster
+async def test_a_question_that_is_not_declared_is_not_asked(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    says = (
+        r"^the application of run \S+ declares no question 'columns'; it declares rows: add it to "
+        r"the questions of its Messages$"
+    )
+    with pytest.raises(CoordinatorError, match=says):
+        await run(balancer, "unknown question")
+    await check_all_is_as_before(s, balancer)
+
+
+@cluster
 async def test_a_step_that_is_not_declared_is_not_submitted(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     declared = malformed.MESSAGES

@@ -58,9 +58,20 @@ class ClientMessages:
 
         The future gets its answer; what it raises there ends the run. Requests are no events: the
         user's progress does not hear of them.
+
+        Raises
+        ------
+        CoordinatorError
+            If the application declares no such question.
         """
+        if (question := self._questions.get(request)) is None:
+            declared = ", ".join(sorted(self._questions)) or "none"
+            raise CoordinatorError(
+                f"the application of run {self._run} declares no question {request!r}; it declares "
+                f"{declared}: add it to the questions of its Messages"
+            )
         answer = self._loop.create_future()
-        self._answers.append((self._questions[request], answer))
+        self._answers.append((question, answer))
         self.requests.append({"request": request, **facts})
         self.news.set()
         return answer
