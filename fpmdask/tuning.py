@@ -275,8 +275,10 @@ class BlocksTuning(_Group):
     call_part: float = _positive(1 / 16)
     call_part_known: float = _positive(1 / 8)
     call_fixed: float = 20.0
-    # What would take less than so many times the fixed cost is not a call of its own.
-    least_fixed: float = 4.0
+    # What would take less than so many times the fixed cost is not a call of its own, unless that
+    # is more than this part of the whole run.
+    least_fixed: float = 8.0
+    least_fixed_part: float = 0.25
     # What takes less than this part of the whole run, or so many seconds, is not divided any more.
     least_part: float = 0.04
     least_seconds: float = 0.03

@@ -299,7 +299,8 @@ class SelfScheduling:
         end = self._end(now)
         share = min(speed.rows(end - max(now, member.free_at)), self.rest)
         run = end - self._began
-        least = max(tuning.least_seconds, tuning.least_part * run, tuning.least_fixed * speed.fixed)
+        by_fixed = min(tuning.least_fixed * speed.fixed, tuning.least_fixed_part * run)
+        least = max(tuning.least_seconds, tuning.least_part * run, by_fixed)
         if speed.seconds(share) < least:
             return max(1.0, share, speed.rows(tuning.least_seconds + speed.fixed)) if idle else 0.0
         part = share * tuning.share_part
