@@ -110,7 +110,7 @@ class Report:
         Worker name → the most units that it had memory for, or that the caller allowed, where that
         is bounded.
     left_out : dict
-        Worker name → why it did not take part to the end.
+        Worker name → why it did not take part to the end, also of one that was started again.
     models : dict
         Worker name → its `PiecewiseLinearModel`.
     log : dict

@@ -53,7 +53,7 @@ class Membership:
     workers : dict
         Address → `WorkerIdentity` of those that take part, in worker order.
     left_out : dict
-        Name → why the worker takes no part.
+        Name → why the worker takes no part, or has lost what it did and came back.
     kernel_ids, channels : dict
         Address → the kernel that was prepared; host and port.
     errors : dict
@@ -76,6 +76,7 @@ class Membership:
         self._acquired = asyncio.Event()
         self._preparing: dict[str, asyncio.Task[Any]] = {}
         self._overdue: set[str] = set()
+        self._lost_names: set[str] = set()
         self._shunned: set[str] = set()
 
     def name(self, address: str) -> str:
@@ -187,8 +188,12 @@ class Membership:
         if self._context.closed or address not in self._scheduler.workers:
             return
         self.workers[address] = identity
-        self.left_out.pop(self.name(address), None)
-        self._context.emit("joined", worker=self.name(address))
+        name = self.name(address)
+        if name in self._lost_names:  # a nanny starts a worker again under the same name
+            self.left_out[name] = f"{self.left_out[name]}, and came back"
+        else:
+            self.left_out.pop(name, None)
+        self._context.emit("joined", worker=name)
         self._context.steps.post(("joined", address))
 
     def _why_not(self, address: str) -> str:
@@ -319,6 +324,8 @@ class Membership:
         if address in self.workers:
             self.leave_out(address, GONE)
         if address in self.prepared:  # one that was left out may hold a part of the result
+            if (name := self.name(address)) in self.left_out:
+                self._lost_names.add(name)
             self._context.steps.post(("left", address))
 
     async def worker_joined(self, address: str) -> None:

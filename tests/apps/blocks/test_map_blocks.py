@@ -316,6 +316,35 @@ async def test_a_worker_that_joins_takes_part(c, s, *workers):
         )
 
 
+def until_joined(block):
+    Event("joined").wait(30)
+    return block + 1
+
+
+@cluster()
+async def test_a_worker_that_is_started_again_under_its_name_is_still_told_of(c, s, *workers):
+    """As a nanny does with one that was killed."""
+    balancer = await fpmdask.Balancer(c)
+    events = []
+    balancer.progress = events.append
+    x = da.arange(3000, chunks=500)
+    running = c.loop.asyncio_loop.create_task(_of(balancer.map_blocks(until_joined, x, dtype=int)))
+    lost = workers[1]
+    await until(lambda: any("fpmdask-compute" in str(key) for key in lost.state.tasks))
+    await until(lambda: lost.state.executing_count)
+    closing = c.loop.asyncio_loop.create_task(_of(lost.close(timeout=1)))
+    await until(lambda: lost.address not in s.workers)
+    async with Worker(s.address, nthreads=1, name=lost.name) as again:
+        await until(lambda: any(event["event"] == "joined" for event in events))
+        await Event("joined", client=c).set()
+        found = await running
+        await closing
+        assert (await c.compute(found)).tolist() == list(range(1, 3001))
+        assert again.address in balancer.report.addresses
+        assert [*balancer.report.left_out] == ["1"]
+        assert balancer.report.left_out["1"].endswith(", and came back")
+
+
 HANGING = threading.Event()
 
 

@@ -87,8 +87,8 @@ class Calls:
                 keys.setdefault(worker, []).append((key, number, ()))
             if not (failed := await unpublished(context, keys)):
                 break
-            for worker in failed:
-                self._lost(worker)
+            for worker, reason in failed.items():
+                self._lost(worker, reason)
         report(context, self._done.values(), self._received, self._known)
         learn(context, self.plan.members, spec.row_nbytes)
         spans = [self._done[n][1] for n in numbers]
@@ -277,10 +277,10 @@ class Calls:
         elif lost:  # it is closing
             self._lost(worker)
 
-    def _lost(self, worker: str) -> None:
+    def _lost(self, worker: str, reason: str = "does not go on") -> None:
         """Have others do what a worker was to do, and what it has done."""
         if worker in self.context.workers:
-            self.context.members.leave_out(worker, "does not go on")
+            self.context.members.leave_out(worker, reason)
         self._order_of.pop(worker, None)
         self._made.pop(worker, None)
         given = [number for number, (where, _, _) in self._open.items() if where == worker]
