@@ -135,7 +135,7 @@ def made_by_dask(method: Callable[..., Any], function: Function, *args: Any, **k
     """
     try:
         return method(function, *args, **kwargs)
-    except (ValueError, TypeError, NotImplementedError, TokenizationError) as error:
+    except (ValueError, TypeError, OverflowError, NotImplementedError, TokenizationError) as error:
         raise PartitionError(f"as {method.__name__} of Dask says: {error}") from error
 
 
