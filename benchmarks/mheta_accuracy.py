@@ -138,7 +138,7 @@ def seconds_of(said: Mapping[str, Any]) -> float:
     """Return the median of what each iteration of a run but the first adds to its makespan.
 
     Not of the longest that any node takes for it: nodes drift apart and catch up again, so that
-    this is the largest of several that scatter, 2 to 4 % more on hy1, up to 30 % in single runs.
+    this is the largest of several that scatter: 2 to 4 % more on hy1, and 30 % in single runs.
     """
     each = [[one[0] for one in some] for some in said["iterations"].values()]
     makespans = np.cumsum(each, axis=1).max(axis=0)

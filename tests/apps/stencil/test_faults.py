@@ -151,7 +151,10 @@ def test_a_full_disk(tmp_path, what):
         assert files_in(tmp_path) == []
 
 
-@cluster(config=tuned(stencil={"trial_seconds": 0.0}))
+@cluster(
+    config={"fpmdask.hang": "1s", **tuned(stencil={"trial_seconds": 0.0})},
+    worker_kwargs={"memory_limit": 0},  # else the memory's monitor has it go on
+)
 async def test_a_paused_worker_is_sent_nothing(c, s, *workers):
     """Its memory is full: Dask would wait 30 s for it to go on, and then fail."""
     balancer = await fpmdask.Balancer(c)

@@ -3,6 +3,7 @@
 import collections
 import json
 import time
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -32,13 +33,15 @@ def busy(block):
     return jacobi(block)
 
 
-CALLS = collections.Counter()
+# In what tells functions apart modules count with their names, other values as they are.
+STATE = ModuleType("state")
+STATE.calls = CALLS = collections.Counter()
 
 
 def slowing(block):
     """Compute as `busy`, but worker "2" four times as long after some iterations."""
-    CALLS[worker_name()] += 1
-    late = worker_name() == "2" and CALLS["2"] > 50
+    STATE.calls[worker_name()] += 1
+    late = worker_name() == "2" and STATE.calls["2"] > 50
     time.sleep((0.01 if late else 0.001) * len(block))
     return jacobi(block)
 
@@ -179,6 +182,22 @@ async def test_a_worker_that_slows_down_is_measured_again(c, s, *workers):
         for phase in (said["phases"][0], said["phases"][-1])
     )
     assert after < before
+
+
+@pytest.mark.slow
+@cluster(config={**SLOW, **tuned(runtime={"learned_least_seconds": 0})})
+async def test_a_run_by_a_machine_of_before_adapts_to_a_worker_that_slows_down(c, s, *workers):
+    CALLS.clear()
+    balancer = await fpmdask.Balancer(c)
+    await balancer.stencil(slowing, U0, 6, memory=MEMORY)
+    assert CALLS["2"] < 50
+    found = await balancer.stencil(slowing, U0, 60, memory=MEMORY)
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 60))
+    said = check_report(balancer.report, 60)
+    assert said["why"].startswith(WHY)
+    assert len(said["choices"]) > 1
+    rows = [dict(zip(said["workers"], p["rows"], strict=True))["2"] for p in said["phases"]]
+    assert rows[-1] < rows[0]
 
 
 @pytest.mark.slow

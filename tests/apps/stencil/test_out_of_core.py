@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster, get_worker
 
 import fpmdask
 from fpmdask.apps.stencil import gray_scott, jacobi
-from fpmdask.apps.stencil.sizes import most_rows
+from fpmdask.apps.stencil.sizes import Sizes, in_core_nbytes, most_rows
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.rows import Rows
@@ -81,6 +81,28 @@ async def test_rows_move_from_disk_to_disk(c, s, *workers, prefetch):
     del found, wanted, one, other
     await nothing_left(s)
     await no_files(files)
+
+
+@cluster(config=tuned(stencil={"trial_seconds": 0.0}))
+async def test_halos_for_several_iterations_fit_into_memory(c, s, *workers):
+    """Where calls have a fixed cost they are exchanged less often, as far as there is room."""
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+    u0 = RANDOM.random((60, 8))
+    one = Rows((), (60,), 0, "<f8", u0.shape)
+    spec = StencilSpec((one,), (), (1, 1), ("reflect",) * 2, 60)
+    row = Sizes.of(spec, prefetch=True).in_core
+
+    def fixed(block):
+        time.sleep(0.003)
+        return jacobi(block)
+
+    for memory, most in ((None, 64), (in_core_nbytes(spec, 20) + 2 * row, 2)):
+        given = {"distribution": "even", "memory": memory}
+        found = await balancer.stencil(fixed, u0, 60, **given)
+        np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 60))
+        every = [event["every"] for event in events if event["event"] == "shared out"][-1]
+        assert 1 < every <= most
 
 
 @cluster()

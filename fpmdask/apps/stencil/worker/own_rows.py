@@ -164,20 +164,21 @@ class OwnRows:
         sources = self._old_sources(old, done)
         for n, source in enumerate(sources):
             team.exchange.offer(self._key(n), source)
+        files = {one.file for one in sources if isinstance(one, OnDisk)}
+        keeps = joined and before[team.own][0] < before[team.own][1]
+        if keeps:  # from here on: who joins may be lost while rows move
+            self.survivors.keep(Kept(iteration, before[team.own], sources))
+            self._files = [file for file in self._files if file not in files]
         self._make()
         self._bring(done, brought(team, before, sources, self._key, note["piece"]), args)
         team.reduce([0.0])  # all have what they need: the old rows can go
         for key in (*self._keys(), *retired):
             team.exchange.retire(key)
-        keeps = joined and before[team.own][0] < before[team.own][1]
         if joined:
             reduce.retire()
-        if keeps:
-            self.survivors.keep(Kept(iteration, before[team.own], sources))
-        for file in {one.file for one in sources if isinstance(one, OnDisk)}:
+        for file in files if not keeps else ():  # else its last user closes it
             self._files.remove(file)
-            if not keeps:  # else its last user closes it
-                file.close()
+            file.close()
         team.say_phase("move", team.moved, ended=True)
         return joined
 
