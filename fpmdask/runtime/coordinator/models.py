@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fpmdask.runtime.known_models import KnownMachine, KnownModel
+from fpmdask.runtime.coordinator.library import Entry
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.plugin import CoordinatorPlugin
@@ -19,37 +19,15 @@ def handlers(coordinator: CoordinatorPlugin) -> dict[str, Callable[..., Any]]:
         """Return every model, and machine of MHETA's, as plain data."""
         processes = {(one.name, one.start) for one in coordinator.identities.values()}
         library = coordinator.library
-        entries, machines = library.entries(), library.machines()
+
+        def plain(entries: list[Entry]) -> list[dict[str, Any]]:
+            return [
+                library.known(entry, connected=(entry[2], entry[3]) in processes).to_json()
+                for entry in entries
+            ]
+
         # sixteen thousand models of many points would hold the event loop
-        return await asyncio.to_thread(
-            lambda: (
-                [
-                    KnownModel(
-                        name,
-                        kernel.name,
-                        kernel.implementation,
-                        kernel.parameters,
-                        hardware,
-                        (name, start) in processes,
-                        model,
-                        library.half_widths(kernel, hardware, name),
-                    ).to_json()
-                    for kernel, hardware, name, start, model in entries
-                ]
-                + [
-                    KnownMachine(
-                        name,
-                        kernel.name,
-                        kernel.implementation,
-                        kernel.parameters,
-                        hardware,
-                        (name, start) in processes,
-                        figures,
-                    ).to_json()
-                    for kernel, hardware, name, start, figures in machines
-                ]
-            )
-        )
+        return await asyncio.to_thread(plain, library.learned())
 
     async def forget_models(kernel: str | None, worker: str | None) -> int:
         """Forget the models of a kernel and a worker; return how many."""
