@@ -88,7 +88,8 @@ class Balancer:
         terminal, of calls that take longer than half a second. A function is called with one
         mapping per event instead, in the client's event-loop thread: ``event``, ``seconds`` since
         the run's start, the ``fraction`` of the call that is done, and where a phase is counted its
-        ``phase``, ``done``, ``total`` and ``unit``. The last one is ``"end"`` or ``"failed"``.
+        ``phase``, ``done``, ``total`` and ``unit``. Where nothing happens for a second it hears
+        again how far the call is. The last event is ``"end"`` or ``"failed"``.
 
     Raises
     ------

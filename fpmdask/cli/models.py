@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from fpmdask.errors import FpmdaskError
 
 if TYPE_CHECKING:
     from fpmdask.runtime.known_models import Known
+    from fpmdask.store import ModelStore
 
 url_argument = click.argument("url")
 kernel_option = click.option("--kernel", help="Only those of this kernel.")
@@ -101,25 +103,33 @@ def plot(url: str, target: Path, kernel: str | None, worker: str | None, as_json
 @json_option
 def forget(url: str, kernel: str | None, worker: str | None, every: bool, as_json: bool) -> None:
     """Remove models from a store. A scheduler that has loaded them keeps them until it ends."""
-    from fpmdask.store import ModelStore
-
     if not (kernel or worker or every):
         raise click.UsageError("give --kernel, --worker, or --all")
-    count = ModelStore(url).forget(kernel, worker)
+    store = _store(url)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        count = store.forget(kernel, worker)
+    for warning in told:
+        click.echo(str(warning.message), err=True)
     if as_json:
         print_json({"forgotten": count})
     else:
         click.echo(f"{count} models are removed")
 
 
-def _read(url: str, kernel: str | None, worker: str | None) -> list[Known]:
-    """Return some models and machines; documents that cannot be read are told of on stderr."""
+def _store(url: str) -> ModelStore:
+    """Return the store at a URL."""
     from fpmdask.store import ModelStore
 
     try:
-        found, problems = ModelStore(url).known(most_age_seconds=None)
+        return ModelStore(url)
     except (ImportError, ValueError) as error:  # what fsspec says of protocols
         raise FpmdaskError(f"{url}: {error}") from error
+
+
+def _read(url: str, kernel: str | None, worker: str | None) -> list[Known]:
+    """Return some models and machines; documents that cannot be read are told of on stderr."""
+    found, problems = _store(url).known(most_age_seconds=None)
     for problem in problems:
         click.echo(f"left alone: {problem}", err=True)
     return [one for one in found if kernel in (None, one.kernel) and worker in (None, one.worker)]

@@ -125,12 +125,16 @@ class Page:
 
 
 def update_regularly(document: Any, page: Page) -> None:
-    """Update a page while its document is open; it ends with the browser's session."""
+    """Update a page while a browser shows its document; it ends with the browser's session.
+
+    bokeh keeps a session for half a minute after its page was closed, and calls back all that time.
+    """
     document.components = {page}
     reference = weakref.ref(page)  # a callback that held the page would keep both alive
 
     def update() -> None:
-        if (shown := reference()) is not None:
+        session = document.session_context.session
+        if session.connection_count and (shown := reference()) is not None:
             shown.update()
 
     document.add_periodic_callback(update, INTERVAL)

@@ -317,11 +317,23 @@ def _summary(
             found.append(
                 f"predicted {predicted:.3g} s, took {took:.3g} s ({took / predicted - 1:+.0%})"
             )
+    if (calls := _calls(report)) and not report.predicted_seconds:
+        found.append(
+            f"self-scheduled in {calls} calls: whoever was done took the next rows, so there were "
+            "no planned seconds"
+        )
     if report.shares:
         per_byte = report.bytes_moved_per_byte
         each = "" if per_byte is None else f", {per_byte:.2g} per byte of the input"
         found.append(f"{nbytes_of(report.bytes_moved)} moved between workers{each}")
     return found
+
+
+def _calls(report: Report) -> int:
+    """Return the calls in which rows were handed out as workers asked for them; 0 for a plan."""
+    if report.reason not in ("measured", "known"):
+        return 0
+    return sum(int(share.get("calls", 0)) for share in report.shares)
 
 
 def _ending(report: Report) -> str:
@@ -384,10 +396,15 @@ def _heads(found: Explanation) -> list[str]:
     return ["worker", "units", "speed", found.planned, found.actual, "received"]
 
 
+def _filled(table: Sequence[Sequence[str]]) -> list[int]:
+    """Return the columns of a table that say something below their heads."""
+    return [n for n in range(len(table[0])) if any(row[n] for row in table[1:])]
+
+
 def as_text(found: Explanation) -> str:
     """Return an explanation as lines of text: a table, and why each worker got its share."""
     table = [_heads(found), *map(_cells, found.workers)]
-    columns = [n for n in range(len(table[0])) if any(row[n] for row in table[1:])]
+    columns = _filled(table)
     wide = {n: max(len(row[n]) for row in table) for n in columns}
     whys = ["why", *("; ".join(story.why) for story in found.workers)]
     lines = [f"{found.run}: {found.ending}", *found.summary]
@@ -403,10 +420,12 @@ def as_html(found: Explanation) -> str:
     drawn = found.workers[:MOST_ROWS]
     known = [s for story in drawn for s in (story.planned, story.actual) if s is not None]
     longest = max((s for s in known if math.isfinite(s)), default=0.0)
-    heads = [*_heads(found), "", "why"]
+    table = [_heads(found), *map(_cells, drawn)]
+    columns = _filled(table)
+    heads = [*(table[0][n] for n in columns), "", "why"]
     rows = []
-    for story in drawn:
-        cells = [f"<td>{escape(cell)}</td>" for cell in _cells(story)]
+    for story, row in zip(drawn, table[1:], strict=True):
+        cells = [f"<td>{escape(row[n])}</td>" for n in columns]
         why = escape("; ".join(story.why))
         bar = _bar(story, longest)
         rows.append(

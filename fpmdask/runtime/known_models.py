@@ -138,9 +138,16 @@ def cells(one: KnownModel) -> list[str]:
         one.worker,
         str(units.size),
         _range(units),
-        f"{_range(speed)}/s",
+        f"{_range(speed)}/s{_plus_minus(one)}",
         f"{cores:g} cores of {hardware.cpu}{'' if one.connected else ', not connected'}",
     ]
+
+
+def _plus_minus(one: KnownModel) -> str:
+    """Return the widest confidence interval of a model's points, relative; "" for none."""
+    seconds = dict(zip(*(column.tolist() for column in one.model.points), strict=True))
+    known = [half / seconds[units] for units, half in one.half_widths.items() if units in seconds]
+    return f" ±{max(known):.0%}" if known else ""
 
 
 HEADS = ["worker", "points", "units", "speed", "hardware"]
@@ -225,7 +232,10 @@ def as_html(known: Sequence[Known]) -> str:
 
 
 def speed_functions(known: Sequence[KnownModel]) -> str:
-    """Return a picture of the speed of each worker as a function of its units, with its points."""
+    """Return a picture of the speed of each worker as a function of its units, with its points.
+
+    Points have the confidence intervals of their speeds where these are known.
+    """
     most = max(float(one.model.points[0][-1]) for one in known)
     top = max(float((x / seconds).max()) for x, seconds in (one.model.points for one in known))
 
@@ -251,6 +261,10 @@ def speed_functions(known: Sequence[KnownModel]) -> str:
         for x, spent in zip(units.tolist(), seconds.tolist(), strict=True):
             cx, cy = at(x, x / spent)
             tip = f"{escape(one.worker)}: {x:g} units in {spent:.4g} s"
+            if half := one.half_widths.get(x):
+                tip += f" ±{half:.2g} s"
+                low, high = (at(x, x / max(spent + way * half, x / top))[1] for way in (1, -1))
+                parts.append(f'<path d="M{cx},{low} V{high}" stroke="{colour}" stroke-width="2"/>')
             parts.append(
                 f'<circle cx="{cx}" cy="{cy}" r="3" fill="{colour}"><title>{tip}</title></circle>'
             )

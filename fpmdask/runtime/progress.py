@@ -10,7 +10,8 @@ never falls and is 1 at the end only. What an event may have of it:
   much there is (DFPA's rounds), and each that is done counts half of what was left;
 - ``expected``: the seconds that the phase should take from now on, where the coordinator can
   predict them;
-- ``low``, ``high`` (of ``"stage"``): the part of the call that the next run, or stage, is.
+- ``low``, ``high`` (of ``"stage"``): the part of the call that the next run, or stage, is; of what
+  is left where inputs were computed before (`LOAD`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any
 
 # A phase is told of so often at most: each event is a message, and kept until its run ends.
 PACE_SECONDS = 0.25
+# Inputs that are computed before a call's first run: that phase, and its part of the call.
+LOAD, LOAD_PART = "load", 0.3
 # Before the end nothing says that all is done, and a prediction says less than a count.
 MOST, MOST_PREDICTED = 0.999, 0.95
 # Columns of the bar that `as_text` draws.
@@ -86,6 +89,8 @@ class Meter:
     title: str
     began: float
     _span: tuple[float, float] = field(default=(0.0, 1.0), init=False)
+    _floor: float = field(default=0.0, init=False)  # the part of the call before its first run
+    _begun: bool = field(default=False, init=False)
     _phases: Mapping[str, float] = field(default_factory=dict, init=False)
     _phase: str = field(default="", init=False)
     _base: float = field(default=0.0, init=False)
@@ -107,9 +112,11 @@ class Meter:
         """Take in an event at the time ``now``."""
         match event.get("event"):
             case "stage":
+                self._begun = True
                 self._span, self._phases = (float(event["low"]), float(event["high"])), {}
                 self._enter(str(event.get("stage", "")), now, whole=True)
             case "start":
+                self._begun = True
                 self._phases = {str(k): float(w) for k, w in event.get("phases", {}).items()}
                 self._enter(next(iter(self._phases), ""), now)
             case "end":
@@ -157,8 +164,11 @@ class Meter:
 
         A stage has all of its part of the call, unless a run begins in it.
         """
-        low, high = self._span
-        if whole:
+        low, high = (self._floor + (1.0 - self._floor) * end for end in self._span)
+        if phase == LOAD and not self._begun:
+            self._base, self._width = self._floor, LOAD_PART * (1.0 - self._floor)
+            self._floor += self._width
+        elif whole:
             self._base, self._width = low, high - low
         elif phase in self._phases:
             scale = (high - low) / (sum(self._phases.values()) or 1.0)

@@ -22,9 +22,17 @@ from urllib.parse import quote
 import numpy as np
 
 from fpmdask.errors import FpmdaskError, PartitionError
-from fpmdask.models import PiecewiseLinearModel
+from fpmdask.models import PiecewiseLinearModel, from_json
 from fpmdask.runtime.identity import Fingerprint, canonical
-from fpmdask.runtime.known_models import Known, KnownMachine, KnownModel
+from fpmdask.runtime.known_models import (
+    MODEL,
+    NODE,
+    SECONDS_PER_ROW,
+    SHARED,
+    Known,
+    KnownMachine,
+    KnownModel,
+)
 
 FORMAT = "fpmdask.models"
 # Documents of another number are not read, nor written over.
@@ -224,8 +232,7 @@ def known_of(document: Mapping[str, Any], oldest: datetime | None = None) -> lis
         hardware = Fingerprint.from_json({**document["hardware"], "memory_limit": memory_limit})
         what = document["kernel"], document["implementation"], document["parameters"]
         if kind == MACHINES:
-            if not isinstance(own["figures"], dict):
-                raise PartitionError(f"found figures {own['figures']!r}; they must be an object")
+            _check_figures(own["figures"])
             if _is_recent(own, oldest):
                 found.append(KnownMachine(worker, *what, hardware, False, own["figures"]))
             continue
@@ -245,6 +252,26 @@ def known_of(document: Mapping[str, Any], oldest: datetime | None = None) -> lis
                 raise PartitionError(f"found half-widths {half_widths}; they must be >= 0")
             found.append(KnownModel(worker, *what, hardware, False, model, half_widths))
     return found
+
+
+def _check_figures(figures: Any) -> None:
+    """Refuse figures that are not as `KnownMachine.figures` has them.
+
+    Raises
+    ------
+    PartitionError
+        With what was found.
+    """
+    parts = (NODE, SHARED)
+    if not isinstance(figures, dict) or not all(isinstance(figures.get(p), dict) for p in parts):
+        raise PartitionError(f"found figures {figures!r}; they must have the objects node, shared")
+    numbers = [value for part in parts for value in figures[part].values()]
+    numbers.append(figures.get(SECONDS_PER_ROW))
+    for value in numbers:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise PartitionError(f"found the figure {value!r}; figures must be numbers")
+    if MODEL in figures:
+        from_json(figures[MODEL])
 
 
 def models_of(document: Mapping[str, Any], oldest: datetime | None = None) -> list[KnownModel]:

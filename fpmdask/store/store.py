@@ -12,6 +12,7 @@ from typing import Any
 
 import fpmdask
 from fpmdask.runtime.known_models import Known, KnownModel
+from fpmdask.storage import said
 from fpmdask.store.document import (
     Document,
     Unreadable,
@@ -166,11 +167,20 @@ class ModelStore:
         return True
 
     def forget(self, kernel: str | None = None, worker: str | None = None) -> int:
-        """Remove the models of a kernel and a worker, by name, None for all; return how many."""
+        """Remove the models of a kernel and a worker, by name, None for all; return how many.
+
+        What cannot be read is left alone; one warning tells of it.
+        """
         count = 0
-        for path in self.documents()[0]:
-            with self._files.alone(path):
-                count += self._forget(path, kernel, worker)
+        documents, problems = self.documents()
+        for path in documents:
+            try:
+                with self._files.alone(path):
+                    count += self._forget(path, kernel, worker)
+            except Unreadable as error:  # damaged since
+                problems.append(str(error))
+        if problems:
+            warnings.warn(_warning(self.url, problems), stacklevel=2)
         return count
 
     def _forget(self, path: str, kernel: str | None, worker: str | None) -> int:
@@ -187,7 +197,10 @@ class ModelStore:
         return len(names)
 
     def _document(self, path: str) -> Document | None:
-        text = self._files.read(path)
+        try:
+            text = self._files.read(path)
+        except OSError as error:
+            raise Unreadable(f"{path} cannot be read: {said(error)}") from error
         return None if text is None else parsed(text, path)
 
     def _write(self, path: str, document: Document) -> None:

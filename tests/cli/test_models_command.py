@@ -84,3 +84,27 @@ def test_what_cannot_be_read_is_told_of_and_a_url_that_cannot_be_is_an_error(fpm
     wrong = fpm("models", "list", "nothing://at/all")
     assert wrong.exit_code == 1
     assert "nothing://at/all" in wrong.stderr
+
+
+@pytest.mark.parametrize("command", ["list", "show", "plot", "forget"])
+def test_a_url_of_no_file_system_is_said_in_a_sentence(fpm, tmp_path, command):
+    more = {"plot": [tmp_path / "page.html"], "forget": ["--all"]}.get(command, [])
+    answer = fpm("models", command, "nothing://at/all", *more)
+    assert answer.exit_code == 1
+    assert "nothing://at/all" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_what_cannot_be_read_is_told_of_and_not_removed(fpm, url):
+    path = url / path_of(MODELS[2])
+    path.write_text("{")
+    answer = fpm("models", "forget", url, "--all", "--json")
+    assert json.loads(answer.stdout) == {"forgotten": 2}
+    assert "damaged" in answer.stderr
+    assert path.read_text() == "{"
+
+
+def test_a_page_in_no_folder_is_refused(fpm, url, tmp_path):
+    answer = fpm("models", "plot", url, tmp_path / "no" / "page.html")
+    assert answer.exit_code == 1
+    assert "No such file or directory" in answer.stderr

@@ -128,6 +128,64 @@ def test_every_method_tells_how_far_it_is(method, tmp_path):
     check()
 
 
+READ = threading.Event()
+
+
+def late(x):
+    READ.wait(20)
+    return x
+
+
+def lazy_call(method, balancer):
+    """Return the awaitable of a call of a method with inputs that are computed once `READ`."""
+    READ.set()  # Dask calls `late` to see what it makes
+    x = da.from_array(RANDOM.random((90, 30)), chunks=(30, 30)).map_blocks(late, dtype=float)
+    lazy = dd.from_pandas(frame(), npartitions=4).map_partitions(late)
+    READ.clear()
+    match method:
+        case "matmul":
+            return balancer.matmul(x, x.T)
+        case "sort":
+            return balancer.sort(x[:, 0])
+        case "map_blocks":
+            return balancer.map_blocks(np.square, x)
+        case "rebalance":
+            return balancer.rebalance(x, kernel=np.sum)
+        case "stencil":
+            return balancer.stencil(jacobi, x, 5)
+        case "sort_values":
+            return balancer.sort_values(lazy, "a")
+    return balancer.map_partitions(lambda part: part * 2, lazy)
+
+
+LAZY = ("matmul", "sort", "sort_values", "map_blocks", "map_partitions", "rebalance", "stencil")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", LAZY)
+def test_every_method_tells_of_inputs_that_it_waits_for(method):
+    told = []
+
+    def hear(event):
+        told.append(event)
+        if event.get("phase") in ("load", "read") and "done" in event:
+            READ.set()
+
+    @cluster()
+    async def check(c, s, *workers):
+        balancer = await fpmdask.Balancer(c, progress=hear)
+        await lazy_call(method, balancer)
+        loading = [event for event in told if event.get("phase") in ("load", "read")]
+        loading = [event for event in loading if "done" in event]
+        assert loading[0]["total"] in (3, 4, 6)
+        assert loading[0]["unit"] == "chunks"
+        fractions = [event["fraction"] for event in told]
+        assert fractions == sorted(fractions)
+        assert fractions[-2] < fractions[-1] == 1
+
+    check()
+
+
 def phases_told(events):
     """Check fractions and totals of a call; return the phases that are told of, in order."""
     fractions = [event["fraction"] for event in events]

@@ -26,3 +26,10 @@ def url_of(scheduler, path):
 async def get(scheduler, path):
     answer = await AsyncHTTPClient().fetch(url_of(scheduler, path), raise_error=False)
     return answer.code, answer.body.decode()
+
+
+def sessions_of(scheduler, page):
+    """Return the sessions of a page, as the server has them."""
+    applications = scheduler.http_application.applications
+    served = [a for a in applications if page in getattr(a, "app_paths", ())]
+    return served[-1].get_sessions(page)

@@ -8,6 +8,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import fpmdask
+from tests.dashboard.served import sessions_of
 
 pytest.importorskip("bokeh", reason="bokeh serves the dashboard")
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium drives the browser")
@@ -22,39 +23,33 @@ pytestmark = [
         reason="no chromium and chromedriver: apt-get install chromium chromium-driver",
     ),
 ]
-# figures of the document: glyphs that have data, and colours that are on their canvas
+# Figures of the document: rows of the data of each glyph, and the colours inside of the axes, on
+# the figure's own canvas.
 LOOK = """
+const views = [...Bokeh.index.all_views()];
 const found = [];
 for (const doc of Bokeh.documents) {
   for (const model of doc._all_models.values()) {
-    if (model.type == "Figure") {
-      const rows = model.renderers.map(r => (r.data_source.get_length ?
-        r.data_source.get_length() : 0) || 0);
-      found.push({title: model.title.text, rows: rows});
-    }
     if (model.type == "DataTable")
-      found.push({title: "table", rows: [model.source.get_length() || 0]});
+      found.push({title: "table", rows: [model.source.get_length() || 0], colours: 1});
+    if (model.type != "Figure") continue;
+    const rows = model.renderers.map(r => r.data_source?.get_length?.() || 0);
+    const view = views.find(one => one.model == model);
+    const canvas = view.canvas_view.primary.el, inside = view.frame_view.bbox;
+    const ratio = view.canvas_view.pixel_ratio, seen = new Set();
+    const place = [inside.left, inside.top, inside.width, inside.height];
+    const [x, y, width, height] = place.map(pixels => Math.round(pixels * ratio));
+    if (width > 0 && height > 0) {
+      const data = canvas.getContext("2d").getImageData(x, y, width, height).data;
+      for (let i = 0; i < data.length; i += 4)
+        if (data[i + 3] && Math.max(data[i], data[i+1], data[i+2]) -
+            Math.min(data[i], data[i+1], data[i+2]) > 40)
+          seen.add(data[i] << 16 | data[i+1] << 8 | data[i+2]);
+    }
+    found.push({title: model.title.text, rows: rows, colours: seen.size});
   }
 }
-const canvases = [];
-const walk = (node) => {
-  if (node.tagName == "CANVAS" && node.width > 50 && node.height > 50) canvases.push(node);
-  if (node.shadowRoot) for (const child of node.shadowRoot.children) walk(child);
-  for (const child of node.children) walk(child);
-};
-walk(document.body);
-const colours = canvases.map(canvas => {
-  const context = canvas.getContext("2d");
-  if (!context) return 0;
-  const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
-  const seen = new Set();
-  for (let i = 0; i < data.length; i += 4)
-    if (data[i + 3] && Math.max(data[i], data[i+1], data[i+2]) -
-        Math.min(data[i], data[i+1], data[i+2]) > 40)
-      seen.add(data[i] << 16 | data[i+1] << 8 | data[i+2]);
-  return seen.size;
-});
-return {figures: found, colours: colours};
+return found;
 """
 
 
@@ -74,20 +69,21 @@ def browser(tmp_path):
         driver.quit()
 
 
+def is_full(figure):
+    return any(figure["rows"]) and figure["colours"] > 0
+
+
 def drawn(driver, figures):
     """Return what the page shows, once all of its figures have something to show."""
-    late = time.monotonic() + 30
-    while True:
+    late, found = time.monotonic() + 30, []
+    while time.monotonic() < late and not (len(found) == figures and all(map(is_full, found))):
+        time.sleep(0.1)
         if driver.execute_script("return typeof Bokeh == 'object' && Bokeh.documents.length > 0"):
             found = driver.execute_script(LOOK)
-            full = [figure for figure in found["figures"] if any(figure["rows"])]
-            if len(full) >= figures or time.monotonic() > late:
-                return found
-        assert time.monotonic() < late, "the page has not loaded bokeh"
-        time.sleep(0.2)
+    return found
 
 
-def test_every_plot_is_drawn_without_a_javascript_error(browser):
+def test_every_plot_is_drawn_without_a_javascript_error_until_its_page_is_closed(browser):
     options = {"n_workers": 3, "threads_per_worker": 1, "processes": False}
     with (
         LocalCluster(dashboard_address="127.0.0.1:0", **options) as cluster,
@@ -101,10 +97,8 @@ def test_every_plot_is_drawn_without_a_javascript_error(browser):
         for page, figures in pages.items():
             browser.get(root + page)
             found = drawn(browser, figures)
-            assert len(found["figures"]) == figures, page
-            assert all(any(figure["rows"]) for figure in found["figures"]), (page, found)
-            if not page.endswith("runs"):
-                assert any(found["colours"]), (page, found)
+            assert len(found) == figures, (page, found)
+            assert all(map(is_full, found)), (page, found)
             severe = [
                 entry
                 for entry in browser.get_log("browser")
@@ -112,3 +106,10 @@ def test_every_plot_is_drawn_without_a_javascript_error(browser):
             ]
             # Dask's own template takes nothing from elsewhere
             assert not severe, (page, severe)
+        [session] = sessions_of(cluster.scheduler, page)
+        assert session.connection_count == 1
+        browser.get("about:blank")
+        late = time.monotonic() + 30
+        while session.connection_count and time.monotonic() < late:
+            time.sleep(0.02)
+        assert session.connection_count == 0

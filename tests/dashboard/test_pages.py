@@ -11,11 +11,13 @@ from distributed import Scheduler, wait
 
 import fpmdask
 from fpmdask.runtime.dask_private import add_dashboard_pages
-from tests.dashboard.served import cluster, get, url_of
+from tests.dashboard.served import cluster, get, sessions_of, url_of
 
 pytest.importorskip("bokeh", reason="bokeh serves the dashboard")
 from bokeh.client import pull_session
 from bokeh.models import ColumnDataSource
+
+from fpmdask.dashboard.snapshot import SAME_SECONDS
 
 PLOTS = ("speed-functions", "shares", "timeline", "bytes-per-link", "memory", "runs")
 
@@ -97,6 +99,16 @@ def shown(url, session):
     return sorted(repr(sorted(source.data.items(), key=repr)) for source in sources)
 
 
+def own_loop():
+    """Prepare a thread for bokeh's client, which has an event loop of its own."""
+    asyncio.set_event_loop(asyncio.new_event_loop())
+
+
+def closed(session):
+    session.close()
+    asyncio.get_event_loop().close()
+
+
 @pytest.mark.slow
 @cluster()
 async def test_what_a_page_shows_changes_during_a_product(c, s, *workers):
@@ -104,15 +116,6 @@ async def test_what_a_page_shows_changes_during_a_product(c, s, *workers):
     a = c.persist(da.ones((3600, 3600), chunks=900))
     await wait(a)
     loop, url = asyncio.get_running_loop(), url_of(s, "/fpmdask")
-
-    def own_loop():
-        asyncio.set_event_loop(asyncio.new_event_loop())
-
-    def closed(session):
-        session.close()
-        asyncio.get_event_loop().close()
-
-    # bokeh's client is synchronous, and has an event loop of its own
     with ThreadPoolExecutor(1, initializer=own_loop) as thread:
         session = await loop.run_in_executor(thread, partial(pull_session, url=url))
         seen = [await loop.run_in_executor(thread, shown, url, session)]
@@ -124,3 +127,44 @@ async def test_what_a_page_shows_changes_during_a_product(c, s, *workers):
         await product
         await loop.run_in_executor(thread, closed, session)
     assert len(seen) > 2, "nothing has changed while the product was computed"
+
+
+def data_of(document):
+    sources = document.select({"type": ColumnDataSource})
+    return sorted(repr(sorted(source.data.items(), key=repr)) for source in sources)
+
+
+async def changed(session, before, update):
+    """Return the data of a document once it has changed; snapshots are shared for a moment."""
+    while (found := data_of(session.document)) == before:
+        await session.with_document_locked(update)
+        await asyncio.sleep(0.02)
+    return found
+
+
+@pytest.mark.slow
+@cluster()
+async def test_a_page_that_was_closed_is_not_updated(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    loop, url = asyncio.get_running_loop(), url_of(s, "/fpmdask")
+    with ThreadPoolExecutor(1, initializer=own_loop) as thread:
+        opened = await loop.run_in_executor(thread, partial(pull_session, url=url))
+        [session] = sessions_of(s, "/fpmdask")
+        [regular] = session.document.session_callbacks
+        [page] = session.document.components
+        assert session.connection_count == 1
+        before = data_of(session.document)
+        await balancer.sort(da.ones(300, chunks=100))
+        seen = await changed(session, before, regular.callback)
+        await loop.run_in_executor(thread, closed, opened)
+    while session.connection_count:
+        await asyncio.sleep(0.01)
+    await balancer.sort(da.ones(300, chunks=100))
+    await asyncio.sleep(SAME_SECONDS)
+    await session.with_document_locked(regular.callback)
+    assert data_of(session.document) == seen
+    await changed(session, seen, page.update)  # there was something to show
+    context = session.document.session_context.server_context
+    session.request_expiration()
+    await context.application_context._cleanup_sessions(0)
+    assert session.destroyed  # and with it what called back

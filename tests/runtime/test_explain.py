@@ -11,7 +11,7 @@ import pytest
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.client.shares import Shares
 from fpmdask.runtime.explain import MOST_ROWS, explained
-from fpmdask.runtime.report import Report, build
+from fpmdask.runtime.report import Moved, Report, build
 from tests.cli.conftest import given_run, measured_run
 from tests.golden import Golden
 
@@ -118,8 +118,107 @@ def partition():
     return replace(measured_run(leaves="gamma"), app="partition", shares=(), phases={})
 
 
+def of_three(app, units, seconds, reason, phases, shares, **facts):
+    """Return the report of a run on workers a, b and c."""
+    names = ("a", "b", "c")
+    return build(
+        {
+            "run": f"{app}-0123456789ab",
+            "result": {
+                "distribution": dict(zip(names, units, strict=True)),
+                "proposal": dict(zip(names, units, strict=True)),
+                "seconds": dict(zip(names, seconds, strict=True)),
+                "reason": reason,
+            },
+            "phases": phases,
+            "rounds": [],
+            "shares": [
+                {"worker": name, "units": n, "nbytes_received": 1000 * n, **own}
+                for name, n, own in zip(names, units, shares, strict=True)
+            ],
+            "left_out": {},
+            "log": None,
+            **facts,
+        },
+        app,
+    )
+
+
+def sort():
+    """Return the report of a sort of keys whose speeds were measured."""
+    shares = [
+        {"seconds": s, "wait_seconds": s / 4, "nbytes_input": n * 8}
+        for s, n in ((0.5, 400), (0.52, 200), (0.48, 100))
+    ]
+    phases = {"prepare": 0.01, "measure": 0.05, "sort": 0.6}
+    return of_three(
+        "sort",
+        (400, 200, 100),
+        (0.25, 0.26, 0.24),
+        "measured",
+        phases,
+        shares,
+        predicted_seconds=0.5,
+        uncertainty={"a": 0.02},
+    )
+
+
+def sort_values():
+    """Return the report of a sort of a frame's rows, as `Balancer.sort_values` has it."""
+    return sort().with_rows(Moved(0.1, 0.2, [("b", 5000)], 70_000, None, "travelled with keys"))
+
+
+def map_blocks(reason="measured"):
+    """Return the report of calls that workers took when they were done."""
+    calls = ((2.0, 9), (2.1, 5), (1.9, 3))
+    shares = [
+        {"seconds": s, "compute_seconds": 0.9 * s, "wait_seconds": 0.1 * s, "calls": n}
+        for s, n in calls
+    ]
+    return of_three("blocks", (400, 200, 100), [s for s, _ in calls], reason, {}, shares)
+
+
+def rebalance():
+    """Return the report of rows that were moved to where they are computed faster."""
+    shares = [{"seconds": s, "weight": 1, "chunks": 1} for s in (0.1, 0.2, 0.0)]
+    phases = {"prepare": 0.1, "measure": 0.7, "move": 0.3}
+    return of_three(
+        "rebalance",
+        (400, 200, 100),
+        (1.0, 1.05, 0.95),
+        "measured",
+        phases,
+        shares,
+        predicted_seconds=1.05,
+    )
+
+
+def stencil():
+    """Return the report of iterations of a stencil, one worker of which reads from its disk."""
+    parts = ((3.0, 2.5, 0.0), (3.1, 2.4, 0.0), (3.2, 1.2, 1.5))
+    shares = [
+        {
+            "seconds": whole,
+            "compute_seconds": computing,
+            "io_seconds": io,
+            "wait_seconds": whole - computing - io,
+            "blocks": 4 if io else 1,
+            "iterations": 10,
+        }
+        for whole, computing, io in parts
+    ]
+    phases = {"prepare": 0.2, "iterate": 3.2, "move": 0.0}
+    seconds = [computing for _, computing, _ in parts]
+    return of_three("stencil", (400, 200, 100), seconds, "predicted", phases, shares)
+
+
 REPORTS = {
     "every kind": every_kind,
+    "sort": sort,
+    "sort_values": sort_values,
+    "map_blocks": map_blocks,
+    "rebalance": rebalance,
+    "stencil": stencil,
     "few keys": few_keys,
     "given": given_run,
     "measured": measured_run,
@@ -187,6 +286,17 @@ def test_planned_seconds_are_scaled_to_the_predicted_makespan():
     assert max(filter(None, planned.values())) == 5.0
     assert planned["fast"] == pytest.approx(5.0 * 2.5 / 6.25)
     assert planned["idle"] is None
+
+
+def test_calls_that_workers_took_when_they_were_done_had_no_planned_seconds():
+    said = map_blocks().explain()
+    assert "self-scheduled in 17 calls" in said
+    assert "planned seconds" in said
+    heads = next(line for line in said.splitlines() if line.startswith("worker"))
+    assert "planned" not in heads
+    assert "<th>planned</th>" not in map_blocks()._repr_html_()
+    # a caller who gives the rows knows that nothing was handed out
+    assert "self-scheduled" not in map_blocks("given").explain()
 
 
 def test_of_many_workers_some_are_drawn_and_the_others_counted():

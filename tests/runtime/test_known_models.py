@@ -32,7 +32,7 @@ def known(worker, points, kernel="sort.local", parameters='{"dtype":"<f8"}', **f
 
 KNOWN = [
     known("b", [(100, 1.0), (200, 4.0)]),
-    known("a", [(100, 0.5), (300, 1.5), (400, 4.0)]),
+    known("a", [(100, 0.5), (300, 1.5), (400, 4.0)], half_widths={100.0: 0.05, 400.0: 1.0}),
     known("gone", [(50, 1.0)], connected=False),
     known("a", [(1000, 2.0)], kernel="matmul.panel", parameters="{}"),
 ]
@@ -50,6 +50,10 @@ def test_golden_table_and_pictures():
     assert picture_count(html) == 2
     assert as_html(KNOWN[::-1]) == html
     assert "script" not in html
+    # a's widest interval; drawn where there is one
+    assert "100 to 200/s ±25%" in as_text(KNOWN)
+    assert html.count('stroke-width="2"') == 2
+    assert "400 units in 4 s ±1 s" in html
 
 
 def test_an_empty_library_says_what_to_do():

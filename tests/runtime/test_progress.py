@@ -1,5 +1,6 @@
 """What fraction an event stands for: it never falls, and is 1 at the end only."""
 
+import asyncio
 import math
 
 import pytest
@@ -10,9 +11,10 @@ from fpmdask.apps import APPS
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.app import find
 from fpmdask.runtime.client.displays import chosen
-from fpmdask.runtime.progress import Meter, as_html, as_text, words
+from fpmdask.runtime.client.progress import CallProgress
+from fpmdask.runtime.progress import LOAD, LOAD_PART, Meter, as_html, as_text, words
 
-NAMES = st.sampled_from(["prepare", "measure", "sort", "other"])
+NAMES = st.sampled_from(["load", "prepare", "measure", "sort", "other"])
 AMOUNTS = st.floats(0, 1e12) | st.integers(0, 10)
 EVENTS = st.one_of(
     st.fixed_dictionaries(
@@ -93,6 +95,64 @@ def test_a_stage_bounds_the_runs_in_it():
     assert made.reading(0.0).fraction == 0.5
     made.heard({"event": "progress", "phase": "multiply", "done": 4, "total": 4}, 0.0)
     assert made.reading(0.0).fraction == pytest.approx(0.75)
+
+
+def test_inputs_that_are_computed_first_have_their_part_of_the_call():
+    load = {"event": "progress", "phase": LOAD, "total": 4, "unit": "chunks"}
+    made = meter({**load, "done": 0}, {**load, "done": 2})
+    assert made.reading(0.0).fraction == pytest.approx(LOAD_PART / 2)
+    made.heard({**load, "done": 1}, 0.0)  # of a second input
+    made.heard({"event": "stage", "stage": "look", "low": 0.0, "high": 0.5}, 0.0)
+    assert made.reading(0.0).fraction == pytest.approx(LOAD_PART)
+    made.heard({"event": "start", "phases": {"sort": 1}}, 0.0)
+    made.heard({"event": "progress", "phase": "sort", "done": 1, "total": 2}, 0.0)
+    assert made.reading(0.0).fraction == pytest.approx(LOAD_PART + (1 - LOAD_PART) / 4)
+    # what is loaded amid runs is a phase like others
+    made.heard({**load, "done": 4}, 0.0)
+    assert made.reading(0.0).fraction < 1
+
+
+def test_who_hears_nothing_hears_again_how_far_the_call_is():
+    told = []
+
+    async def check():
+        async with CallProgress("sort", told.append, quiet_seconds=0.01) as call:
+            while not told:
+                await asyncio.sleep(0.001)
+            assert told[0]["phase"] == "prepare"
+            told.clear()
+            call.tell({"event": "start", "phases": {"sort": 1}})
+            progress = {"event": "progress", "phase": "sort", "unit": "keys"}
+            call.tell({**progress, "done": 1, "total": 4})
+            while len(told) < 3:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(check())
+    start, counted, repeated, *_, end = told
+    assert start["event"] == "start"
+    for event in (counted, repeated):
+        assert (event["fraction"], event["phase"], event["unit"]) == (0.25, "sort", "keys")
+        assert (event["done"], event["total"]) == (1, 4)
+    assert end["event"] == "end"
+
+
+def test_a_function_that_raises_between_two_events_is_not_called_there_again(caplog):
+    calls = []
+
+    def raises(event):
+        calls.append(event)
+        raise ZeroDivisionError
+
+    async def check():
+        async with CallProgress("sort", raises, quiet_seconds=0.001) as call:
+            while not caplog.records:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+            assert [event["phase"] for event in calls] == ["prepare"]
+            call.tell({"event": "start", "phases": {}})
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(check())
 
 
 def test_a_predicted_phase_moves_between_events_and_never_to_its_end():

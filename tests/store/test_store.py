@@ -205,8 +205,47 @@ def test_what_cannot_be_read_is_named_in_one_warning_and_left_alone(tmp_path, ki
     saved = store.save([known(), fine])
     assert saved.documents == 0
     assert len(saved.problems) == 1
-    store.forget()
+    with pytest.warns(UserWarning, match=said):
+        store.forget()
     assert path.read_bytes() == content
+
+
+FIGURES = {
+    "list": [],
+    "node is text": {"node": "slow", "shared": {}},
+    "nothing shared": {"node": {}},
+    "a figure is text": {"node": {"read_s_per_byte": "fast"}, "shared": {}},
+    "a figure is a truth": {"node": {}, "shared": {"latency_s": True}},
+    "rows take a list": {"node": {}, "shared": {}, "seconds_per_row": [1.0]},
+    "no model": {"node": {}, "shared": {}, "model": {"kind": "none"}},
+}
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_figures_that_no_machine_has_are_left_alone(tmp_path, kind):
+    """A run on the scheduler would go by them."""
+    store = ModelStore(tmp_path)
+    store.save([known(), node()])
+    path = tmp_path / path_of(node())
+    damaged(path, lambda data: data["workers"]["alpha"].update(figures=FIGURES[kind]))
+    found, problems = store.known()
+    assert found == [known()]
+    assert len(problems) == 1
+    assert "damaged or foreign" in problems[0]
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_loaded(tmp_path):
+    store = ModelStore(tmp_path)
+    fine = known("beta", parameters="{}")
+    store.save([known(), fine])
+    path = tmp_path / path_of(known())
+    path.unlink()
+    path.symlink_to(path)  # what root cannot read either
+    with pytest.warns(UserWarning, match="cannot be read: Too many levels"):
+        assert store.load() == [fine]
+    saved = store.save([known(), replace(fine, worker="gamma")])
+    assert (saved.documents, len(saved.problems)) == (1, 1)
+    assert path.is_symlink()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"{}"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
@@ -13,9 +14,12 @@ from distributed import Client, Future, futures_of, wait
 from distributed.client import FuturesCancelledError
 
 from fpmdask.errors import ChunksLostError, CoordinatorError, NoWorkersError, named
+from fpmdask.runtime.client.progress import tell
 from fpmdask.runtime.memory import Account
 from fpmdask.runtime.protocol import MEMORY
 
+# So often the call's progress is told how many chunks are there.
+LOOK_SECONDS = 0.5
 # What is in this process is sent to the workers so often, where one that holds some of it leaves.
 SENDINGS = 3
 
@@ -41,8 +45,14 @@ def letting_go(function: Callable[Given, Awaitable[Result]]) -> Callable[Given, 
     return call
 
 
-async def finished(client: Client, persisted: Any) -> None:
-    """Wait until all chunks of a collection are in memory.
+async def finished(client: Client, persisted: Any, phase: str | None = None) -> None:
+    """Wait until all chunks of a collection, or of several, are in memory.
+
+    Parameters
+    ----------
+    phase
+        What the call's progress is told that goes on, with how many chunks are there; None: no one
+        is told.
 
     Raises
     ------
@@ -52,7 +62,8 @@ async def finished(client: Client, persisted: Any) -> None:
     futures = futures_of(persisted)
     try:
         with client.as_current():  # `wait` takes the default client, which may be another one
-            await wait(futures)
+            waiting = asyncio.ensure_future(wait(futures))
+        await telling(waiting, futures, phase)
     except FuturesCancelledError as cancelled:
         traceback.clear_frames(cancelled.__traceback__)  # they hold all the futures
         lost = [future.key for future in futures if future.cancelled()]
@@ -62,6 +73,27 @@ async def finished(client: Client, persisted: Any) -> None:
     for future in futures:
         if future.status == "error":
             await future  # raises what the chunk's task raised
+
+
+async def telling(
+    work: asyncio.Future[Any], futures: Sequence[Future[Any]], phase: str | None
+) -> None:
+    """Wait for work, and tell the call's progress how many futures are done meanwhile."""
+    began = time.monotonic()
+    try:
+        while not (await asyncio.wait([work], timeout=LOOK_SECONDS))[0]:
+            tell_done(futures, phase, time.monotonic() - began)
+        await work
+    finally:
+        work.cancel()
+
+
+def tell_done(futures: Sequence[Future[Any]], phase: str | None, seconds: float) -> None:
+    """Tell the call's progress how many futures of a phase are done."""
+    if phase is not None:
+        done = sum(future.done() for future in futures)
+        counted = {"done": done, "total": len(futures), "unit": "chunks"}
+        tell({"event": "progress", "seconds": round(seconds, 4), "phase": phase, **counted})
 
 
 async def taking_part(client: Client, names: Sequence[str] | None) -> dict[str, Any]:

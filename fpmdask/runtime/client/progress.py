@@ -28,6 +28,10 @@ Wanted = Progress | bool | None
 
 # A display is drawn again so often, also where no event comes.
 REFRESH_SECONDS = 0.5
+# A function that has heard nothing for so long hears how far the call is, and what goes on.
+QUIET_SECONDS = 1.0
+# What goes on before a call's first event: inputs are sent, the scheduler is asked.
+PREPARE = "prepare"
 
 _CALL: ContextVar[CallProgress | None] = ContextVar("fpmdask_call", default=None)
 
@@ -66,11 +70,14 @@ class CallProgress:
         The method that was called.
     wanted
         A function that gets every event, with ``fraction``; or whether to display readings.
+    quiet_seconds
+        After so long without an event a function gets a ``progress`` event.
     """
 
-    def __init__(self, title: str, wanted: Wanted) -> None:
+    def __init__(self, title: str, wanted: Wanted, *, quiet_seconds: float = QUIET_SECONDS) -> None:
         self._meter = Meter(title, time.monotonic())
         self._hear = wanted if callable(wanted) else None
+        self._quiet_seconds, self._heard = quiet_seconds, self._meter.began
         kind = None if callable(wanted) else displays.choose(wanted)
         self._display = None if kind is None else displays.display(kind)
         # a call that nobody has asked to see, and that is over soon, shows nothing
@@ -84,6 +91,7 @@ class CallProgress:
         now = time.monotonic()
         self._meter.heard(event, now)
         if self._hear is not None:
+            self._heard = now
             self._hear({**event, "fraction": self._meter.reading(now).fraction})
 
     async def __aenter__(self) -> Self:
@@ -92,6 +100,8 @@ class CallProgress:
             if self._at_once:
                 self._draw()
             self._refreshing = asyncio.ensure_future(self._refresh())
+        elif self._hear is not None:
+            self._refreshing = asyncio.ensure_future(self._repeat(self._hear))
         return self
 
     async def __aexit__(
@@ -133,6 +143,30 @@ class CallProgress:
         except Exception:  # a terminal that is gone must not end the run
             logger.exception("the progress cannot be shown")
             self._display = None
+
+    async def _repeat(self, hear: Progress) -> None:
+        """Tell how far the call is whenever no event has come for a while."""
+        while True:
+            await asyncio.sleep(max(0.0, self._heard + self._quiet_seconds - time.monotonic()))
+            now = time.monotonic()
+            if now - self._heard < self._quiet_seconds:
+                continue
+            self._heard = now
+            reading = self._meter.reading(now)
+            event: dict[str, Any] = {
+                "event": "progress",
+                "seconds": round(reading.seconds, 4),
+                "phase": reading.phase or PREPARE,
+                "fraction": reading.fraction,
+            }
+            counted = {"done": reading.done, "total": reading.total, "unit": reading.unit}
+            if reading.done is not None:
+                event |= {name: of for name, of in counted.items() if of is not None}
+            try:
+                hear(event)
+            except Exception:  # the call's own next event raises it again, and ends the call
+                logger.exception("progress raised between two events; it gets no more of these")
+                return
 
     async def _refresh(self) -> None:
         """Draw again and again."""

@@ -19,6 +19,7 @@ from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client.conversions import advice
 from fpmdask.runtime.client.inputs import SENDINGS, finished, rooms, scattered
 from fpmdask.runtime.dask_private import Alias, meta_of
+from fpmdask.runtime.progress import LOAD
 from fpmdask.runtime.rows import SENT, Rows
 from fpmdask.runtime.zarr_storage import packed
 
@@ -149,7 +150,7 @@ async def array_in_memory(
     if isinstance(x, np.ndarray):
         return await _sent(client, x, workers, axis, block_nbytes)
     persisted: da.Array = client.persist(x)
-    await finished(client, persisted)
+    await finished(client, persisted, LOAD)
     if persisted.ndim and any(math.isnan(size) for size in persisted.chunks[axis]):
         lengths = client.map(_length, partitions_of(persisted), axis=axis, pure=False)
         chunks = list(persisted.chunks)
@@ -222,7 +223,7 @@ async def frame_in_memory(client: Client, x: Any, workers: Sequence[str] | None)
         return await frame_sent(client, x, workers)
     # persisting what is there would list it under further keys: twice as many bytes
     persisted = x if is_there(x) else client.persist(x)
-    await finished(client, persisted)
+    await finished(client, persisted, LOAD)
     return persisted
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.models.measured import MEMORY
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
+from fpmdask.runtime.known_models import Known, KnownMachine, KnownModel
 
 TOO_LARGE_SECONDS = 600.0
 # Models and sizes that were too large: enough for a thousand workers and sixteen kernels; 20 MB.
@@ -21,6 +22,9 @@ MOST_MODELS = 1 << 14
 MOST_POINTS = 128
 
 Group = tuple[KernelId, Fingerprint]
+# Kernel, hardware, worker's name and start, and its model or the figures of MHETA's machine.
+Learned = PiecewiseLinearModel | Mapping[str, Any]
+Entry = tuple[KernelId, Fingerprint, str, str, Learned]
 
 
 class ModelLibrary:
@@ -147,6 +151,18 @@ class ModelLibrary:
             for (kernel, fingerprint), known in self._models.items()
             for name, (start, model) in known.items()
         ]
+
+    def learned(self) -> list[Entry]:
+        """Return every model, and MHETA's figures of every machine."""
+        return [*self.entries(), *self.machines()]
+
+    def known(self, entry: Entry, *, connected: bool) -> Known:
+        """Return one of `learned` as a value. Threads may call this."""
+        kernel, hardware, worker, _, learned = entry
+        of = worker, kernel.name, kernel.implementation, kernel.parameters, hardware, connected
+        if isinstance(learned, PiecewiseLinearModel):
+            return KnownModel(*of, learned, dict(self.half_widths(kernel, hardware, worker)))
+        return KnownMachine(*of, learned)
 
     def forget(self, kernel: str | None = None, worker: str | None = None) -> int:
         """Forget the models and machines of a kernel and a worker, by name, None for all.

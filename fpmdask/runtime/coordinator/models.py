@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fpmdask.runtime.known_models import KnownMachine, KnownModel, ModelFacts
+from fpmdask.runtime.coordinator.library import Entry
+from fpmdask.runtime.known_models import KnownModel
 from fpmdask.runtime.protocol import FORGET_MODELS, MODELS
 from fpmdask.runtime.rpc import Call
 from fpmdask.runtime.validation import as_plain
@@ -22,38 +23,17 @@ def handlers(coordinator: CoordinatorPlugin) -> dict[Call[Any], Callable[..., An
         """Return every model, and machine of MHETA's, as plain data."""
         processes = {(one.name, one.start) for one in coordinator.identities.values()}
         library = coordinator.library
-        entries, machines = library.entries(), library.machines()
 
-        def facts() -> Any:
-            found: list[KnownMachine | ModelFacts] = [
-                KnownModel(
-                    name,
-                    kernel.name,
-                    kernel.implementation,
-                    kernel.parameters,
-                    hardware,
-                    (name, start) in processes,
-                    model,
-                    library.half_widths(kernel, hardware, name),
-                ).facts
-                for kernel, hardware, name, start, model in entries
+        def facts(entries: list[Entry]) -> Any:
+            known = [
+                library.known(entry, connected=(entry[2], entry[3]) in processes)
+                for entry in entries
             ]
-            found += [
-                KnownMachine(
-                    name,
-                    kernel.name,
-                    kernel.implementation,
-                    kernel.parameters,
-                    hardware,
-                    (name, start) in processes,
-                    figures,
-                )
-                for kernel, hardware, name, start, figures in machines
-            ]
-            return as_plain(MODELS.answer, found)
+            plain = [one.facts if isinstance(one, KnownModel) else one for one in known]
+            return as_plain(MODELS.answer, plain)
 
         # sixteen thousand models of many points would hold the event loop
-        return await asyncio.to_thread(facts)
+        return await asyncio.to_thread(facts, library.learned())
 
     async def forget_models(kernel: str | None, worker: str | None) -> int:
         """Forget the models of a kernel and a worker; return how many."""

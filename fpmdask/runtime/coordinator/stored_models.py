@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fpmdask.models import PiecewiseLinearModel
+from fpmdask.runtime.coordinator.library import Entry, Learned
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
-from fpmdask.runtime.known_models import Known, KnownMachine, KnownModel
+from fpmdask.runtime.known_models import Known, KnownModel
 
 if TYPE_CHECKING:
     from fpmdask.runtime.coordinator.plugin import CoordinatorPlugin
@@ -29,10 +29,6 @@ CLOSE_SECONDS = 5.0
 STORED = "stored"
 # So many models are put into the library in one step of the event loop.
 AT_ONCE = 64
-
-# Of the library: kernel, hardware, worker's name and start, model or figures of a machine.
-Learned = PiecewiseLinearModel | Mapping[str, Any]
-Entry = tuple[KernelId, Fingerprint, str, str, Learned]
 
 
 def _read(url: str) -> tuple[list[Known], list[str]]:
@@ -100,8 +96,7 @@ class StoredModels:
     async def _save(self, url: str) -> None:
         while self._changed:
             self._changed = False
-            library = self._coordinator.library
-            entries: list[Entry] = [*library.entries(), *library.machines()]
+            entries = self._coordinator.library.learned()
             try:
                 problems = await asyncio.to_thread(self._save_changed, url, entries)
             except Exception:  # as in `_load`; the next run tries again
@@ -116,18 +111,14 @@ class StoredModels:
         before, self._saved = self._saved, {}  # what the library has forgotten is forgotten here
         changed: list[Known] = []
         after: dict[tuple[KernelId, Fingerprint, str], Learned] = {}
-        for kernel, hardware, name, start, learned in entries:
+        for entry in entries:
+            kernel, hardware, name, start, learned = entry
             key = kernel, hardware, name
             known = before.get(key)
             after[key] = learned
             if start == STORED or (known is not None and (known is learned or known == learned)):
                 continue
-            of = name, kernel.name, kernel.implementation, kernel.parameters, hardware, True
-            if isinstance(learned, PiecewiseLinearModel):
-                half_widths = self._coordinator.library.half_widths(kernel, hardware, name)
-                changed.append(KnownModel(*of, learned, dict(half_widths)))
-            else:
-                changed.append(KnownMachine(*of, learned))
+            changed.append(self._coordinator.library.known(entry, connected=True))
         done = ModelStore(url).save(changed) if changed else None
         self._saved = after
         return () if done is None else done.problems

@@ -7,6 +7,7 @@ see `fpmdask.runtime.client.inputs.letting_go`.
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,9 @@ from dask.sizeof import sizeof
 from distributed import Client, Future, futures_of
 
 from fpmdask.errors import PartitionError
-from fpmdask.runtime.client.inputs import finished, rooms
+from fpmdask.runtime.client.inputs import finished, rooms, tell_done
 from fpmdask.runtime.client.rows import frame_sent
+from fpmdask.runtime.progress import LOAD, Pace
 
 # Beside a frame, rows on the way to their place: cut out, received, and where they belong.
 COPIES = 3
@@ -63,6 +65,7 @@ async def loaded(client: Client, ddf: dd.DataFrame, workers: Sequence[str] | Non
     # what is there already is a part of what the workers have no room for
     room += sum((await _sizes(client, [f for f in futures if f.key in held])).values())
     there: dict[Any, int] = {}
+    pace, began = Pace(), time.monotonic()
     loading = asyncio.ensure_future(finished(client, persisted))
     try:
         while not (await asyncio.wait([loading], timeout=LOOK_SECONDS))[0]:
@@ -72,6 +75,8 @@ async def loaded(client: Client, ddf: dd.DataFrame, workers: Sequence[str] | Non
             # others may have let go of data since, and what partitions are made of will be free
             now = nbytes + sum((await rooms(client, workers)).values())
             refuse_more(nbytes, max(room, now), loaded=(len(there), len(futures)))
+            if pace.due(LOAD, at := time.monotonic()):
+                tell_done(futures, LOAD, at - began)
         await loading
     except MemoryError as error:
         traceback.clear_frames(error.__traceback__)  # they hold all the futures

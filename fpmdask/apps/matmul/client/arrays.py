@@ -14,7 +14,7 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client
 
-from fpmdask.apps.matmul.client.inputs import read, to_be_loaded, to_be_read
+from fpmdask.apps.matmul.client.inputs import READ, read, to_be_loaded, to_be_read
 from fpmdask.apps.matmul.client.split_k import multiply as multiply_ranges
 from fpmdask.apps.matmul.plan import MatmulSpec, pieces
 from fpmdask.apps.matmul.spec import Chunks
@@ -240,8 +240,7 @@ async def _asked(
         return {}
     a, b = client.persist(arrays)  # together: what both are made of is read once
     arrays[:] = a, b
-    for x in arrays:
-        await finished(client, x)
+    await finished(client, arrays, READ)
     c, shares = await multiply_ranges(
         client,
         a,

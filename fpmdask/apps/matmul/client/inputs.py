@@ -18,6 +18,9 @@ from distributed import Client, futures_of
 from fpmdask.runtime.client.inputs import finished
 from fpmdask.runtime.dask_private import convert_legacy_graph, meta_of
 
+# The phase of a run in which its client reads inputs, as the app has it.
+READ = "read"
+
 
 def is_lazy(x: Any) -> bool:
     """Tell whether an array consists of tasks only, which may run on any worker.
@@ -66,8 +69,7 @@ async def read(
     pinned = [_pinned(x, homes) for x in dask.optimize(*lazy)]
     persisted = iter(client.persist(pinned, optimize_graph=False))
     found = [next(persisted) if x.name in names else x for x in arrays]
-    for x in found:
-        await finished(client, x)
+    await finished(client, found, READ)
     return found
 
 
