@@ -103,7 +103,7 @@ class Snapshots:
         if record.context is not None and seconds is None:
             seconds = now - record.started
             meter, seen = self._meters.get(record.run) or (Meter(record.app, 0.0), 0)
-            events = record.context.told.events
+            events = record.context.client_messages.events
             for event in events[seen:]:
                 meter.heard(event, float(event["seconds"]))
             self._meters[record.run] = meter, len(events)
@@ -245,7 +245,7 @@ def _planned(record: RunRecord) -> dict[str, float]:
     """Return worker name → units: of the run, of its last plan, or of the round under way."""
     report, context = record.report, record.context
     if context is not None:
-        for event in reversed(context.told.events):
+        for event in reversed(context.client_messages.events):
             if event["event"] == "shared out":
                 return {name: float(rows) for name, rows in event["rows"].items()}
     if result := report.get("result"):

@@ -180,7 +180,7 @@ async def test_a_client_whose_stage_ends_early_holds_no_worker(c, s, *workers, e
 async def test_a_run_within_another_one_uses_its_workers_only(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     follow, request = balancer._follow, balancer._request()
-    leases = s.plugins["fpmdask"].leasing.book
+    leases = s.plugins["fpmdask"].leasing.leases
     both = {worker.address for worker in workers}
 
     async def inner(request):

@@ -198,7 +198,7 @@ def sizes(scheduler, workers):
     """Return the length of each container of our objects but the library, and of each cache."""
     plugin = scheduler.plugins["fpmdask"]
     sides = [worker.plugins["fpmdask"].side for worker in workers]
-    owners = [plugin, plugin.tickets, plugin.leasing, plugin.leasing.book, plugin.clients]
+    owners = [plugin, plugin.tickets, plugin.leasing, plugin.leasing.leases, plugin.clients]
     owners += [of for side in sides for of in (side, side.channels)]
     found = {}
     for n, owner in enumerate(owners):

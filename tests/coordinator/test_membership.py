@@ -121,7 +121,7 @@ async def test_a_worker_that_joins_as_the_run_ends_keeps_no_lease_and_no_kernel(
         GATE.set()
         side = await side_of(late)
         await until(
-            lambda: not side.spaces and not s.plugins["fpmdask"].leasing.book.busy([late.address])
+            lambda: not side.spaces and not s.plugins["fpmdask"].leasing.leases.busy([late.address])
         )
         report = (await balancer.partition(named([*workers, late], [100.0] * 4), 400)).report
         assert sorted(report.workers) == ["0", "1", "2", "late"]
@@ -195,7 +195,7 @@ async def test_a_run_cancelled_while_it_starts_leaves_nothing(c, s, a):
             await run
     await until(lambda: not s.plugins["fpmdask"].runs)
     await idle(s)
-    assert not s.plugins["fpmdask"].leasing.book.busy([a.address])
+    assert not s.plugins["fpmdask"].leasing.leases.busy([a.address])
 
 
 @cluster(nthreads=[("127.0.0.1", 1)])

@@ -42,7 +42,11 @@ async def test_a_run_is_given_up_after_so_many_attempts(c, s, a, b, lost, tuning
         await context.close()
     assert made == [*range(min(lost + 1, 3))]
     assert mended == made[:-1]
-    told = [event["reason"] for event in context.told.events if event["event"] == "starting over"]
+    told = [
+        event["reason"]
+        for event in context.client_messages.events
+        if event["event"] == "starting over"
+    ]
     assert told == [f"{number} workers left" for number in range(lost)]
 
 

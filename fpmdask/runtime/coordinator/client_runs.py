@@ -121,14 +121,17 @@ class ClientRuns:
         And what the client is asked for after the first ``asked`` requests.
         """
         context = self._running(run)
-        told = len(context.told.events) > seen or len(context.told.requests) > asked
+        told = (
+            len(context.client_messages.events) > seen
+            or len(context.client_messages.requests) > asked
+        )
         if not told and run not in self._results:
-            context.told.news.clear()
+            context.client_messages.news.clear()
             with contextlib.suppress(TimeoutError):  # no news: an empty answer
-                await asyncio.wait_for(context.told.news.wait(), POLL_SECONDS)
+                await asyncio.wait_for(context.client_messages.news.wait(), POLL_SECONDS)
         answer: dict[str, Any] = {
-            "events": context.told.events[seen:],
-            "requests": context.told.requests[asked:],
+            "events": context.client_messages.events[seen:],
+            "requests": context.client_messages.requests[asked:],
         }
         if run in self._results:
             answer["result"] = self._results[run]
@@ -141,7 +144,7 @@ class ClientRuns:
     async def answer(self, run: str, number: int, answer: Mapping[str, Any]) -> None:
         """Take in what a client answers to a request of its run, unless that has ended."""
         if (context := self.going.get(run)) is not None:
-            context.told.answered(number, answer)
+            context.client_messages.answered(number, answer)
 
     async def cancel(self, run: str) -> None:
         """Stop a run; release what it has published, which its client has not taken.
@@ -213,7 +216,7 @@ class ClientRuns:
         }
         self._results[context.run] = result
         self._coordinator.history.end(context.run, result)
-        context.told.news.set()
+        context.client_messages.news.set()
         self._coordinator.stored_models.changed()
 
     def client_left(self, client: str) -> None:

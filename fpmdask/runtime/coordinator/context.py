@@ -40,7 +40,7 @@ class RunContext:
 
     Attributes
     ----------
-    told : ClientMessages
+    client_messages : ClientMessages
         What the client is told, and asked for.
     members : Membership
         Its workers.
@@ -67,7 +67,7 @@ class RunContext:
         declared = messages(app)
         self.coordinator = coordinator
         self.run, self.client, self.spec, self.app = run, client, spec, app
-        self.told = ClientMessages(run, declared.questions)
+        self.client_messages = ClientMessages(run, declared.questions)
         self.members = Membership(self)
         self.steps = Steps(self, declared.steps)
         self.report: dict[str, Any] = {"phases": {}, "rounds": [], "log": None}
@@ -114,15 +114,15 @@ class RunContext:
 
     def emit(self, event: str, **facts: Any) -> None:
         """Tell the client what happened: `ClientMessages.emit`."""
-        self.told.emit(event, **facts)
+        self.client_messages.emit(event, **facts)
 
     def progress(self, phase: str, done: float, total: float | None, unit: str) -> None:
         """Tell the client how far a phase is: `ClientMessages.progress`."""
-        self.told.progress(phase, done, total, unit)
+        self.client_messages.progress(phase, done, total, unit)
 
     def ask_client(self, request: str, **facts: Any) -> asyncio.Future[dict[str, Any]]:
         """Ask the client for what only it can do: `ClientMessages.ask`."""
-        return self.told.ask(request, **facts)
+        return self.client_messages.ask(request, **facts)
 
     # ---- its result
 

@@ -98,7 +98,7 @@ class Membership:
             return await self._coordinator.leasing.take_within(
                 self._context.lease, wanted, self._context.patience
             )
-        if busy := self._coordinator.leasing.book.busy(wanted):
+        if busy := self._coordinator.leasing.leases.busy(wanted):
             self._context.emit(
                 "waiting", workers=[self.name(a) for a in busy], runs=sorted({*busy.values()})
             )
@@ -199,7 +199,7 @@ class Membership:
     def _why_not(self, address: str) -> str:
         if address not in self._scheduler.workers:
             return GONE
-        run = self._coordinator.leasing.book.stuck.get(address)
+        run = self._coordinator.leasing.leases.stuck.get(address)
         return TAKEN if run is None else f"still occupied by a call of run {run}"
 
     def candidates(self) -> list[str]:
@@ -347,7 +347,7 @@ class Membership:
             or address not in self._scheduler.workers
         ):
             return
-        leases = self._coordinator.leasing.book
+        leases = self._coordinator.leasing.leases
         while address not in leases.held_by(self._context.lease) and not leases.extend(
             self._context.lease, address
         ):
