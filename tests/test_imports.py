@@ -1,6 +1,7 @@
 """The house: a path says in which process a module runs, and so what it may import."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,14 +50,34 @@ def kind_of(parts):
     return next((part for part in parts if part in PROCESSES), "pure")
 
 
+def executed(node):
+    """Yield the nodes of a tree, without what only type checkers see."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            for other in child.orelse:
+                yield from executed(other)
+        else:
+            yield from executed(child)
+
+
 def imports(path):
-    """Yield the absolute names that a module imports, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield the absolute names that a module imports when it runs, also inside functions."""
+    for node in executed(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def named_applications(path):
+    """Yield the applications of ours that a module names by the path of a module, in strings."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = re.fullmatch(r"fpmdask\.apps\.(\w+)[.:\w]*", node.value)
+            if found:
+                yield found[1]
 
 
 def module_of(name):
@@ -73,30 +94,16 @@ def module_of(name):
     raise AssertionError(f"found no module {name}")
 
 
-def known_types(path):
-    """Return the names that a module imports for type checkers only."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    checks = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    inside = [node for check in checks for node in ast.walk(check)]
-    return {
-        f"{node.module}.{alias.name}"
-        for node in inside
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-
-
 @pytest.mark.parametrize("path", modules(), ids=lambda path: "/".join(parts_of(path)))
 def test_a_module_imports_what_its_process_has(path):
     parts = parts_of(path)
     kind = kind_of(parts)
     if kind == "beside":
         return
-    for name in set(imports(path)) - known_types(path):
+    if parts[0] == "apps" and len(parts) > 2:  # the package itself is the registry
+        others = {*named_applications(path)} - {parts[1]}
+        assert not others, f"{'.'.join(parts)} names modules of {others}"
+    for name in set(imports(path)):
         top = name.split(".")[0]
         target = module_of(name)
         if target is None:
@@ -109,7 +116,7 @@ def test_a_module_imports_what_its_process_has(path):
         if target == ("__init__",):
             assert name in {"fpmdask", "fpmdask.__version__", "fpmdask.errors"}, f"{name}: {parts}"
             continue
-        other = "pure" if target[-1] == "__init__" and len(target) < 3 else kind_of(target)
+        other = kind_of(target)
         assert other in MAY_IMPORT[kind], f"{'.'.join(parts)} ({kind}) imports {name} ({other})"
         if parts[0] == "runtime":
             assert target[0] not in ("apps", "balancer"), f"the runtime imports {name}"
@@ -124,8 +131,7 @@ def test_no_circles():
     graph = {}
     for path in modules():
         parts = parts_of(path)
-        names = set(imports(path)) - known_types(path)
-        targets = {module_of(name) for name in names} - {None, ("__init__",), parts}
+        targets = {module_of(name) for name in imports(path)} - {None, ("__init__",), parts}
         graph[parts] = targets
     done, doing = set(), []
 
