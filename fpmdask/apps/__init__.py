@@ -2,6 +2,7 @@
 
 # Name → where its `App` is; nothing is imported for this.
 APPS = {
+    "load": "fpmdask.runtime.loading:APP",
     "partition": "fpmdask.apps.partition.app:APP",
     "matmul": "fpmdask.apps.matmul.app:APP",
     "matmul.tiles": "fpmdask.apps.matmul.app:TILES",

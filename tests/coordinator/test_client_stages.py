@@ -15,6 +15,7 @@ from distributed.utils_test import gen_cluster
 import fpmdask
 from fpmdask.apps.frames.client import sort_values
 from fpmdask.apps.matmul.client import arrays, stored
+from fpmdask.apps.stencil import jacobi
 from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.coordinator.membership import TAKEN
@@ -26,6 +27,7 @@ STAGES = {
     "split-K": (arrays, "multiply_ranges", "matmul"),
     "tiles": (stored, "_write", "matmul.tiles"),
 }
+EARLY: list[bool] = []
 OPEN, COMPUTING = threading.Event(), threading.Event()
 MATRIX = np.random.default_rng(0).integers(-9, 9, (20, 60)) * 1.0
 FRAME = pd.DataFrame({"key": np.random.default_rng(1).permutation(900), "row": np.arange(900)})
@@ -114,6 +116,61 @@ async def test_stages_wait_for_a_run_that_measures(c, s, *workers, what, tmp_pat
         OPEN.set()
         await running
         assert await asyncio.wait_for(calling, 30)
+    await nothing_left(s)
+
+
+def marked(block):
+    """Note whether a lazy input is computed while a kernel is measured."""
+    EARLY.append(not OPEN.is_set())
+    return block
+
+
+def lazy(values, chunks):
+    like = {"dtype": values.dtype, "meta": np.empty((0,) * values.ndim)}
+    return da.from_array(values, chunks=chunks).map_blocks(marked, **like)
+
+
+def lazy_frame():
+    return dd.from_pandas(FRAME, npartitions=4).map_partitions(marked, meta=FRAME.iloc[:0])
+
+
+def as_it_is(part):
+    return part
+
+
+# method → its call with inputs that have to be computed
+LAZY = {
+    "matmul": lambda b: b.matmul(lazy(MATRIX, (20, 15)), MATRIX.T),
+    "sort": lambda b: b.sort(lazy(MATRIX[0], 15)),
+    "sort_values": lambda b: b.sort_values(lazy_frame(), "key"),
+    "map_blocks": lambda b: b.map_blocks(np.sort, lazy(MATRIX[0], 15)),
+    "map_partitions": lambda b: b.map_partitions(as_it_is, lazy_frame()),
+    "rebalance": lambda b: b.rebalance(lazy(MATRIX[0], 15), distribution={"0": 40, "1": 20}),
+    "stencil": lambda b: b.stencil(jacobi, lazy(MATRIX, (20, 15)), 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", LAZY)
+@cluster()
+async def test_lazy_inputs_wait_for_a_run_that_measures(c, s, *workers, what):
+    EARLY.clear()
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        measuring = await fpmdask.Balancer(other)
+        events = []
+        balancer = await fpmdask.Balancer(c, progress=events.append)
+        running = asyncio.ensure_future(measuring.partition(Held, 100))
+        await until(COMPUTING.is_set)
+        calling = asyncio.ensure_future(LAZY[what](balancer))
+        await until(lambda: waiting(events, "partition") or EARLY or calling.done())
+        assert not EARLY
+        OPEN.set()
+        await running
+        await asyncio.wait_for(calling, 30)
+        assert len(EARLY) >= 4
+        assert not any(EARLY)
+        assert balancer.report.app != "load"
+        calling = None  # lets go of the result
     await nothing_left(s)
 
 

@@ -174,10 +174,11 @@ async def rebalance(
 
 
 async def _attempt(
-    client: Client, asked: Asked, request: Mapping[str, Any], follow: proxy.Follow
+    client: Client, asked: Asked, request: dict[str, Any], follow: proxy.Follow
 ) -> tuple[Any, ...]:
-    loading = (_there(client, x, request["workers"]) for x in asked.collections)
-    there, inputs = zip(*await asyncio.gather(*loading), strict=True)
+    load = partial(_all_there, client, asked.collections, request["workers"])
+    loaded = await proxy.leased_load(follow, request, asked.collections, load)
+    there, inputs = zip(*loaded, strict=True)
     for n, one in enumerate(inputs):
         if one.count != inputs[0].count:
             raise PartitionError(
@@ -215,6 +216,12 @@ async def _attempt(
 
 def _packed(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
     return packed(callable_name(function), RowsKernel(function, parameters), "the kernel")
+
+
+async def _all_there(
+    client: Client, collections: Sequence[Any], workers: Sequence[str] | None
+) -> list[tuple[Any, Rows]]:
+    return await asyncio.gather(*(_there(client, x, workers) for x in collections))
 
 
 async def _there(client: Client, x: Any, workers: Sequence[str] | None) -> tuple[Any, Rows]:

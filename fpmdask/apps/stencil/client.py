@@ -380,10 +380,8 @@ async def _iterated(
     # what is in this process can be sent again
     sendings = SENDINGS if any(isinstance(x, np.ndarray) for x in arrays) else 1
     while True:
-        inputs = [
-            x if is_stored(x) else await array_in_memory(client, x, request["workers"])
-            for x in arrays
-        ]
+        load = partial(_in_memory, client, arrays, request["workers"])
+        inputs = await proxy.leased_load(follow, request, arrays, load)
         rows = [rows_of_zarr(x) if is_stored(x) else rows_of_array(x, 0) for x in inputs]
         spec = StencilSpec(tuple(rows[:count]), tuple(rows[count:]), **given.settings)
         asked = {
@@ -432,3 +430,7 @@ def _collected(
         sizes = (tuple(value["sizes"]), *((n,) for n in spec.shape[1:]))
         found.append(da.Array(layers, name, chunks=sizes, dtype=np.dtype(one.dtype)))
     return tuple(client.persist(found, optimize_graph=False))
+
+
+async def _in_memory(client: Client, arrays: Sequence[Any], workers: Sequence[str] | None) -> Any:
+    return [x if is_stored(x) else await array_in_memory(client, x, workers) for x in arrays]

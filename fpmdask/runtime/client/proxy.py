@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 
+from dask.base import is_dask_collection
 from distributed import Client, rejoin, secede
 
 import fpmdask
 from fpmdask import config
 from fpmdask.errors import CoordinatorError
+from fpmdask.runtime.client.rows import is_there
 from fpmdask.runtime.dask_private import task_of_this_thread
 from fpmdask.runtime.protocol import ANSWER, CANCEL, CHECK, HELLO, POLL, START, Poll
 from fpmdask.runtime.remote_errors import rebuild
@@ -231,6 +233,25 @@ async def leased(
     holding = {part: request[part] for part in Request.__annotations__ if part in request}
     await follow(app, holding, partial(_work, request, work, found))
     return found[0]
+
+
+async def leased_load(
+    follow: Follow,
+    request: dict[str, Any],
+    collections: Iterable[Any],
+    load: Callable[[], Awaitable[Result]],
+) -> Result:
+    """Return what ``load`` returns: under a run's lease where it has something computed.
+
+    Tasks that make lazy inputs would disturb what other clients have measured meanwhile.
+    """
+    if not any(is_dask_collection(x) and not is_there(x) for x in collections):
+        return await load()
+    return await leased(follow, "load", request, partial(_load, load))
+
+
+async def _load(load: Callable[[], Awaitable[Result]], request: Mapping[str, Any]) -> Result:
+    return await load()
 
 
 async def _work(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -241,10 +242,8 @@ async def computed(
     await proxy.check(client, "blocks", early)
 
     async def attempt() -> Done:
-        loaded = [
-            await load(client, x, axis, request["workers"])
-            for x, axis in zip(given.collections, given.axes, strict=True)
-        ]
+        loading = partial(_loaded, client, given, request["workers"], load)
+        loaded = await proxy.leased_load(follow, request, given.collections, loading)
         inputs, rows = [x for x, _ in loaded], tuple(one for _, one in loaded)
         own = kernel
         if given.whole:
@@ -263,6 +262,13 @@ async def computed(
         return Done(value["name"], blocks, inputs, spec, own["code"])
 
     return await sent_again(given.collections, request["workers"], attempt)
+
+
+async def _loaded(
+    client: Client, given: Given, workers: Sequence[str] | None, load: Load
+) -> list[tuple[Any, Rows]]:
+    pairs = zip(given.collections, given.axes, strict=True)
+    return [await load(client, x, axis, workers) for x, axis in pairs]
 
 
 def _packed(name: str, call: Call) -> dict[str, Any]:

@@ -104,7 +104,8 @@ async def _sort_dask(
     """Do what `sort_values` does, for a dask frame."""
     # persisting what is in memory makes a task per partition, which waits for a stopped worker
     there = _is_in_memory(ddf)
-    persisted = ddf if there else await loaded(client, ddf, request["workers"])
+    load = partial(loaded, client, ddf, request["workers"])
+    persisted = ddf if there else await proxy.leased_load(follow, request, [ddf], load)
     try:
         sort = partial(_sort_persisted, client, ddf, persisted, order, follow, sort_keys, tuning)
         return await proxy.leased(follow, "frames", request, sort)

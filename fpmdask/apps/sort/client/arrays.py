@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 from uuid import uuid4
@@ -90,7 +91,8 @@ async def sort(
     # where workers are named, all of them must be there
     sendings = SENDINGS if isinstance(x, np.ndarray) and request["workers"] is None else 1
     while True:
-        there = await array_in_memory(client, x, request["workers"])
+        load = partial(array_in_memory, client, x, request["workers"])
+        there = await proxy.leased_load(follow, request, [x], load)
         if not there.size:
             dtype = INDEX if index else x.dtype
             empty: da.Array = client.persist(da.empty(0, dtype=dtype, chunks=-1))
