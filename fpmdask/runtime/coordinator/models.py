@@ -17,7 +17,7 @@ def handlers(coordinator: CoordinatorPlugin) -> dict[str, Callable[..., Any]]:
 
     async def models() -> list[dict[str, Any]]:
         """Return every model, and machine of MHETA's, as plain data."""
-        processes = {(one.name, one.start) for one in coordinator.identities.values()}
+        processes = {(one.name, one.start) for one in coordinator.known_workers.identities.values()}
         library = coordinator.library
         entries, machines = library.entries(), library.machines()
         # sixteen thousand models of many points would hold the event loop
