@@ -75,7 +75,7 @@ def several(made: Bench, units: float, repeats: int) -> dict[str, Any]:
 
 def forget_links(dask_scheduler: Any) -> None:
     """Let the next product measure links again; runs on the scheduler."""
-    dask_scheduler.plugins["fpmdask"].links.clear()
+    dask_scheduler.plugins["fpmdask"].known_workers.links.clear()
 
 
 def links_of(made: Bench) -> dict[str, float]:

@@ -371,7 +371,7 @@ def _memory(coordinator: CoordinatorPlugin, names: Mapping[str, str]) -> Iterato
     by_name = {name: address for address, name in names.items()}
     for name in in_order(by_name):
         state = coordinator.scheduler.workers[by_name[name]]
-        account = coordinator.accounts.account(state)
+        account = coordinator.known_workers.accounts.account(state)
         limit = float(account.limit or 0)
         yield Memory(
             name,

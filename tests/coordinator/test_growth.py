@@ -137,7 +137,7 @@ async def test_nothing_is_kept_of_a_worker_that_leaves_while_it_answers(c, s, a,
     plugin = s.plugins["fpmdask"]
     context = RunContext(plugin, "a run", c.id, {}, APP)
     assert isinstance(await Leaving(context)._introduce(a.address), WorkerIdentity)
-    assert plugin.identities == {}
+    assert plugin.known_workers.identities == {}
 
 
 @cluster()
@@ -198,7 +198,17 @@ def sizes(scheduler, workers):
     """Return the length of each container of our objects but the library, and of each cache."""
     plugin = scheduler.plugins["fpmdask"]
     sides = [worker.plugins["fpmdask"].side for worker in workers]
-    owners = [plugin, plugin.tickets, plugin.leasing, plugin.leasing.leases, plugin.clients]
+    known = plugin.known_workers
+    owners = [
+        plugin,
+        known,
+        known.liveness,
+        known.busy,
+        plugin.tickets,
+        plugin.leasing,
+        plugin.leasing.leases,
+        plugin.clients,
+    ]
     owners += [of for side in sides for of in (side, side.channels)]
     found = {}
     for n, owner in enumerate(owners):

@@ -45,9 +45,11 @@ async def test_every_link_is_measured_and_kept(c, s, *workers):
     assert await product(c) == first
     async with Worker(s.address, nthreads=1, name="late"):
         again = await product(c)
-        assert len(s.plugins["fpmdask"].links) == len(again)
+        assert len(s.plugins["fpmdask"].known_workers.links) == len(again)
     assert set(again) == {*first, "late"}
-    await until(lambda: len(s.plugins["fpmdask"].links) == len(first))  # who left is forgotten
+    await until(
+        lambda: len(s.plugins["fpmdask"].known_workers.links) == len(first)
+    )  # who left is forgotten
 
 
 @cluster(1)

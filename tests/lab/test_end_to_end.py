@@ -197,7 +197,7 @@ def teach(speeds, dask_scheduler):
     coordinator = dask_scheduler.plugins["fpmdask"]
     parameters = canonical({"dtype": "<f8", "index": False, "payload": False})
     kernel = KernelId(LEARNED, f"numpy {np.__version__}", parameters)
-    for worker in coordinator.identities.values():
+    for worker in coordinator.known_workers.identities.values():
         model = PiecewiseLinearModel.from_points([1000], [1000 / speeds[worker.name]])
         coordinator.library.store(kernel, worker, model)
 

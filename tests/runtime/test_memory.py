@@ -54,7 +54,7 @@ async def test_the_spill_target_is_the_schedulers(c, s, a, b):
         await fpmdask.Balancer(c)
     with dask.config.set({"fpmdask.spill-target": 0.25}):
         await fpmdask.Balancer(c)  # it finds the coordinator
-        assert s.plugins["fpmdask"].accounts.spill_target == 0.5
+        assert s.plugins["fpmdask"].known_workers.accounts.spill_target == 0.5
         assert await rooms(c, None) == {a.address: 5e9, b.address: 5e9}
         beside = {address: s.workers[address].memory.unmanaged_old for address in s.workers}
         held = await accounts(c, [b.address])

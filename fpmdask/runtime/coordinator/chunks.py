@@ -200,7 +200,7 @@ def _made_from(states: Iterable[Any]) -> list[Any]:
 
 def free_nbytes(context: RunContext, address: str) -> float:
     """Return the bytes a plan may still put on a worker (inf: it has no memory limit)."""
-    found = context.coordinator.accounts.account(context.scheduler.workers[address])
+    found = context.coordinator.known_workers.accounts.account(context.scheduler.workers[address])
     # who asks before a run has to wait for the others
     waits = context.run == CHECK and context.coordinator.runs.keys() - {context.lease}
     return found.free_later() if waits else found.free()
@@ -236,7 +236,7 @@ async def unpublished(context: RunContext, keys: Mapping[str, ToPublish]) -> dic
     RunCancelledError
         If the client has disconnected.
     """
-    answered = context.coordinator.liveness.answer
+    answered = context.coordinator.known_workers.liveness.answer
     try:
         answers = await asyncio.gather(
             *(

@@ -110,7 +110,7 @@ class ClientStages:
             If a worker is paused, or not heard of, and stays so.
         """
         context, now = self._context, time.monotonic()
-        workers, liveness = context.scheduler.workers, context.coordinator.liveness
+        workers, liveness = context.scheduler.workers, context.coordinator.known_workers.liveness
         if gone := set(homes) - workers.keys():
             return f"{self._names(gone)} left"
         busy = self._busy(homes, now)
@@ -151,7 +151,7 @@ class ClientStages:
         state = self._context.scheduler.workers[home]
         if not does_nothing(state):
             self._paused.pop(home, None)
-            return self._context.coordinator.liveness.silent_seconds(home)
+            return self._context.coordinator.known_workers.liveness.silent_seconds(home)
         held = state.metrics["managed_bytes"], state.metrics["spilled_bytes"]
         before, since = self._paused.get(home, (held, now))
         self._paused[home] = held, since if held == before else now
@@ -166,7 +166,7 @@ class ClientStages:
     def _busy(self, homes: Iterable[str], now: float) -> dict[str, tuple[Occupied, float]]:
         workers = self._context.scheduler.workers
         states = [workers[home] for home in sorted({*homes} - self._avoided) if home in workers]
-        return self._context.coordinator.busy.seen(states, now)
+        return self._context.coordinator.known_workers.busy.seen(states, now)
 
     def _late(self, busy: Mapping[str, tuple[Occupied, float]], waited: float) -> list[str]:
         """Return the busy workers that are to be waited for no longer."""

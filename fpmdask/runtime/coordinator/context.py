@@ -149,7 +149,7 @@ class RunContext:
 
     def recompute(self, keys: Iterable[Any]) -> None:
         """Have chunks that only stopped workers hold recomputed on others, beside the run."""
-        if not (self.members.any_shunned or self.coordinator.liveness.any_stopped):
+        if not (self.members.any_shunned or self.coordinator.known_workers.liveness.any_stopped):
             return
         if self._recompute is None:
             self._recompute = self.coordinator.recompute(self.run, self.members.is_lost)

@@ -27,7 +27,7 @@ async def measured_links(context: RunContext) -> dict[str, Link]:
     with every partner, and again when little else is sent, is slow itself. Measured where a worker
     has started since the last time.
     """
-    known = context.coordinator.links
+    known = context.coordinator.known_workers.links
     workers = {a: w for a, w in context.workers.items() if a in context.members.channels}
     if len(workers) > 1 and not all(identity in known for identity in workers.values()):
         found = await _measured(context, list(workers))

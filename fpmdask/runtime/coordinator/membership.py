@@ -81,7 +81,9 @@ class Membership:
 
     def name(self, address: str) -> str:
         """Return the name of a worker, also of one that is gone."""
-        known = self._scheduler.workers.get(address) or self._coordinator.identities.get(address)
+        known = self._scheduler.workers.get(
+            address
+        ) or self._coordinator.known_workers.identities.get(address)
         if known is not None:
             self._names[address] = str(known.name)
         return self._names.get(address, address)
@@ -157,7 +159,7 @@ class Membership:
         while True:
             here = {address: states[address] for address in present if address in states}
             now = time.monotonic()
-            busy = self._coordinator.busy.seen(here.values(), now)
+            busy = self._coordinator.known_workers.busy.seen(here.values(), now)
             waited = now - began
             least = min((max(waited, seen) for _, seen in busy.values()), default=0.0)
             if not busy or (least >= patience and len(busy) < len(here)):
@@ -252,7 +254,7 @@ class Membership:
         """Return who a worker is, ready for the kernel, or why it cannot take part."""
         # it goes on when nobody waits any more: the worker must be told then that the run is over
         preparing = self._preparing[address] = self._coordinator.beside(self._prepare(address))
-        liveness = self._coordinator.liveness
+        liveness = self._coordinator.known_workers.liveness
         try:
             async with asyncio.timeout(PREPARE_SECONDS):
                 await liveness.answer(address, asyncio.wait([preparing]), "open the kernel")
@@ -265,7 +267,7 @@ class Membership:
             return answer
         identity = WorkerIdentity(answer.name, answer.fingerprint, answer.start)
         if address in self._scheduler.workers:  # it may have left: nobody would drop this
-            self._coordinator.identities[address] = identity
+            self._coordinator.known_workers.identities[address] = identity
         if answer.error is not None:
             self.errors[address] = answer.error
             return f"{answer.error['type']}: {answer.error['message']}"
@@ -308,7 +310,9 @@ class Membership:
 
     def is_lost(self, address: str) -> bool:
         """Tell whether what a worker holds cannot be used by the run."""
-        return address in self._shunned or self._coordinator.liveness.has_stopped(address)
+        return address in self._shunned or self._coordinator.known_workers.liveness.has_stopped(
+            address
+        )
 
     def worker_back(self, address: str) -> None:
         """Hook: a worker has come; it may be asked again if one of this address had left."""

@@ -21,7 +21,7 @@ def handlers(coordinator: CoordinatorPlugin) -> dict[Call[Any], Callable[..., An
 
     async def models() -> Any:
         """Return every model, and machine of MHETA's, as plain data."""
-        processes = {(one.name, one.start) for one in coordinator.identities.values()}
+        processes = {(one.name, one.start) for one in coordinator.known_workers.identities.values()}
         library = coordinator.library
 
         def facts(entries: list[Entry]) -> Any:

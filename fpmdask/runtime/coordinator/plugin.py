@@ -16,20 +16,17 @@ import fpmdask
 from fpmdask import config
 from fpmdask.runtime.app import code, find, messages
 from fpmdask.runtime.coordinator import models
-from fpmdask.runtime.coordinator.accounts import Accounts
-from fpmdask.runtime.coordinator.busy import Busy
 from fpmdask.runtime.coordinator.client_runs import ClientRuns
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.history import History
 from fpmdask.runtime.coordinator.installation import worker_shim
+from fpmdask.runtime.coordinator.known_workers import KnownWorkers
 from fpmdask.runtime.coordinator.leasing import Leasing
 from fpmdask.runtime.coordinator.library import ModelLibrary
 from fpmdask.runtime.coordinator.lineage import Recompute
-from fpmdask.runtime.coordinator.liveness import Liveness
 from fpmdask.runtime.coordinator.observability import observe
 from fpmdask.runtime.coordinator.stored_models import StoredModels
 from fpmdask.runtime.coordinator.tickets import Tickets
-from fpmdask.runtime.identity import WorkerIdentity
 from fpmdask.runtime.protocol import (
     HELLO,
     MEMORY,
@@ -46,8 +43,6 @@ from fpmdask.runtime.wire import MalformedError, check_message
 
 if TYPE_CHECKING:
     from distributed import Scheduler
-
-    from fpmdask.runtime.links import Link
 
 logger = logging.getLogger(__name__)
 
@@ -97,14 +92,10 @@ class CoordinatorPlugin(SchedulerPlugin):
             return  # preloaded: a scheduler that comes up starts its plugins again
         self.tuning = config.tuning()  # the scheduler's, read once
         self.scheduler = scheduler
+        self.known_workers = KnownWorkers(scheduler)
         self.leasing = Leasing(self)
-        self.liveness = Liveness(scheduler)
-        self.accounts = Accounts(scheduler, self.liveness)
-        self.busy = Busy()
         self.library = ModelLibrary()
         self.stored_models = StoredModels(self, config.setting("models-url"))
-        self.identities: dict[str, WorkerIdentity] = {}
-        self.links: dict[WorkerIdentity, Link] = {}
         self.clients = ClientRuns(self)
         self.history = History()
         self._side_tasks: set[asyncio.Task[Any]] = set()
@@ -114,7 +105,7 @@ class CoordinatorPlugin(SchedulerPlugin):
             scheduler.handlers,
             {
                 HELLO: self.hello,
-                MEMORY: self.accounts.of,
+                MEMORY: self.known_workers.accounts.of,
                 **self.clients.handlers(),
                 **models.handlers(self),
             },
@@ -192,7 +183,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     # ---- events of the cluster
 
     def _answer(self, worker: str, run: str, ticket: int, answer: Mapping[str, Any]) -> None:
-        self.liveness.heard(worker)
+        self.known_workers.liveness.heard(worker)
         if (step := self.tickets.step_of(worker, ticket)) is None:
             return  # nobody waits for it
         try:
@@ -205,7 +196,7 @@ class CoordinatorPlugin(SchedulerPlugin):
         self.tickets.answer(worker, ticket, answer)
 
     def _event(self, worker: str, run: str, ticket: int, event: Mapping[str, Any]) -> None:
-        self.liveness.heard(worker)
+        self.known_workers.liveness.heard(worker)
         context, step = self.runs.get(run), self.tickets.step_of(worker, ticket)
         if context is not None and step is not None and worker in context.workers:
             check_message(step.event, event, f"the event of {step.name}")
@@ -233,7 +224,7 @@ class CoordinatorPlugin(SchedulerPlugin):
     def recompute(self, run: str, lost: Callable[[str], bool]) -> Recompute:
         """Return what recomputes for a run the chunks of workers that are lost to it."""
         assert self._client is not None  # clients are greeted before they start runs
-        return Recompute(self.scheduler, self._client, self.liveness, lost, run)
+        return Recompute(self.scheduler, self._client, self.known_workers.liveness, lost, run)
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run ``work`` as a task that ends with the scheduler at the latest."""
@@ -248,14 +239,10 @@ class CoordinatorPlugin(SchedulerPlugin):
         """End what was on the worker and tell the runs."""
         if self._client is not None:
             self.tickets.left(worker)
-        self.liveness.left(worker)
-        self.busy.left(worker)
+        self.known_workers.left(worker)
         self.leasing.left(worker)
         for context in list(self.runs.values()):
             context.members.worker_left(worker)
-        identity = self.identities.pop(worker, None)
-        if identity is not None:
-            self.links.pop(identity, None)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Cancel the runs of a client that is gone."""

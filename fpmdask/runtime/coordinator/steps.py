@@ -82,7 +82,7 @@ class Steps:
     async def _look_for_stopped(self) -> None:
         """Give up on workers of the run that give no sign of life while steps are late."""
         liveness, hang = (
-            self._coordinator.liveness,
+            self._coordinator.known_workers.liveness,
             float(self._context.spec["measuring"]["hang"]),
         )
         while not self._context.closed:

@@ -173,7 +173,7 @@ class Attempt:
             If there are any.
         """
 
-        states, liveness = self.context.scheduler.workers, self.context.coordinator.liveness
+        states, liveness = self.context.scheduler.workers, self.context.coordinator.known_workers.liveness
 
         async def there(worker: str) -> bool:
             last_seen = states[worker].last_seen if worker in states else 0.0

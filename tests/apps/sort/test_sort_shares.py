@@ -35,7 +35,7 @@ def teach(scheduler, dtype, *, index):
     coordinator = scheduler.plugins["fpmdask"]
     parameters = canonical({"dtype": dtype.str, "index": index, "payload": False})
     kernel = KernelId(LEARNED, f"numpy {np.__version__}", parameters)
-    for worker in coordinator.identities.values():
+    for worker in coordinator.known_workers.identities.values():
         model = PiecewiseLinearModel.from_points([1000], [1000 / SPEEDS[worker.name]])
         coordinator.library.store(kernel, worker, model)
 

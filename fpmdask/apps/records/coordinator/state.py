@@ -51,7 +51,7 @@ def memory_of(context: RunContext, address: str, resident: float, available: flo
         Bytes that its machine has for it beside that.
     """
     state = context.scheduler.workers.get(address)
-    target = context.coordinator.accounts.spill_target
+    target = context.coordinator.known_workers.accounts.spill_target
     if state is None or not state.memory_limit:
         return Memory(math.inf, target * available)
     working = WORKING * state.memory_limit
