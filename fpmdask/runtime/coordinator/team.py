@@ -173,7 +173,8 @@ class Attempt:
             If there are any.
         """
 
-        states, liveness = self.context.scheduler.workers, self.context.coordinator.known_workers.liveness
+        states = self.context.scheduler.workers
+        liveness = self.context.coordinator.known_workers.liveness
 
         async def there(worker: str) -> bool:
             last_seen = states[worker].last_seen if worker in states else 0.0
