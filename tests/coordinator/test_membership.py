@@ -398,7 +398,10 @@ async def test_a_run_waits_where_all_workers_are_busy(c, s, *workers):
 async def test_unknown_applications_and_ones_without_a_check_are_clear_errors(c, s, *workers):
     await fpmdask.Balancer(c)
     answer = await c.scheduler.fpmdask_check(app="nothing", client=c.id, spec={})
-    assert "found no application 'nothing'; known are blocks, frames, load, matmul" in answer["message"]
+    assert (
+        "found no application 'nothing'; known are blocks, frames, load, matmul"
+        in answer["message"]
+    )
     with pytest.raises(CoordinatorError, match="found no application 'nothing'"):
         await c.scheduler.fpmdask_start(app="nothing", client=c.id, spec={})
     apps = s.plugins["fpmdask"].apps

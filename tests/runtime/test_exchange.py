@@ -103,6 +103,17 @@ async def test_a_run_that_ends_while_holders_are_asked_leaves_no_channel(c, s, *
         assert all(channel._socket.fileno() == -1 for channel in opened)
 
 
+@cluster()
+async def test_whole_chunks_of_a_worker_that_has_left_are_not_waited_for(c, s, one, other):
+    """Dask tries for half a minute to connect to one that is gone."""
+    async with exchanges(c, one, other) as (exchange, _):
+        await other.close(timeout=1)
+        (await side_of(one)).gone(other.address)  # as the coordinator tells the workers of a run
+        fetching = asyncio.to_thread(exchange.whole_chunk, "x", [other.address])
+        with pytest.raises(FetchFailed, match="does not give it"):
+            await asyncio.wait_for(fetching, 5)
+
+
 @pytest.mark.slow
 @cluster()
 async def test_channels(c, s, one, other):

@@ -488,14 +488,12 @@ class Exchange:
         raise FetchFailed({key: (holders[-1] if holders else "nobody", "does not give it")})
 
     async def _whole(self, peer: str, key: Any) -> Any:
-        try:
-            async with asyncio.timeout(PEER_SECONDS):
-                while (found := await fetch_whole(self._worker, key, peer)) is None:
-                    await asyncio.sleep(BUSY_SECONDS)
-        except OSError:  # that of the time limit is one, too
-            return None
-        assert found is not None
-        return found.get(key)
+        async def found() -> Mapping[Any, Any]:
+            while (found := await fetch_whole(self._worker, key, peer)) is None:
+                await asyncio.sleep(BUSY_SECONDS)
+            return found
+
+        return (await self._peers.answer(peer, found(), PEER_SECONDS) or {}).get(key)
 
     def _on_loop(self, work: Any) -> Any:
         return self._submit(work).result()

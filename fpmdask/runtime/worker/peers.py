@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from distributed import Worker
 
@@ -16,6 +16,8 @@ from fpmdask.runtime.recent import Recent
 from fpmdask.runtime.worker.channel import Channel
 from fpmdask.runtime.worker.traffic import Traffic
 from fpmdask.tuning import RuntimeTuning
+
+Answer = TypeVar("Answer")
 
 # So many of the peers that were lost last are known as such while runs go on.
 MOST_PEERS = 1 << 12
@@ -98,9 +100,17 @@ class Peers:
 
     async def ask(self, peer: str, seconds: float, **request: Any) -> Mapping[str, Any] | None:
         """Return what another worker answers to `PIECES`; None where it is gone."""
+        question = PIECES.ask(self._worker.rpc(peer), **request)
+        return await self.answer(peer, question, seconds)
+
+    async def answer(
+        self, peer: str, question: Coroutine[Any, Any, Answer], seconds: float
+    ) -> Answer | None:
+        """Return what another worker answers to a question; None where it is gone, or too late."""
         if peer in self._gone:
+            question.close()
             return None
-        asking = asyncio.ensure_future(PIECES.ask(self._worker.rpc(peer), **request))
+        asking = asyncio.ensure_future(question)
         self._asked.setdefault(peer, set()).add(asking)
         try:
             done, _ = await asyncio.wait([asking], timeout=seconds)

@@ -281,6 +281,11 @@ class Calls:
         """Have others do what a worker was to do, and what it has done."""
         if worker in self.context.workers:
             self.context.members.leave_out(worker, reason)
+        # one that joins is told nothing of who has left before, and would try to reach it
+        self._places = {
+            key: [holder for holder in holders if holder != worker]
+            for key, holders in self._places.items()
+        }
         self._order_of.pop(worker, None)
         self._made.pop(worker, None)
         given = [number for number, (where, _, _) in self._open.items() if where == worker]
