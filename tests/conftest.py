@@ -1,5 +1,6 @@
 """Shared by all tests."""
 
+import os
 from contextlib import ExitStack
 
 import dask
@@ -12,8 +13,11 @@ from hypothesis import settings
 import fpmdask.config  # noqa: F401  (see above)
 from tests.tuned import tuned
 
+# Who looks for more sets FPMDASK_EXAMPLES=1000, say.
 # How long an example takes says nothing about the code on a machine that others use, too.
-settings.register_profile("fpmdask", deadline=None)
+settings.register_profile(
+    "fpmdask", deadline=None, max_examples=int(os.environ.get("FPMDASK_EXAMPLES", "40"))
+)
 settings.load_profile("fpmdask")
 
 

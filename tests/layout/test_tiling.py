@@ -24,7 +24,7 @@ def constant_fpm_br(speeds, shape, limits=None):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(speeds, sides, sides, st.sampled_from([br, rows, kl, constant_fpm_br]))
 def test_every_shape_is_covered(speeds, down, across, layout):
     check_layout(layout(speeds, (down, across)), len(speeds))
@@ -54,7 +54,7 @@ def deviation(layout, unit, turned):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(speeds, st.integers(0, 40), st.integers(0, 40), st.sampled_from([br, constant_fpm_br]))
 def test_every_side_is_within_one_block_of_the_exact_one(speeds, more, wider, made):
     shape = (len(speeds) + more, len(speeds) + wider)
@@ -103,7 +103,7 @@ def test_sides_near_the_exact_ones_come_before_times_near_the_optimum():
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), speeds, sides, sides, st.sampled_from([br, constant_fpm_br, nrrp, rows]))
 def test_limits_hold_and_those_with_room_are_met(data, speeds, down, across, layout):
     blocks = down * across

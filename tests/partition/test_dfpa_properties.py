@@ -40,7 +40,7 @@ def problems(draw):
 
 @pytest.mark.slow
 @given(problems())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_answers(problem):
     """Distributions sum to the units within the limits; asks are idempotent and replayable."""
     (units, workers), arguments, answers = problem
@@ -96,7 +96,7 @@ FAR_OUT = [5e-324, 1e-308, 1e-300, 1e-20, 1.0, 2.0, 1e20, 1e200, 1e300, 1.7e308,
     st.sampled_from([1, 3, 1000, 10**9, 10**15]),
     st.lists(st.lists(st.sampled_from(FAR_OUT), min_size=3, max_size=3), min_size=1, max_size=5),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_refused_tell_changes_nothing_whatever_was_told(units, answers):
     """Also where the refusal comes from a model or a partitioner; no warning leaks."""
     dfpa = Dfpa(units, 3, epsilon=0.01)

@@ -51,7 +51,7 @@ table = st.lists(seconds, min_size=1, max_size=25)
 
 @pytest.mark.slow
 @given(st.lists(table, min_size=1, max_size=6), st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_makespan_is_that_of_the_dynamic_program(tables, data):
     """500 instances that have a solution and a table whose times fall somewhere."""
     units = data.draw(st.integers(1, max(1, sum(len(t) - 1 for t in tables))))

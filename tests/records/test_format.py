@@ -31,7 +31,7 @@ key = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(key, max_size=60))
 def test_records_are_ordered_stably_by_all_ten_bytes(given_keys):
     records = records_of(given_keys)

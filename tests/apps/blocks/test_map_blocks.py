@@ -631,7 +631,7 @@ async def test_any_arrays_give_what_dask_gives(c, s, *workers):
     """Hypothesis draws arrays and functions; all are run on one cluster."""
     cases = []
 
-    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck))
     @given(
         shape=st.lists(st.integers(1, 40), min_size=1, max_size=3),
         parts=st.integers(1, 4),

@@ -162,7 +162,7 @@ async def test_what_is_lost_later_is_made_again(c, s, *workers):
 async def test_any_frames_give_what_dask_gives(c, s, *workers):
     cases = []
 
-    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=15, suppress_health_check=list(HealthCheck))
     @given(
         rows=st.integers(0, 60),
         partitions=st.integers(1, 9),

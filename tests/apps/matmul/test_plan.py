@@ -201,7 +201,7 @@ def covered(plan, shape):
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any),
     st.booleans(),

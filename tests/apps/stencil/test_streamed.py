@@ -130,7 +130,7 @@ def fill(targets, arrays, low, high):
         target[...] = array.take(range(low, high), axis=0, mode="wrap")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(cases())
 def test_streamed_rows_are_those_in_memory(case):
     random = np.random.default_rng(0)
