@@ -1,5 +1,6 @@
 """Shared by all tests."""
 
+import gc
 import os
 from contextlib import ExitStack
 
@@ -19,6 +20,16 @@ settings.register_profile(
     "fpmdask", deadline=None, max_examples=int(os.environ.get("FPMDASK_EXAMPLES", "40"))
 )
 settings.load_profile("fpmdask")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen():
+    """Have garbage collectors skip what is alive before a module's tests.
+
+    Many tests look for what is left behind, in a process that has a million objects of others.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def definition(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.fixture(params=["root", "duty-cycle"])
+@pytest.fixture(params=["root", pytest.param("duty-cycle", marks=pytest.mark.thorough)])
 def backend(request: pytest.FixtureRequest) -> str:
     if request.param == "root":
         request.getfixturevalue("root")

@@ -160,7 +160,7 @@ def steps_of_a_sort_that_loses_a_worker(client, what, moment):
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("what", ["sort", "sort_values"])
+@pytest.mark.parametrize("what", [pytest.param("sort", marks=pytest.mark.thorough), "sort_values"])
 def test_a_worker_killed_as_a_step_begins_costs_nothing_but_time(client, what, step):
     told = steps_of_a_sort_that_loses_a_worker(client, what, step)
     # what is lost once all parts are there may be made again without another sort
