@@ -111,6 +111,35 @@ def list_replicas(scheduler: Scheduler, worker: str, keys: Collection[Any], stim
     scheduler.add_keys(worker=worker, keys=list(keys), stimulus_id=stimulus)
 
 
+def drop_replicas(
+    scheduler: Scheduler, keys: Iterable[Any], lost: Callable[[str], bool], stimulus: str
+) -> None:
+    """Have workers that are lost hold no replica of what others hold: nobody fetches from them.
+
+    Dask drops surplus replicas, too, but by default those on workers that work. One that goes on
+    drops them then. Those stay that a task needs which is assigned to the same worker.
+
+    Uses ``Scheduler.remove_replica``, ``Scheduler.tasks`` and the message ``remove-replicas`` to
+    workers, as ``ActiveMemoryManagerExtension`` does. Should they change: a policy of that which
+    suggests to drop them.
+    """
+    told: dict[str, list[Any]] = {}
+    for key in keys:
+        state = scheduler.tasks.get(key)
+        holders = list((state and state.who_has) or ())
+        away = [holder for holder in holders if lost(holder.address)]
+        if state is None or not away or len(away) == len(holders):
+            continue
+        needing = {task.processing_on for task in state.waiters or ()}
+        for holder in away:
+            if holder not in needing:
+                scheduler.remove_replica(state, holder)
+                told.setdefault(holder.address, []).append(key)
+    for address, own in told.items():
+        message = {"op": "remove-replicas", "keys": own, "stimulus_id": stimulus}
+        scheduler.worker_send(address, message)
+
+
 def drop_unadopted(scheduler: Scheduler, worker: str, keys: Collection[Any], stimulus: str) -> None:
     """Have a worker drop what it has taken in by `hold_data` and the scheduler has not heard of.
 
@@ -312,6 +341,15 @@ def hold_data(worker: Worker, data: Mapping[Any, Any]) -> None:
     ``update_data`` of workers.
     """
     worker.update_data(dict(data))
+
+
+def abort_fetches(worker: Worker, address: str) -> None:
+    """End what a worker of Dask's fetches from another one; it asks other holders.
+
+    Uses ``Worker.rpc``, the pool of connections by which results are fetched. Should it change:
+    nothing is ended, and what waits goes on when the other worker does, or leaves.
+    """
+    worker.rpc.remove(address, reason=f"{address} gives no sign of life")
 
 
 def send_to_scheduler(worker: Worker, message: Mapping[str, Any]) -> None:

@@ -37,6 +37,7 @@ FORGET             scheduler  worker     run
 WITHDRAW           scheduler  worker     run, keys
 WORKER_GONE        scheduler  worker     worker
 WORKER_BACK        scheduler  worker     worker
+WORKER_STOPPED     scheduler  worker     worker
 REFUSED            scheduler  worker     run, reason
 =================  =========  =========  =============================================
 
@@ -417,4 +418,5 @@ FORGET = Notice("fpmdask-forget", OfRun)
 WITHDRAW = Notice("fpmdask-withdraw", KeysOf)
 WORKER_GONE = Notice("fpmdask-gone", OfWorker)
 WORKER_BACK = Notice("fpmdask-back", OfWorker)
+WORKER_STOPPED = Notice("fpmdask-stopped", OfWorker)
 REFUSED = Notice("fpmdask-refused", Refusal)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask.core import flatten
-from distributed import Future, Worker, wait
+from distributed import Event, Future, Worker, wait
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.utils import offload
 from distributed.utils_test import gen_cluster
@@ -43,6 +43,7 @@ UNDOCUMENTED = {
     "get_process_memory",
     "http_application",
     "loose_restrictions",
+    "remove_replica",
     "thread_state",
     "total_resources",
     "transitions",
@@ -162,6 +163,47 @@ async def test_a_copy_becomes_a_replica_of_what_is_in_memory(c, s, a, b):
     assert {holder.address for holder in s.tasks["sum"].who_has} == {a.address, b.address}
     await until(lambda: "unknown" not in b.data)
     assert b.data["sum"] == 3
+
+
+@cluster()
+async def test_replicas_of_lost_workers_are_dropped_where_others_hold_them(c, s, a, b):
+    keys = ["both", "needed", "one"]
+    made = [c.submit(add, 1, n, key=key, workers=[a.address]) for n, key in enumerate(keys)]
+    await wait(made)
+    dask_private.hold_data(b, {"both": 1, "needed": 2})
+    dask_private.list_replicas(s, b.address, ["both", "needed"], "a test")
+    release = Event()
+    running = c.submit(lambda _, event: event.wait(), made[1], release, workers=[a.address])
+    await until(lambda: s.tasks["needed"].waiters)
+    lost = {a.address}.__contains__
+    dask_private.drop_replicas(s, [*keys, "unknown"], lost, "a test")
+    holders = {key: {holder.address for holder in s.tasks[key].who_has} for key in keys}
+    assert holders == {"both": {b.address}, "needed": {a.address, b.address}, "one": {a.address}}
+    await until(lambda: "both" not in a.data)
+    assert {"needed", "one"} <= a.data.keys()
+    await release.set()
+    await running
+    assert await made[0] == 1
+
+
+@cluster(nthreads=[("127.0.0.1", 1)] * 3)
+async def test_a_fetch_that_is_aborted_goes_on_from_another_holder(c, s, a, b, other):
+    asked = asyncio.Event()
+
+    async def silent(*_, **__):
+        asked.set()
+        await asyncio.sleep(3600)
+
+    a.handlers["get_data"] = silent
+    held = c.submit(add, 1, 2, key="held", workers=[a.address])
+    await wait(held)
+    needs = c.submit(add, held, 3, workers=[b.address])
+    await asked.wait()
+    dask_private.hold_data(other, {"held": 3})
+    dask_private.list_replicas(s, other.address, ["held"], "a test")
+    dask_private.drop_replicas(s, ["held"], {a.address}.__contains__, "a test")
+    dask_private.abort_fetches(b, a.address)
+    assert await needs == 6
 
 
 @cluster()

@@ -21,7 +21,7 @@ from fpmdask.runtime.coordinator.chunks import AT_ONCE, wait_for_chunks, without
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.team import PAUSED, does_nothing, executes
 from fpmdask.runtime.coordinator.windows import windows
-from fpmdask.runtime.dask_private import run_anywhere, unrunnable
+from fpmdask.runtime.dask_private import drop_replicas, run_anywhere, unrunnable
 from fpmdask.runtime.patience import LATE, SILENT_SECONDS, TOLD_SECONDS
 from fpmdask.runtime.protocol import Places
 
@@ -85,7 +85,10 @@ class ClientStages:
         free = every - self._avoided or usable
         taken: Counter[str] = Counter()
         places = []
+        context = self._context
         async for window in windows(keys, AT_ONCE):
+            if context.any_lost:
+                drop_replicas(context.scheduler, window, context.members.is_lost, context.run)
             for key in window:
                 there = free.intersection(holders[key])
                 places.append(min(there or free, key=lambda worker: (taken[worker], worker)))

@@ -3,7 +3,7 @@
 On the scheduler's event loop. Dask recomputes what was lost with a worker that has left; one that
 has stopped is still listed as a holder. What is recomputed gets keys of its own first, since a
 worker that goes on would otherwise be told to compute what it holds; its result then becomes a
-replica of the original key. Nobody else's tasks change.
+replica of the original key, the only one. Nobody else's tasks change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, wait
 from distributed.client import FuturesCancelledError
 
-from fpmdask.runtime.dask_private import GraphNode, list_replicas
+from fpmdask.runtime.dask_private import GraphNode, drop_replicas, list_replicas
 from fpmdask.runtime.patience import SILENT_SECONDS
 from fpmdask.runtime.protocol import REPLICATE
 
@@ -234,5 +234,6 @@ class Recompute:
         for address, answer in zip(of, answers, strict=True):
             if not isinstance(answer, BaseException):
                 list_replicas(self._scheduler, address, answer.keys, self._run)
+                drop_replicas(self._scheduler, answer.keys, self._lost, self._run)
             elif not isinstance(answer, OSError):
                 raise answer

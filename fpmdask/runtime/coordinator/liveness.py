@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from distributed.metrics import time as wall_time
 
 from fpmdask.runtime.patience import SILENT_SECONDS
+from fpmdask.runtime.protocol import WORKER_STOPPED
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -76,8 +77,18 @@ class Liveness:
         return [address for address in addresses if not self.has_stopped(address)]
 
     def found_stopped(self, address: str, last_seen: float) -> None:
-        """Take note of a worker that did not answer, and when it had last given a heartbeat."""
+        """Take note of a worker that did not answer, and when it had last given a heartbeat.
+
+        What others fetch from it they give up: its results may be made again elsewhere, and Dask
+        waits for as long as the connection is open.
+        """
+        if self._stopped.get(address) == last_seen:
+            return
         self._stopped[address] = last_seen
+        for worker, state in self._scheduler.workers.items():
+            # only to those that know the message: an unknown one ends a worker
+            if worker != address and "fpm" in state.resources:
+                self._scheduler.worker_send(worker, WORKER_STOPPED.message(worker=address))
 
     async def stopped(self, addresses: Iterable[str]) -> list[str]:
         """Return those of some silent workers that were found stopped, or do not answer a ping."""

@@ -24,6 +24,7 @@ from distributed.utils import offload
 from fpmdask import config
 from fpmdask.runtime import protocol
 from fpmdask.runtime.dask_private import (
+    abort_fetches,
     hold_data,
     memory_limit,
     send_to_scheduler,
@@ -126,6 +127,7 @@ class WorkerSide(WorkerPlugin):
             protocol.WITHDRAW: self.withdraw,
             protocol.WORKER_GONE: self.gone,
             protocol.WORKER_BACK: self.back,
+            protocol.WORKER_STOPPED: self.stopped,
             protocol.COMMAND: self.tell,
             protocol.REFUSED: self.refused,
         }
@@ -272,6 +274,10 @@ class WorkerSide(WorkerPlugin):
         self.peers.back(worker)
         for space in list(self.spaces.values()):
             space.offers.joined(worker)
+
+    def stopped(self, worker: str) -> None:
+        """End what Dask fetches from a worker that gives no sign of life; others may hold it."""
+        abort_fetches(self.worker, worker)
 
     def _offers(self, run: str) -> Offers | None:
         space = self.spaces.get(run)
