@@ -74,7 +74,7 @@ async def run(context: RunContext) -> dict[str, Any]:
     loaded = time.perf_counter()
     product = Product(context, spec, placement, bounds, links)
     value = await product.multiply()
-    await learn(context, spec, product.shares.values(), placement.moving)
+    await learn(context, spec, product.shares.done.values(), placement.moving)
     context.report["phases"] = {
         "prepare": prepared - began,
         "measure": measured - prepared,

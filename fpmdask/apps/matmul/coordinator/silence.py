@@ -1,4 +1,4 @@
-"""Timeouts of workers that compute: which of them have been silent for too long."""
+"""Timeouts: of workers that compute and are silent, and of work that no worker has room for."""
 
 from __future__ import annotations
 
@@ -54,3 +54,31 @@ class Silence:
 
     def _since(self, worker: str) -> float:
         return max(self._excused, self._heard.get(worker, 0.0))
+
+
+class Stranded:
+    """Posts ``("stranded",)`` where nobody has had room for some work for too long.
+
+    A worker is waited for (a nanny restarts one) as long as chunks are.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, *, waiting: bool) -> None:
+        """Begin to wait where there is such work, end it where there is none."""
+        if not waiting:
+            self.stop()
+        elif self._timer is None:
+            patience = self._context.spec["recovery"]
+            self._context.emit("waiting for workers", patience=patience)
+            self._timer = asyncio.get_running_loop().call_later(
+                patience, self._context.steps.post, ("stranded",)
+            )
+
+    def stop(self) -> None:
+        """Wait no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -53,7 +53,7 @@ class WorkStealing:
         self.relays: dict[Any, str] = {}
         self.done: dict[int, dict[str, Any]] = {}
         self.taken: dict[int, list[tuple[int, tuple[Any, ...]]]] = {}  # by part: where sums are
-        self.timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._planned: list[Steal] = []
 
     def began(self, assignment: Assignment, panels: Panels, room: float) -> None:
@@ -126,6 +126,11 @@ class WorkStealing:
             self._given_up(steal)
         return bool(silent)
 
+    def stop(self) -> None:
+        """Look for thieves no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def look(self) -> None:
         """Begin one steal, and look again: each is a step of the event loop of its own."""
         self._planned = self._planned or self.policy.steals(time.monotonic())
@@ -140,10 +145,9 @@ class WorkStealing:
     def _look(self, seconds: float = 0.0) -> None:
         """Look for thieves, from when the first worker is done on until the product is over."""
         if self.context.spec["rebalance"]:
-            if self.timer is not None:
-                self.timer.cancel()
+            self.stop()
             loop = asyncio.get_running_loop()
-            self.timer = loop.call_later(seconds, self.context.steps.post, ("look",))
+            self._timer = loop.call_later(seconds, self.context.steps.post, ("look",))
 
     def _start(self, steal: Steal) -> None:
         context, channels = self.context, self.context.members.channels
