@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from dask._task_spec import Alias as Alias
@@ -294,6 +295,23 @@ def task_of_this_thread() -> Any:
     ValueError elsewhere, but does not tell one thread from another.
     """
     return getattr(thread_state, "key", None)
+
+
+def for_the_task_of_this_thread() -> Callable[[], None]:
+    """Return what makes a thread in which it is called one of the calling thread's task.
+
+    `get_worker`, `get_client` and `task_of_this_thread` know the task there: pools of threads do
+    not take over context variables. Uses ``distributed.worker.thread_state``. Should it change:
+    the context variables alone, which `get_worker` goes by.
+    """
+    context, state = copy_context(), dict(vars(thread_state))
+
+    def begin() -> None:
+        for variable, value in context.items():
+            variable.set(value)
+        vars(thread_state).update(state)
+
+    return begin
 
 
 def add_plugin_before_start(worker: Worker, plugin: WorkerPlugin) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from distributed import Client, wait
+from distributed import Client, Worker, wait
 from distributed.utils_test import gen_cluster
 
 import fpmdask
@@ -29,6 +29,7 @@ STAGES = {
 }
 EARLY: list[bool] = []
 OPEN, COMPUTING = threading.Event(), threading.Event()
+RAISING, HOLDING = threading.Event(), threading.Event()
 MATRIX = np.random.default_rng(0).integers(-9, 9, (20, 60)) * 1.0
 FRAME = pd.DataFrame({"key": np.random.default_rng(1).permutation(900), "row": np.arange(900)})
 
@@ -46,8 +47,9 @@ def cluster():
 
 @pytest.fixture(autouse=True)
 def closed():
-    OPEN.clear()
-    COMPUTING.clear()
+    for event in (OPEN, COMPUTING, RAISING, HOLDING):
+        event.clear()
+    EARLY.clear()
     yield
     OPEN.set()
 
@@ -122,6 +124,10 @@ async def test_stages_wait_for_a_run_that_measures(c, s, *workers, what, tmp_pat
 def marked(block):
     """Note whether a lazy input is computed while a kernel is measured."""
     EARLY.append(not OPEN.is_set())
+    if RAISING.is_set():
+        raise ValueError("no such file")
+    if HOLDING.is_set():
+        OPEN.wait(30)
     return block
 
 
@@ -154,7 +160,6 @@ LAZY = {
 @pytest.mark.parametrize("what", LAZY)
 @cluster()
 async def test_lazy_inputs_wait_for_a_run_that_measures(c, s, *workers, what):
-    EARLY.clear()
     async with Client(s.address, asynchronous=True, set_as_default=False) as other:
         measuring = await fpmdask.Balancer(other)
         events = []
@@ -172,6 +177,71 @@ async def test_lazy_inputs_wait_for_a_run_that_measures(c, s, *workers, what):
         assert balancer.report.app != "load"
         calling = None  # lets go of the result
     await nothing_left(s)
+
+
+async def nothing_of_a_run(s):
+    """Wait until nobody has data, a run, a lease, or is busy; forget what was computed."""
+    plugin = s.plugins["fpmdask"]
+    await nothing_left(s)
+    await until(lambda: not plugin.runs and not plugin.leasing.leases.busy(s.workers))
+    await until(lambda: not plugin.tickets.occupied())
+    EARLY.clear()
+
+
+@pytest.mark.slow
+@cluster()
+async def test_lazy_inputs_that_raise_leave_nothing(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    RAISING.set()
+    for call in LAZY.values():
+        with pytest.raises(ValueError, match="no such file"):
+            await call(balancer)
+        await nothing_of_a_run(s)
+    RAISING.clear()
+    await LAZY["map_blocks"](balancer)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_a_call_that_is_cancelled_while_its_inputs_are_computed_leaves_nothing(
+    c, s, *workers
+):
+    balancer = await fpmdask.Balancer(c)
+    HOLDING.set()
+    for call in LAZY.values():
+        OPEN.clear()
+        calling = asyncio.ensure_future(call(balancer))
+        await until(lambda: EARLY)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        OPEN.set()
+        await nothing_of_a_run(s)
+    await LAZY["map_blocks"](balancer)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_inputs_are_not_computed_where_a_named_worker_leaves_before(c, s, *workers):
+    """The run that holds workers for it is refused, after the check of the call has passed."""
+    await workers[1].close()
+    balancer = await fpmdask.Balancer(c, workers=["0", "1"])
+    check = s.handlers["fpmdask_check"]
+    for what, call in LAZY.items():
+        named = await Worker(s.address, name="1", nthreads=2)
+
+        async def passed(named=named, **asking):
+            answer = await check(**asking)
+            await named.close()
+            return answer
+
+        s.handlers["fpmdask_check"] = passed
+        with pytest.raises(CoordinatorError, match="no worker 1 in the cluster"):
+            await call(balancer)
+        s.handlers["fpmdask_check"] = check
+        assert not EARLY, what
+        await nothing_of_a_run(s)
+    await LAZY["sort"](await fpmdask.Balancer(c))
 
 
 @pytest.mark.slow

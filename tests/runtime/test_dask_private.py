@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from operator import add
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask.core import flatten
-from distributed import Event, Future, Worker, wait
+from distributed import Event, Future, Worker, get_worker, wait
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.utils import offload
 from distributed.utils_test import gen_cluster
@@ -245,6 +246,22 @@ async def test_a_task_that_waits_for_a_worker_that_is_gone_is_started(c, s, a, b
 async def test_a_thread_knows_its_task(c, s, *workers):
     assert dask_private.task_of_this_thread() is None
     assert await c.submit(dask_private.task_of_this_thread, key="mine") == "mine"
+
+
+@cluster()
+async def test_threads_of_a_task_know_it_and_its_worker(c, s, *workers):
+    def asked():
+        return get_worker().name, dask_private.task_of_this_thread()
+
+    def task():
+        begin = dask_private.for_the_task_of_this_thread()
+        with ThreadPoolExecutor(1, initializer=begin) as pool:
+            return pool.submit(asked).result()
+
+    name, key = await c.submit(task, key="mine", workers=[workers[0].address])
+    assert (name, key) == (workers[0].name, "mine")
+    with pytest.raises(ValueError, match="No worker found"):
+        get_worker()
 
 
 class Setup(WorkerPlugin):

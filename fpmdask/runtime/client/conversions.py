@@ -103,6 +103,8 @@ def advice(x: Any) -> str:
         return "x.to_dataframe() makes a frame of it, whose columns have to_dask_array"
     if _is(x, "distributed", "Future"):
         return "dask.array.from_delayed(x, shape, dtype) makes an array of it, or give its result"
+    if hasattr(x, "dtype") and hasattr(x, "shape"):  # of SciPy, sparse, CuPy
+        return "dask.array.from_array(x, asarray=False) makes a dask array of it"
     return "give a dask or NumPy array (numpy.asarray makes one)"
 
 

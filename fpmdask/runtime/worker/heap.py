@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -29,7 +31,8 @@ TRIM_NBYTES, MMAP_NBYTES = 128 << 10, 128 << 10
 # Arrays up to the first come from what was freed before; a heap of glibc's has 64 MiB.
 KEPT_MMAP_NBYTES, KEPT_TRIM_NBYTES = 32 << 20, 64 << 20
 
-_keeping = 0
+# Users of `keep`, and of `given_back`, which is stronger.
+_keeping, _giving = 0, 0
 
 
 @cache
@@ -48,26 +51,43 @@ def keep() -> None:
 
     Where nothing is set in the environment it does so by itself, and nothing is changed.
     """
-    _count(1)
+    _count(keeping=1)
 
 
 def release() -> None:
     """Undo one `keep`; after the last one freed memory goes back to the system, see `trim`."""
-    _count(-1)
+    _count(keeping=-1)
 
 
-def _count(by: int) -> None:
-    global _keeping
+@contextmanager
+def given_back() -> Iterator[None]:
+    """Have what is freed meanwhile go back to the system, though some `keep` it.
+
+    For what must not take more memory than it was given: each thread's heap keeps what that has
+    freed, and how many threads read from a Zarr array follows from the machine's load (0 to 20 MB
+    of chunks of 0.8 MB). Arrays that are made meanwhile go back when they are freed, also later.
+    """
+    _count(giving=1)
+    try:
+        yield
+    finally:
+        _count(giving=-1)
+
+
+def _count(keeping: int = 0, giving: int = 0) -> None:
+    global _keeping, _giving
     mallopt = _glibc("mallopt", ctypes.c_int, ctypes.c_int)
     if mallopt is None or "MALLOC_TRIM_THRESHOLD_" not in os.environ:
         return
     with _lock:
-        before, _keeping = _keeping, max(0, _keeping + by)
-        if bool(before) == bool(_keeping):
+        before = _keeping and not _giving
+        _keeping, _giving = max(0, _keeping + keeping), max(0, _giving + giving)
+        kept = _keeping and not _giving
+        if bool(before) == bool(kept):
             return
-        mmap = KEPT_MMAP_NBYTES if _keeping else _set("MALLOC_MMAP_THRESHOLD_", MMAP_NBYTES)
+        mmap = KEPT_MMAP_NBYTES if kept else _set("MALLOC_MMAP_THRESHOLD_", MMAP_NBYTES)
         mallopt(M_MMAP_THRESHOLD, mmap)
-        trimmed = KEPT_TRIM_NBYTES if _keeping else _set("MALLOC_TRIM_THRESHOLD_", TRIM_NBYTES)
+        trimmed = KEPT_TRIM_NBYTES if kept else _set("MALLOC_TRIM_THRESHOLD_", TRIM_NBYTES)
         mallopt(M_TRIM_THRESHOLD, trimmed)
 
 

@@ -7,6 +7,7 @@ import threading
 import dask
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client, Event, LocalCluster, Worker, get_client, get_worker
 from distributed.utils_test import gen_cluster
@@ -15,12 +16,14 @@ from hypothesis import strategies as st
 
 import fpmdask
 from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.runtime.dask_private import meta_of
 from tests.eventually import nothing_left, until
 
 CONFIG = {"distributed.scheduler.active-memory-manager.start": False}
 RANDOM = np.random.default_rng(0)
 LOCK = threading.Lock()
 SEEN = collections.Counter()
+SERIES = pd.Series(dtype=float)
 
 
 def cluster(workers=3, **options):
@@ -147,6 +150,40 @@ async def test_any_type_of_block(c, s, *workers):
     x = da.from_array(matrix.toarray(), chunks=(11, 8)).map_blocks(scipy.sparse.csr_matrix)
     found = await c.compute(await balancer.map_blocks(twice, x, dtype=float))
     np.testing.assert_array_equal(found.toarray(), matrix.toarray() * 2)
+
+
+@pytest.mark.slow
+@cluster()
+async def test_blocks_of_the_package_sparse(c, s, *workers):
+    sparse = pytest.importorskip("sparse")
+    balancer = await fpmdask.Balancer(c)
+    values = RANDOM.random((600, 8))
+    values[values < 0.8] = 0
+    dense = da.from_array(values, chunks=(110, 3))
+    x = dense.map_blocks(sparse.COO.from_numpy)
+    shares = {"0": 100, "1": 200, "2": 300}
+    for function, arrays, options in (
+        (twice, (x,), {"axis": 1}),
+        (twice, (x,), {"distribution": shares}),
+        (lambda a, b: a * b, (x, dense), {}),
+        (lambda a: a.sum(axis=1), (x,), {"drop_axis": 1}),
+        (lambda a: a.todense(), (x,), {}),
+        (sparse.COO.from_numpy, (values,), {}),
+    ):
+        found = await balancer.map_blocks(function, *arrays, **options)
+        value = await c.compute(found)
+        drop = {name: axis for name, axis in options.items() if name == "drop_axis"}
+        whole = [da.asarray(a, asarray=False).rechunk(-1) for a in arrays]
+        wanted = await c.compute(da.map_blocks(function, *whole, **drop))
+        assert type(value) is type(wanted)
+        assert value.shape == found.shape
+        assert type(value) is not sparse.COO or isinstance(meta_of(found), sparse.COO)
+        plain = (a.todense() if hasattr(a, "todense") else a for a in (value, wanted))
+        np.testing.assert_array_equal(*plain)
+    found = await balancer.rebalance(x, distribution=shares)
+    assert (await c.compute(found) != sparse.COO(values)).nnz == 0
+    with pytest.raises(PartitionError, match=r"found a COO, .*; dask.array.from_array\(x, asarray"):
+        await balancer.map_blocks(twice, sparse.COO(values))
 
 
 @cluster()
@@ -551,6 +588,9 @@ BAD = {
     "nested": (PartitionError, "argument 1 has in it", (twice, np.ones(3), [da.ones(3)]), {}),
     "deep": (PartitionError, "k has in it", (twice, np.ones(3)), {"k": {"a": (da.ones(3),)}}),
     "meta": (PartitionError, "meta is a int", (twice, np.ones(3)), {"meta": 5}),
+    "meta {}": (PartitionError, "meta is a dict", (twice, np.ones(3)), {"meta": {}}),
+    "meta type": (PartitionError, "meta is a type", (twice, np.ones(3)), {"meta": np.ndarray}),
+    "meta series": (PartitionError, "meta is a Series", (twice, np.ones(3)), {"meta": SERIES}),
     "meta str": (PartitionError, "meta is a str", (twice, np.ones(3)), {"meta": "f8"}),
     "drop float": (PartitionError, "drop_axis = 0.5", (twice, np.ones(3)), {"drop_axis": 0.5}),
     "drop twice": (PartitionError, "twice", (twice, np.ones((3, 3))), {"drop_axis": [1, -1]}),
@@ -599,6 +639,7 @@ async def test_lazy_inputs_are_not_computed_for_what_is_refused(c, s, *workers):
         (lambda b, block_id=None: b, {"distribution": [2, 10]}),
         (lambda b: b, {"distribution": {"0": 11}}),
         (lambda b: b, {"chunks": (-4, 3)}),
+        (lambda b: b, {"meta": {}}),
         (lambda b, k: b, {"k": [x]}),
     ):
         with pytest.raises(PartitionError):

@@ -231,6 +231,17 @@ BAD = {
     "index": ("found a Index, no frame", (len, dd.from_pandas(frame(3), npartitions=1).index), {}),
     "meta": ("meta is a str", (lambda p: p, frame(3)), {"meta": "x"}),
     "meta number": ("meta is a int", (lambda p: p, frame(3)), {"meta": 7}),
+    "meta type": ("meta is a type", (lambda p: p, frame(3)), {"meta": pd.DataFrame}),
+    "meta {}": ("meta has no columns; give", (lambda p: p, frame(3)), {"meta": {}}),
+    "meta ()": ("meta has no columns; give", (lambda p: p, frame(3)), {"meta": ()}),
+    "meta frame": ("meta has no columns", (lambda p: p, frame(3)), {"meta": pd.DataFrame()}),
+    "meta series": (
+        "meta is a Series, the function returns a DataFrame; give column → dtype",
+        (lambda p: p, frame(3)),
+        {"meta": ("x", "f8")},
+    ),
+    "meta names": ("Expected iterable of tuples", (lambda p: p, frame(3)), {"meta": ["x"]}),
+    "meta dtype": ("'no type' not underst", (lambda p: p, frame(3)), {"meta": {"x": "no type"}}),
     "token": ("the keyword token", (lambda p, **k: p, frame(3)), {"token": "a"}),
     "columns": (
         "the keyword required_columns",
@@ -258,6 +269,8 @@ async def test_lazy_inputs_are_not_computed_for_what_is_refused(c, s, *workers):
     before = s.transition_counter
     for arguments, options in (
         ((len, ddf), {"meta": 7}),
+        ((lambda p: p, ddf), {"meta": {}}),
+        ((lambda p: p, ddf), {"meta": {"x": "no type"}}),
         ((lambda p: (LOCK, p)[1], ddf), {"meta": ddf}),
         ((lambda p, q: p, ddf, [ddf]), {}),
         ((lambda p: p, ddf), {"distribution": {"0": -1}}),

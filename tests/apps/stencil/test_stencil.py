@@ -2,13 +2,14 @@
 
 import asyncio
 import collections
+import threading
 import time
 from bisect import bisect_left
 
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Event, get_worker
+from distributed import Event, get_client, get_worker
 from distributed.utils_test import gen_cluster
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -232,6 +233,41 @@ async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
     assert balancer.report.reason == "given"
     del found, again, same
     await nothing_left(s)
+
+
+THREADS = set()
+
+
+def asking(block):
+    THREADS.add((threading.get_ident(), get_worker().name))
+    return jacobi(block)
+
+
+def nested(block):
+    fpmdask.Balancer(get_client()).sort(block[0])
+    return block
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streamed", [False, True])
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 3)] * 2,
+    config={**CONFIG, **tuned(stencil={"trial_seconds": 0.0, "band_nbytes": 200})},
+    timeout=60,
+)
+async def test_an_update_may_ask_for_its_worker_in_all_threads(c, s, *workers, streamed):
+    balancer = await fpmdask.Balancer(c)
+    u0 = RANDOM.random((120, 8))
+    THREADS.clear()
+    memory = {"0": 6000} if streamed else None
+    found = await balancer.stencil(asking, u0, 4, distribution="even", memory=memory)
+    np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 4))
+    assert any(share["blocks"] for share in balancer.report.shares) == streamed
+    assert {worker for _, worker in THREADS} == {0, 1}
+    assert len(THREADS) > 2
+    with pytest.raises(CoordinatorError, match="cannot use a balancer"):
+        await balancer.stencil(nested, u0, 2)
 
 
 SEEN = collections.Counter()

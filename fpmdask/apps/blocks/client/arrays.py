@@ -74,7 +74,7 @@ def checked(
     """
     functions = check_function(function, keywords, others, OF_DASK)
     meta, chunks = options.get("meta"), options.get("chunks")
-    if meta is not None and not (hasattr(meta, "dtype") and hasattr(meta, "shape")):
+    if meta is not None and not _is_array(meta):
         raise PartitionError(f"meta is a {type(meta).__name__}; give an empty array like a block")
     sizes = None if chunks is None else _sizes(chunks)
     x = array_of_rows(x)
@@ -116,6 +116,12 @@ def checked(
     sizes = sizes or [None] * made.ndim
     sizes[at] = None
     return Mapped(replace(given, sizes=tuple(sizes)), made, (made.ndim, at))
+
+
+def _is_array(meta: Any) -> bool:
+    """Tell whether it is an array of some library, no class and no series of pandas."""
+    array = hasattr(meta, "dtype") and hasattr(meta, "shape")
+    return array and not isinstance(meta, type) and not hasattr(meta, "iloc")
 
 
 def _axis(axis: Any, ndim: int) -> int:

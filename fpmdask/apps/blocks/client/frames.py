@@ -49,6 +49,7 @@ FRAMES = dd.DataFrame | dd.Series
 INFO = "partition_info"
 OF_DASK = {"align_dataframes", "enforce_metadata", "transform_divisions", "clear_divisions"}
 OF_DASK |= {"parent_meta", "required_columns", "token"}
+METAS = "give a frame or series without rows, column → dtype, or (name, dtype) of a series"
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,19 @@ def checked(
     given_like = (like[a.number] if isinstance(a, Place) else a for a in arguments)
     made = made_by_dask(dd.map_partitions, function, *given_like, **options)
     found = meta_of(made)
-    # a number per partition would be another one if partitions were cut
     is_frame = meta is not None and is_dataframe_like(found)
-    is_frame = is_frame or _returns_frame(function, metas, arguments, keywords)
+    if is_frame and not len(found.columns):
+        raise PartitionError(
+            f"meta has no columns; {METAS}, or leave it out where the function returns none"
+        )
+    if not is_frame:  # a number per partition would be another one if partitions were cut
+        returned = _of_made_up_rows(function, metas, arguments, keywords)
+        if meta is not None and is_dataframe_like(returned):
+            raise PartitionError(
+                f"meta is a {type(found).__name__}, the function returns a "
+                f"{type(returned).__name__}; give column → dtype, or a frame without rows"
+            )
+        is_frame = returned is None or _is_pandas(returned)
     given = Given(
         funcname(function),
         {name: enforced(f, found) for name, f in functions.items()},
@@ -123,12 +134,13 @@ def checked(
 
 def _check_meta(meta: Any) -> None:
     """Refuse what Dask would take for the meta of a scalar."""
-    pandas = is_dataframe_like(meta) or is_series_like(meta) or is_index_like(meta)
-    if meta is not None and not pandas and not isinstance(meta, dict | tuple | list):
-        raise PartitionError(
-            f"meta is a {type(meta).__name__}; give a frame or series without rows, column → "
-            "dtype, or (name, dtype) of a series"
-        )
+    given = _is_pandas(meta) or isinstance(meta, dict | tuple | list)
+    if meta is not None and not given:
+        raise PartitionError(f"meta is a {type(meta).__name__}; {METAS}")
+
+
+def _is_pandas(x: Any) -> bool:
+    return is_dataframe_like(x) or is_series_like(x) or is_index_like(x)
 
 
 def _check_divisions(frames: Sequence[Any], axes: Sequence[int | None]) -> None:
@@ -147,20 +159,19 @@ def _known(frame: Any) -> bool:
     return isinstance(frame, FRAMES) and bool(frame.known_divisions)
 
 
-def _returns_frame(
+def _of_made_up_rows(
     function: Function,
     metas: Sequence[Any],
     arguments: Sequence[Any],
     keywords: Mapping[str, Any],
-) -> bool:
-    """Tell whether a function returns frames or series, by a call on rows that are made up."""
+) -> Any:
+    """Return what a function returns for rows that are made up, None where it raises."""
     try:
         made_up = [*map(meta_nonempty, metas)]
         given = [made_up[a.number] if isinstance(a, Place) else a for a in arguments]
-        found = function(*given, **keywords)
+        return function(*given, **keywords)
     except Exception:  # dask.dataframe found its meta in another way
-        return True
-    return is_dataframe_like(found) or is_series_like(found) or is_index_like(found)
+        return None
 
 
 async def map_partitions(

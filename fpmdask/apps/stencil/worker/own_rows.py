@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_
 from fpmdask.apps.stencil.worker.sweeps import InCore, OutOfCore, Threads
 from fpmdask.apps.stencil.worker.team import Team
 from fpmdask.runtime.worker.block_file import BlockFile
+from fpmdask.runtime.worker.heap import given_back
 from fpmdask.tuning import StencilTuning
 
 
@@ -97,9 +99,10 @@ class OwnRows:
         self.sweeps = self._in_core(block)
 
     def _bring(self, done: int, fields: Bring, args: Bring) -> None:
-        began = time.perf_counter()
-        self.sweeps.block.bring(done, fields)
-        self.sweeps.block.bring_args(args)
+        began, block = time.perf_counter(), self.sweeps.block
+        with given_back() if isinstance(block, Streamed) else nullcontext():
+            block.bring(done, fields)
+            block.bring_args(args)
         low, high = self._team.span
         if nbytes := (high - low) * self.spec.row_nbytes:
             self.byte_seconds = (time.perf_counter() - began) / nbytes
@@ -120,16 +123,17 @@ class OwnRows:
             block = Block(spec, means.update, (low, high), self._every, band_nbytes)
             self.sweeps = self._in_core(block)
             return
-        streamed = Streamed(
-            spec,
-            means.update,
-            (low, high),
-            count,
-            self._file(),
-            prefetch=means.prefetch,
-            threads=means.threads.count,
-            band_nbytes=band_nbytes,
-        )
+        with given_back():  # its buffers are not kept once it lets go of them
+            streamed = Streamed(
+                spec,
+                means.update,
+                (low, high),
+                count,
+                self._file(),
+                prefetch=means.prefetch,
+                threads=means.threads.count,
+                band_nbytes=band_nbytes,
+            )
         self.sweeps = OutOfCore(streamed, self._halos, means.threads, means.counters)
 
     def _in_core(self, block: Block) -> InCore:

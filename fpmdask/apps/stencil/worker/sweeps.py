@@ -19,6 +19,7 @@ from fpmdask.apps.stencil.worker.counters import Counters
 from fpmdask.apps.stencil.worker.halos import Halos
 from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed
 from fpmdask.errors import RunCancelledError
+from fpmdask.runtime.dask_private import for_the_task_of_this_thread
 from fpmdask.runtime.rows import Span
 from fpmdask.timing.meter import NoRecorder
 
@@ -39,7 +40,8 @@ class Threads:
 
     def __init__(self, count: int, cancelled: threading.Event) -> None:
         self.count, self._cancelled = count, cancelled
-        self._pool = ThreadPoolExecutor(count, "fpmdask-stencil") if count > 1 else None
+        begin = for_the_task_of_this_thread()  # an update may ask for its worker
+        self._pool = ThreadPoolExecutor(count, "fpmdask-stencil", begin) if count > 1 else None
 
     def each(self, function: Callable[[Span], None], spans: Sequence[Span]) -> None:
         """Call it with each, until the run is over."""
