@@ -35,7 +35,7 @@ WRITTEN = click.Path(dir_okay=False, readable=False, writable=True, path_type=Pa
 @click.option(
     "--passes",
     type=click.IntRange(min=1),
-    default=70,
+    default=80,
     show_default=True,
     help="How often all rows are replaced by their product with a matrix.",
 )
