@@ -2,9 +2,10 @@
 
 Two schedulers, the dashboard of one of which lacks fpmdask's pages, each in a process of its own
 and with 64 workers in another one. A run that measures all workers begins every second: on the one
-without the pages, and on the other one while the page is closed, open, and Dask's own `/status`
-open, in turn. Seconds of CPU of the scheduler's process per second, by the operating system's
-account. A page that is open is a bokeh client that takes in all that the server sends.
+without the pages, in turn with the other one, first with its page closed, then with its page open;
+at the end with Dask's own `/status` open. In this order, since bokeh keeps a session for half a
+minute after its page was closed. Seconds of CPU of the scheduler's process per second, by the
+operating system's account. A page that is open is a bokeh client that takes in all that is sent.
 
     python benchmarks/dashboard_cost.py [--workers 64] [--seconds 15] [--turns 3]
 """
@@ -25,8 +26,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import psutil
 from dfpa_matmul_parts.bench import table
@@ -37,7 +41,8 @@ from fpmdask.runtime.coordinator.observability import PAGES as PAGES_MODULE
 
 # A scheduler without fpmdask's pages, then one with them.
 WITHOUT = "without"
-PAGES = {WITHOUT: None, "closed": None, "open": "/fpmdask", "/status": "/status"}
+STATUS = "/status"
+PAGES = {WITHOUT: None, "closed": None, "open": "/fpmdask", STATUS: STATUS}
 WANTED = 0.02
 
 
@@ -94,6 +99,15 @@ class Cluster:
     root: str
 
 
+def has_page(root: str) -> bool:
+    """Tell whether a dashboard has fpmdask's page."""
+    try:
+        urlopen(f"{root}{PAGES['open']}", timeout=30).close()
+    except HTTPError:
+        return False
+    return True
+
+
 @contextmanager
 def cluster(workers: int, file: Path, *, pages: bool) -> Iterator[Cluster]:
     """Run a scheduler in a process of its own, and workers in another one."""
@@ -117,6 +131,8 @@ def cluster(workers: int, file: Path, *, pages: bool) -> Iterator[Cluster]:
                 for n, name in enumerate(names)
             }
             root = client.dashboard_link.removesuffix("/status")
+            if has_page(root) is not pages:
+                raise RuntimeError(f"{root}{PAGES['open']} is there: {not pages}; wanted: {pages}")
             yield Cluster(balancer, ("emulated", {"models": speeds}), scheduler.pid, root)
             client.shutdown()
         process.join(30)
@@ -153,14 +169,14 @@ def main() -> None:
     ):
         for of in (without, shown):
             window(of, 3.0)
-        for _ in range(options.turns):
-            for name, page in PAGES.items():
-                of = without if name == WITHOUT else shown
-                with opened(None if page is None else of.root + page):
-                    cpu, count = window(of, options.seconds)
-                found[name].append(cpu)
-                runs.append(count)
-                print(f"  {name}: {100 * cpu:.1f} % of a core, {count} runs", flush=True)
+        turns = [[WITHOUT, "closed"], [WITHOUT, "open"], [STATUS]]
+        for name in chain(*(turn * options.turns for turn in turns)):
+            of, page = without if name == WITHOUT else shown, PAGES[name]
+            with opened(None if page is None else of.root + page):
+                cpu, count = window(of, options.seconds)
+            found[name].append(cpu)
+            runs.append(count)
+            print(f"  {name}: {100 * cpu:.1f} % of a core, {count} runs", flush=True)
     middle = {name: statistics.median(own) for name, own in found.items()}
     rows = [
         [name, f"{100 * cpu:.1f}", f"{100 * (cpu - middle[WITHOUT]):.1f}"]
