@@ -1,4 +1,4 @@
-"""Takes the pictures of the dashboard in `docs/figures/`, while products are computed.
+"""Takes the pictures of the dashboard in `docs/figures/`, of `fpmdask demo`'s workers and program.
 
     python docs/screenshots.py
 
@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import dask.array as da
-from distributed import Client, wait
+from distributed import Client
 from selenium import webdriver
 
 import fpmdask
+from fpmdask.cli.out_of_core import RowsTimesMatrix
 from fpmdask.lab import Lab
+from fpmdask.timing import TimingPolicy
 
 FOLDER = Path(__file__).parent / "figures"
-PAGES = {
-    "dashboard": ("/fpmdask", 1500, 1100),
-    "speed-functions": ("/individual-fpmdask-speed-functions", 900, 500),
-    "timeline": ("/individual-fpmdask-timeline", 900, 400),
-}
 # So long a page is open before its picture is taken.
 SHOWN_SECONDS = 4.0
 
@@ -42,36 +38,34 @@ def browser() -> webdriver.Chrome:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    definition = replace(Lab.from_toml("demo4").definition, dashboard=True)
+    definition = replace(Lab.from_toml("cliff4").definition, dashboard=True)
     definition = replace(definition, name=f"screenshots-{os.getpid()}")
+    timing = TimingPolicy(min_seconds=0.2, budget_seconds=0.4, warmup=0, min_repetitions=1)
+    driver = browser()
     with (
         Lab(definition) as lab,
         Client(lab.scheduler_address) as client,
         fpmdask.Balancer(client) as balancer,
     ):
-        a = da.random.default_rng(0).random((4096, 4096), chunks=1024).persist()
-        wait(a)
-        ended = threading.Event()
+        root = str(client.dashboard_link).removesuffix("/status")
 
-        def products() -> None:
-            while not ended.is_set():
-                balancer.matmul(a, a, epsilon=0.05, max_rounds=4)
-                balancer.models.forget()
+        def take(name: str, page: str, width: int, height: int) -> None:
+            driver.set_window_size(width, height)
+            driver.get(root + page)
+            time.sleep(SHOWN_SECONDS)
+            driver.save_screenshot(str(FOLDER / f"{name}.png"))
 
-        working = threading.Thread(target=products)
-        working.start()
-        driver = browser()
         try:
-            root = str(client.dashboard_link).removesuffix("/status")
-            for name, (page, width, height) in PAGES.items():
-                driver.set_window_size(width, height)
-                driver.get(root + page)
-                time.sleep(SHOWN_SECONDS)
-                driver.save_screenshot(str(FOLDER / f"{name}.png"))
+            a = da.random.default_rng(0).random((2048, 2048), chunks=512).persist()
+            balancer.matmul(a, a)
+            balancer.partition(RowsTimesMatrix(0), 65536, epsilon=0.25, timing=timing)
+            take("speed-functions", "/individual-fpmdask-speed-functions", 900, 500)
+            take("dashboard", "/fpmdask", 1500, 1100)
+            balancer.models.forget()
+            balancer.matmul(a, a, epsilon=0.05, max_rounds=4)
+            take("timeline", "/individual-fpmdask-timeline", 900, 400)
         finally:
             driver.quit()
-            ended.set()
-            working.join()
 
 
 if __name__ == "__main__":

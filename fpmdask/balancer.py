@@ -180,6 +180,7 @@ class Balancer:
         deadline: str | float | None = None,
         scout: int = 0,
         least_gain: float = 0.0,
+        name: str | None = None,
     ) -> Any:
         """Find how many units of ``kernel`` each worker should get, by DFPA on the workers.
 
@@ -209,6 +210,9 @@ class Balancer:
             With a `max_rounds` of 1 the units follow the speeds that it finds.
         least_gain
             Relative gain in makespan that pays for another round, >= 0.
+        name
+            What models know a function or class by, in the place of its own name and code: they
+            hold although the code changes.
 
         Returns
         -------
@@ -231,7 +235,7 @@ class Balancer:
         """
         spec = {
             "workers": self.workers,
-            "kernel": kernel_spec(kernel),
+            "kernel": kernel_spec(kernel, name),
             "units": check_units(units),
             "limits": arguments.checked_limits(limits),
             "measuring": {
@@ -872,6 +876,7 @@ class Balancer:
         seconds: Mapping[str, float] | None = None,
         weights: Any = None,
         groups: Any = None,
+        name: str | None = None,
     ) -> Any:
         """Place the same rows so that a synchronous program on them finishes together.
 
@@ -899,6 +904,9 @@ class Balancer:
             (nonzeros of a row, say), also those of `distribution`.
         groups
             One id per row, equal ones contiguous: the rows of a group stay in one partition.
+        name
+            What models know the kernel by, in the place of its own name and code: they hold
+            although the code changes.
 
         Returns
         -------
@@ -949,7 +957,7 @@ class Balancer:
         """
         from fpmdask.apps.rebalance import client
 
-        asked = client.checked(collections, kernel, distribution, seconds, weights, groups)
+        asked = client.checked(collections, kernel, distribution, seconds, weights, groups, name)
         return self._sync(self._rebalance, client.rebalance, asked)
 
     async def _rebalance(self, rebalance: Callable[..., Awaitable[Any]], asked: Any) -> Any:

@@ -1,9 +1,8 @@
-"""What the demo does: one product under an even split and balanced, on a lab, and checked."""
+"""What the demo does: one program in equal shares and balanced, on a lab, and checked."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,32 +12,28 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from fpmdask.balancer import Balancer
+    from fpmdask.cli.out_of_core import Iterated
     from fpmdask.lab import Lab
     from fpmdask.runtime.report import Report
 
-# Deep enough for BLAS to run at its speed (0.95 of the deepest), and for a kernel of tens of
-# milliseconds.
-DEPTH = 128
 # Five periods of the duty cycle per measurement, so that none dominates; at most twice that.
 MIN_SECONDS, BUDGET_SECONDS = 0.2, 0.4
-# Scouting and rounds of its shares, so that there are curves to see.
-ROUNDS = 3
-# Rows of the product that warms everything up.
-WARM_UP = 256
-
-# Matrices at the same time: A, B and C on the workers, and either a copy of B on each of them or,
-# in this process, A, B, NumPy's product, ours and their difference.
-ON_WORKERS, WHEN_CHECKED = 3, 5
+# DFPA's at most.
+ROUNDS = 6
+# Rows per worker of what warms everything up.
+WARM_UP = 64
 
 Tell = Callable[[Mapping[str, Any]], None]
+Shares = Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class WorkerResult:
-    """One worker in both products: its speed at its balanced share, rows and seconds."""
+    """One worker in both runs: its speed at its balanced share, what fits, rows and seconds."""
 
     name: str
     gflops: float
+    memory_rows: int
     even_rows: int
     even_seconds: float
     balanced_rows: int
@@ -47,13 +42,14 @@ class WorkerResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both products, in seconds from the first row to a complete C.
+    """Both runs, in seconds from the first pass until the last worker had finished.
 
-    ``measuring_seconds`` is what DFPA took before the balanced product. ``deviation`` is the
-    largest one from NumPy's product, relative to its largest entry.
+    ``measuring_seconds`` is what DFPA took before the balanced one. ``deviation`` is the largest
+    one of the sums of the columns from NumPy's, relative to the largest sum.
     """
 
-    n: int
+    rows: int
+    passes: int
     seed: int
     workers: tuple[WorkerResult, ...]
     even_seconds: float
@@ -67,7 +63,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the balanced product was."""
+        """How many times as fast the balanced run was."""
         return self.even_seconds / self.balanced_seconds
 
     @property
@@ -81,64 +77,65 @@ class Comparison:
         return {**asdict(self), **ratios}
 
 
-@dataclass(frozen=True)
-class Products:
-    """The reports of both products, and C's deviation."""
+def operations_per_row() -> float:
+    """Return the floating-point operations of one pass per row."""
+    from fpmdask.cli.out_of_core import COLUMNS
 
-    even: Report
-    balanced: Report
-    deviation: float
+    return 2.0 * COLUMNS**2
 
 
-def operations_per_row(n: int) -> float:
-    """Return the floating-point operations of the timed kernel per row of C."""
-    return 2.0 * n * min(DEPTH, n)
-
-
-def largest_n(workers: int, nbytes: int) -> int:
-    """Return the most rows and columns that a comparison has room for.
+def most_rows(nbytes: int) -> int:
+    """Return the most rows that a comparison has room for: twice what they take themselves.
 
     Examples
     --------
-    >>> largest_n(4, nbytes=64 * 1000**2)
-    1000
+    >>> most_rows(2**30)
+    262144
     """
-    matrices = ON_WORKERS + max(workers, WHEN_CHECKED)
-    return math.isqrt(nbytes // (8 * matrices))
+    from fpmdask.cli.out_of_core import COLUMNS
+
+    return nbytes // (2 * 8 * COLUMNS)
 
 
 def compare(
     lab: Lab,
-    n: int,
+    rows: int,
+    passes: int,
     *,
     seed: int,
-    epsilon: float | None,
+    epsilon: float,
     tell: Tell,
     hold: Callable[[], None] | None = None,
-) -> tuple[Comparison, Products]:
-    """Multiply two random n × n matrices on a lab, evenly split and balanced.
+) -> tuple[Comparison, Report]:
+    """Multiply rows by a matrix again and again on a lab, in equal shares and balanced.
 
     Parameters
     ----------
     lab
         The lab, not yet up.
-    n
-        Rows and columns.
+    rows, passes
+        How many rows, and how often all are replaced by their product.
     seed
-        Of the matrices.
+        Of the rows and the matrix.
     epsilon
-        Imbalance that DFPA is to reach, or None for the configured one.
+        Imbalance that DFPA is to reach.
     tell
-        Called with what happens: the `Balancer`'s events, and ``{"event": "stage", "what": …}``
-        when something begins. Part of it comes from the client's event-loop thread.
+        Called with what happens: the `Balancer`'s events, ``{"event": "stage", "what": …}`` when
+        something begins, ``{"event": "share", "worker": …}`` when a worker has finished. Part of it
+        comes from the client's event-loop thread.
     hold
         Called when all is done, before the workers are taken down; the address of the dashboard's
-        page is told before the products then, and again.
+        page is told before the runs then, and again.
+
+    Returns
+    -------
+    tuple
+        Both runs, and the report of what was measured.
 
     Raises
     ------
     FpmdaskError
-        If the lab cannot be made, a run fails, or C is wrong.
+        If the lab cannot be made, a run fails, or a result is wrong.
     """
     from distributed import Client
 
@@ -151,112 +148,144 @@ def compare(
             if hold is not None:
                 page = str(client.dashboard_link).removesuffix("/status") + "/fpmdask"
                 tell({"event": "stage", "what": f"the dashboard is at {page}"})
-            products = _multiply(client, balancer, lab, n, seed, epsilon, tell)
+            found = _both(client, balancer, names, rows, passes, seed, epsilon, tell)
             if hold is not None:
                 tell({"event": "stage", "what": f"the workers stay until Ctrl-C, see {page}"})
                 hold()
         backend = lab.backend
         tell({"event": "stage", "what": "taking the workers down"})
-    return _comparison(n, seed, names, products, backend), products
+    return _comparison(rows, passes, seed, names, found, backend), found.report
 
 
-def _multiply(
+@dataclass(frozen=True)
+class _Found:
+    """Both runs by worker name, what was measured between them, and the deviation."""
+
+    even: Mapping[str, Iterated]
+    report: Report
+    balanced: Mapping[str, Iterated]
+    deviation: float
+
+
+def _both(
     client: Client,
     balancer: Balancer,
-    lab: Lab,
-    n: int,
+    names: Sequence[str],
+    rows: int,
+    passes: int,
     seed: int,
-    epsilon: float | None,
+    epsilon: float,
     tell: Tell,
-) -> Products:
-    import dask.array as da
-    from distributed import wait
-
+) -> _Found:
+    from fpmdask.cli.out_of_core import RowsTimesMatrix
     from fpmdask.partition import even
     from fpmdask.timing import TimingPolicy
 
-    names = [worker.name for worker in lab.workers]
-    tell({"event": "stage", "what": "making two random matrices on the workers"})
-    rng = da.random.default_rng(seed)
-    block = -(-n // (2 * len(names)))
-    lazy = [rng.random((n, n), chunks=(block, n)) for _ in "AB"]
-    a, b = client.persist(lazy)
-    wait([a, b])
-    evenly = dict(zip(names, even(n, len(names)).tolist(), strict=True))
-    small = even(WARM_UP, len(names)).tolist()
-    corner = (slice(0, WARM_UP),) * 2
-    if n > WARM_UP:
-        balancer.matmul(a[corner], b[corner], distribution=dict(zip(names, small, strict=True)))
+    _iterate(client, dict.fromkeys(names, WARM_UP), 1, seed)
     tell({"event": "stage", "what": "even split: every worker gets as many rows"})
-    balancer.matmul(a, b, distribution=evenly)
-    split = balancer.report
-    tell(
-        {
-            "event": "stage",
-            "what": "balanced: DFPA measures while it shares out",
-            "product": "balanced",
-        }
-    )
-    policy = TimingPolicy(min_seconds=MIN_SECONDS, budget_seconds=BUDGET_SECONDS)
-    c = balancer.matmul(
-        a,
-        b,
+    evenly = dict(zip(names, even(rows, len(names)).tolist(), strict=True))
+    before = _iterate(client, evenly, passes, seed, tell)
+    tell({"event": "stage", "what": "measuring: DFPA finds who should get how many"})
+    shares = balancer.partition(
+        RowsTimesMatrix(seed),
+        rows,
         epsilon=epsilon,
-        max_rounds=ROUNDS if epsilon is None else None,
-        timing=policy,
-        depth=min(DEPTH, n),
+        max_rounds=ROUNDS,
+        timing=TimingPolicy(
+            min_seconds=MIN_SECONDS, budget_seconds=BUDGET_SECONDS, warmup=0, min_repetitions=1
+        ),
     )
-    balanced = balancer.report
-    assert split is not None
-    assert balanced is not None
-    tell({"event": "stage", "what": "checking C against NumPy"})
-    return Products(split, balanced, _deviation(lazy, c))
+    tell({"event": "stage", "what": "balanced: every worker gets the rows found for it"})
+    after = _iterate(client, dict(shares), passes, seed, tell)
+    tell({"event": "stage", "what": "checking both results against NumPy"})
+    deviation = _deviation([before, after], rows, passes, seed)
+    return _Found(before, shares.report, after, deviation)
 
 
-def _deviation(inputs: list[Any], c: Any) -> float:
-    """Return C's largest deviation from NumPy's product, made here from the same seed."""
+def _iterate(
+    client: Client, shares: Shares, passes: int, seed: int, tell: Tell | None = None
+) -> dict[str, Iterated]:
+    """Have all workers begin at the same time with rows that they have made before."""
+    from distributed import as_completed, wait
+
+    from fpmdask.cli import out_of_core
+
+    first, loaded = 0, {}
+    for name, rows in shares.items():
+        loaded[name] = client.submit(
+            out_of_core.load, first, rows, seed, workers=[name], pure=False
+        )
+        first += rows
+    wait(loaded.values())
+    running = {
+        client.submit(out_of_core.iterate, held, passes, workers=[name], pure=False): name
+        for name, held in loaded.items()
+    }
+    found = {}
+    for future in as_completed(running):
+        found[running[future]] = future.result()
+        if tell is not None:
+            tell({"event": "share", "worker": running[future]})
+    return found
+
+
+def _deviation(
+    results: Sequence[Mapping[str, Iterated]], rows: int, passes: int, seed: int
+) -> float:
+    """Return the largest deviation of the sums of the columns from NumPy's, made here."""
     import numpy as np
 
-    a, b = (x.compute(scheduler="threads") for x in inputs)
-    expected = a @ b
-    deviation = float(np.abs(c.compute() - expected).max() / np.abs(expected).max())
-    # Error bound of a dot product of length n: n · eps · |a|·|b|, and all entries are >= 0 here.
-    allowed = a.shape[1] * float(np.finfo(np.float64).eps)
+    from fpmdask.cli.out_of_core import COLUMNS, expected_sums
+
+    expected = expected_sums(rows, passes, seed)
+    sums = [np.sum([one.sums for one in result.values()], axis=0) for result in results]
+    deviation = float(max(np.abs(one - expected).max() for one in sums) / np.abs(expected).max())
+    # Error bounds of dot products of length COLUMNS, one after another, and of a sum of rows.
+    allowed = (passes * COLUMNS + rows) * float(np.finfo(np.float64).eps)
     if not deviation <= allowed:
         raise FpmdaskError(
-            f"C deviates from NumPy's product by {deviation:.2g}, more than the {allowed:.2g} of "
-            "rounding; please report this, with what `fpmdask doctor` prints"
+            f"the sums of the columns deviate from NumPy's by {deviation:.2g}, more than the "
+            f"{allowed:.2g} of rounding; please report this, with what `fpmdask doctor` prints"
         )
     return deviation
 
 
 def _comparison(
-    n: int, seed: int, names: list[str], products: Products, backend: str
+    rows: int, passes: int, seed: int, names: Sequence[str], found: _Found, backend: str
 ) -> Comparison:
-    even, balanced = _by_name(products.even), _by_name(products.balanced)
-    models = products.balanced.models
-    nothing = (0, 0.0)
+    from fpmdask.partition import even
+
+    report = found.report
+    balanced = dict(zip(report.workers, report.distribution.tolist(), strict=True))
+    evenly = dict(zip(names, even(rows, len(names)).tolist(), strict=True))
     workers = []
     for name in names:
-        rows, seconds = balanced.get(name, nothing)
-        speed = float(models[name].speed(float(max(rows, 1)))) if name in models else 0.0
-        gflops = speed * operations_per_row(n) / 1e9
-        workers.append(WorkerResult(name, gflops, *even.get(name, nothing), rows, seconds))
+        before, after, model = found.even[name], found.balanced.get(name), report.models.get(name)
+        units = balanced.get(name, 0)
+        workers.append(
+            WorkerResult(
+                name=name,
+                gflops=0.0
+                if model is None
+                else float(model.speed(float(max(units, 1)))) * operations_per_row() / 1e9,
+                memory_rows=before.most,
+                even_rows=evenly[name],
+                even_seconds=before.seconds,
+                balanced_rows=units,
+                balanced_seconds=0.0 if after is None else after.seconds,
+            )
+        )
     return Comparison(
-        n=n,
+        rows=rows,
+        passes=passes,
         seed=seed,
         workers=tuple(workers),
-        even_seconds=products.even.phases["multiply"],
-        balanced_seconds=products.balanced.phases["multiply"],
-        measuring_seconds=products.balanced.phases["measure"],
-        rounds=len(products.balanced.rounds),
-        imbalance=products.balanced.imbalance,
-        reason=products.balanced.reason,
-        deviation=products.deviation,
+        even_seconds=max(one.even_seconds for one in workers),
+        balanced_seconds=max(one.balanced_seconds for one in workers),
+        measuring_seconds=report.phases["measure"],
+        rounds=len(report.rounds),
+        imbalance=report.imbalance,
+        reason=report.reason,
+        deviation=found.deviation,
         backend=backend,
     )
-
-
-def _by_name(report: Report) -> dict[str, tuple[int, float]]:
-    """Return worker name → rows, seconds of its share."""
-    return {name: (units, spent or 0.0) for name, units, _, spent, _ in report.table()}

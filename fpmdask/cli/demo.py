@@ -17,9 +17,12 @@ from fpmdask.cli.output import json_option, print_json
 from fpmdask.errors import FpmdaskError
 
 if TYPE_CHECKING:
-    from fpmdask.cli.comparison import Comparison, Products
+    from fpmdask.cli.comparison import Comparison
     from fpmdask.lab import Lab
+    from fpmdask.runtime.report import Report
 
+# What workers import before they are held back.
+PROGRAM = ("fpmdask.cli.out_of_core", "fpmdask.runtime.worker.block_file")
 PICTURE = Path("fpmdask-demo.png")
 SUFFIXES = (".png", ".svg", ".pdf")
 WRITTEN = click.Path(dir_okay=False, readable=False, writable=True, path_type=Path)
@@ -27,16 +30,29 @@ WRITTEN = click.Path(dir_okay=False, readable=False, writable=True, path_type=Pa
 
 @click.command()
 @click.option(
-    "--n", type=click.IntRange(min=16), default=6144, show_default=True, help="Rows and columns."
+    "--rows", type=click.IntRange(min=16), default=65536, show_default=True, help="Of 2 KB each."
+)
+@click.option(
+    "--passes",
+    type=click.IntRange(min=1),
+    default=80,
+    show_default=True,
+    help="How often all rows are replaced by their product with a matrix.",
 )
 @click.option(
     "--definition",
-    default="demo4",
+    default="cliff4",
     show_default=True,
     help="The workers: a lab's definition, by name or path.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the matrices.")
-@click.option("--epsilon", type=float, help="Imbalance to reach  [default: as configured, 0.1]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of rows and matrix.")
+@click.option(
+    "--epsilon",
+    type=float,
+    default=0.25,
+    show_default=True,
+    help="Imbalance that DFPA is to reach.",
+)
 @click.option(
     "--picture",
     type=WRITTEN,
@@ -57,39 +73,40 @@ WRITTEN = click.Path(dir_okay=False, readable=False, writable=True, path_type=Pa
 )
 @json_option
 def demo(
-    n: int,
+    rows: int,
+    passes: int,
     definition: str,
     seed: int,
-    epsilon: float | None,
+    epsilon: float,
     picture: Path,
     no_picture: bool,
     log: Path | None,
     dashboard: bool,
     as_json: bool,
 ) -> None:
-    """Balance a matrix product on unequal workers, here and now.
+    """Balance a program on unequal workers, here and now.
 
-    Starts four workers with 0.60 to 0.15 of a core (no root needed), multiplies two random
-    matrices first in equal shares and then in the shares that DFPA finds, checks the product
-    against NumPy, and draws what was found out about the workers.
+    Starts four workers with 0.60 to 0.15 of a core (no root needed); one has little memory, and
+    keeps what does not fit on disk. Multiplies rows by a matrix again and again, first in equal
+    shares and then in the shares that DFPA finds, checks the results against NumPy, and draws what
+    was found out about the workers.
     """
     from fpmdask.partition.settings import check_epsilon
 
-    if epsilon is not None:
-        check_epsilon(epsilon)
+    check_epsilon(epsilon)
     target = None if no_picture else picture
     _check_output(target, log, as_json, dashboard)
-    lab = _lab(definition, n, dashboard)
-    result, products = _run(lab, n, seed, epsilon, as_json, dashboard)
+    lab = _lab(definition, rows, dashboard)
+    result, report = _run(lab, rows, passes, seed, epsilon, as_json, dashboard)
     files = {
         name: str(path.resolve()) for name, path in (("picture", target), ("log", log)) if path
     }
     # The result first, so that a full disk does not take it away.
     _show(result, files, as_json)
     if log is not None:
-        products.balanced.save(log)
+        report.save(log)
     if target is not None:
-        _draw(target, result, products)
+        _draw(target, result, report)
     if not as_json:
         from fpmdask.cli.showing import show_files
 
@@ -118,38 +135,45 @@ def _check_output(picture: Path | None, log: Path | None, as_json: bool, dashboa
         _check_folder(path)
 
 
-def _lab(definition: str, n: int, dashboard: bool) -> Lab:
-    """Return the lab, not yet up; refuse an n for which the memory does not suffice."""
+def _lab(definition: str, rows: int, dashboard: bool) -> Lab:
+    """Return the lab, not yet up; refuse more rows than the memory suffices for."""
     import psutil
 
-    from fpmdask.cli.comparison import largest_n
+    from fpmdask.cli.comparison import most_rows
     from fpmdask.lab import Lab
 
-    lab = Lab.from_toml(definition, name=f"demo-{os.getpid()}")
-    if dashboard:
-        lab = Lab(replace(lab.definition, dashboard=True))
+    found = Lab.from_toml(definition, name=f"demo-{os.getpid()}").definition
+    imports = (*found.imports, *PROGRAM)
+    lab = Lab(replace(found, imports=imports, dashboard=dashboard or found.dashboard))
     available = psutil.virtual_memory().available
-    most = largest_n(len(lab.workers), available)
-    if n > most:
+    most = most_rows(available)
+    if rows > most:
         raise FpmdaskError(
-            f"n is {n}; the {available / 1e9:.1f} GB of memory that are available suffice for "
-            f"--n {most}: give less, or end other programs"
+            f"rows is {rows}; the {available / 1e9:.1f} GB of memory that are available suffice "
+            f"for --rows {most}: give less, or end other programs"
         )
     return lab
 
 
 def _run(
-    lab: Lab, n: int, seed: int, epsilon: float | None, quiet: bool, dashboard: bool
-) -> tuple[Comparison, Products]:
+    lab: Lab,
+    rows: int,
+    passes: int,
+    seed: int,
+    epsilon: float,
+    quiet: bool,
+    dashboard: bool,
+) -> tuple[Comparison, Report]:
     from fpmdask.cli.comparison import compare
 
     hold = _until_interrupted if dashboard else None
     if quiet:
-        return compare(lab, n, seed=seed, epsilon=epsilon, tell=_told_on_stderr, hold=hold)
+        told = _told_on_stderr
+        return compare(lab, rows, passes, seed=seed, epsilon=epsilon, tell=told, hold=hold)
     from fpmdask.cli.showing import Show
 
-    with Show(n) as show:
-        return compare(lab, n, seed=seed, epsilon=epsilon, tell=show.tell, hold=hold)
+    with Show(rows, passes) as show:
+        return compare(lab, rows, passes, seed=seed, epsilon=epsilon, tell=show.tell, hold=hold)
 
 
 def _until_interrupted() -> None:
@@ -179,17 +203,20 @@ def _check_folder(path: Path | None) -> None:
         ) from error
 
 
-def _draw(path: Path, result: Comparison, products: Products) -> None:
+def _draw(path: Path, result: Comparison, report: Report) -> None:
     from fpmdask.cli.comparison import operations_per_row
     from fpmdask.picture import figure
 
+    workers = result.workers
     drawn = figure(
-        products.balanced,
-        even=products.even,
-        order=[worker.name for worker in result.workers],
+        report,
+        even={one.name: one.even_seconds for one in workers},
+        balanced={one.name: one.balanced_seconds for one in workers},
+        order=[one.name for one in workers],
         unit="rows",
-        operations_per_unit=operations_per_row(result.n),
-        title=f"{result.n} × {result.n} matrices on {len(result.workers)} unequal workers: "
+        operations_per_unit=operations_per_row(),
+        fits={one.name: one.memory_rows for one in workers if one.memory_rows < one.even_rows},
+        title=f"{result.passes} passes over {result.rows} rows on {len(workers)} unequal workers: "
         f"{result.even_seconds:.1f} s split evenly, {result.balanced_seconds:.1f} s balanced",
     )
     drawn.savefig(path)

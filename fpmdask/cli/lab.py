@@ -24,8 +24,8 @@ def lab() -> None:
 def up(definition: str, name: str | None, backend: str | None, as_json: bool) -> None:
     """Start the lab NAME, which stays until `fpmdask lab down`.
 
-    NAME is a definition that comes with fpmdask (demo4, hcl6, hcl16, paging, threads, and for
-    programs out of core dc, io, hy1, hy2) or the path of a TOML file.
+    NAME is a definition that comes with fpmdask (demo4, cliff4, hcl6, hcl16, paging, threads, and
+    for programs out of core dc, io, hy1, hy2) or the path of a TOML file.
     """
     from fpmdask.lab import LabStatus
     from fpmdask.lab import up as start

@@ -26,15 +26,16 @@ class Show:
 
     Parameters
     ----------
-    n : int
-        Rows and columns of the product.
+    rows, passes : int
+        Of the program.
     console : rich.console.Console, optional
         Where to show it.
     """
 
-    def __init__(self, n: int, console: Console | None = None) -> None:
+    def __init__(self, rows: int, passes: int, console: Console | None = None) -> None:
         self._console = console or Console()
-        self._title = Text(f"C = A·B, {n} × {n}, float64, on a lab of unequal workers", "bold")
+        times = f"{passes} times X ← X·M, {rows} rows of float64"
+        self._title = Text(f"{times}, on a lab of unequal workers", "bold")
         self._done: list[Text] = []
         self._rounds: list[Mapping[str, Any]] = []
         self._workers: list[str] = []
@@ -145,7 +146,7 @@ def bar(share: float) -> str:
 
 
 def show_result(result: Comparison, console: Console | None = None) -> None:
-    """Print the table of both products and the totals."""
+    """Print the table of both runs and the totals."""
     console = console or Console()
     console.print()
     console.print(result_table(result))
@@ -159,10 +160,15 @@ def show_result(result: Comparison, console: Console | None = None) -> None:
     if result.imbalance is not None:
         console.print(
             f"DFPA ended {_reason(result.reason)} after {result.rounds} rounds, imbalance "
-            f"{result.imbalance:.2f}. A scheduler that stays keeps the models; the next product of "
+            f"{result.imbalance:.2f}. A scheduler that stays keeps the models; the next call of "
             "this kind only confirms them."
         )
-    console.print(f"C equals NumPy's product within rounding ({result.deviation:.1e}).")
+    for worker in result.workers:
+        if worker.memory_rows < worker.even_rows:
+            console.print(
+                f"{worker.name}'s memory holds {worker.memory_rows} rows; others are on its disk."
+            )
+    console.print(f"Both results equal NumPy's within rounding ({result.deviation:.1e}).")
 
 
 def show_files(files: Mapping[str, str], console: Console | None = None) -> None:
@@ -179,9 +185,9 @@ def result_table(result: Comparison) -> Table:
     table.add_column("worker", footer="together")
     columns = (
         ("Gflop/s", f"{total:.1f}"),
-        ("even: rows", str(result.n)),
+        ("even: rows", str(result.rows)),
         ("seconds", f"{result.even_seconds:.2f}"),
-        ("balanced: rows", str(result.n)),
+        ("balanced: rows", str(result.rows)),
         ("seconds", f"{result.balanced_seconds:.2f}"),
     )
     for header, footer in columns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +22,12 @@ LINE = 0.062
 def figure(
     report: Report,
     *,
-    even: Report | None = None,
+    even: Mapping[str, float] | None = None,
+    balanced: Mapping[str, float] | None = None,
     order: Sequence[str] | None = None,
     unit: str = "units",
     operations_per_unit: float | None = None,
+    fits: Mapping[str, float] | None = None,
     title: str = "",
 ) -> Figure:
     """Draw what a run found out about its workers.
@@ -34,8 +36,9 @@ def figure(
     ----------
     report : Report
         A run that measured.
-    even : Report, optional
-        The same product under an even split: its seconds are drawn beside the run's.
+    even, balanced : mapping, optional
+        Worker name → seconds of the same work under an even split and in the run's shares, both or
+        neither: they are drawn beside the speeds.
     order : sequence of str, optional
         Names of the workers in the order to show them; the report's by default.
     unit : str
@@ -43,6 +46,8 @@ def figure(
     operations_per_unit : float, optional
         Floating-point operations that the timed kernel does per unit; speeds are in Gflop/s then,
         in units per second otherwise.
+    fits : mapping, optional
+        Worker name → units that fit into its memory, to be pointed at.
     title : str
         Above everything.
 
@@ -80,8 +85,10 @@ def figure(
     axes[0, 0].set_ylabel(
         f"speed of the timed kernel, {unit}/s" if operations_per_unit is None else "speed, Gflop/s"
     )
-    if even is not None:
-        _seconds(axes[0, 1], report, even, names)
+    if even is not None and balanced is not None:
+        _seconds(axes[0, 1], even, balanced, names)
+    if fits:
+        _point_at(axes[0, 0], report, names, fits, scale)
     if title:
         drawn.suptitle(title, fontsize=14, color=INK)
     return drawn
@@ -174,8 +181,26 @@ def _explain(axes: Any, seconds: float) -> None:
     )
 
 
-def _seconds(axes: Any, report: Report, even: Report, names: Sequence[str]) -> None:
-    before, after = share_seconds(even), share_seconds(report)
+def _point_at(
+    axes: Any, report: Report, names: Sequence[str], fits: Mapping[str, float], scale: float
+) -> None:
+    """Say where the memory of workers is full."""
+    for name, colour in zip(names, _styles(len(names))[0], strict=True):
+        if name in fits:
+            at = fits[name], scale * float(report.models[name].speed(fits[name]))
+            axes.annotate(
+                f"{name}'s memory is full",
+                at,
+                (16, 44),
+                textcoords="offset points",
+                color=colour,
+                arrowprops={"arrowstyle": "->", "color": colour},
+            )
+
+
+def _seconds(
+    axes: Any, before: Mapping[str, float], after: Mapping[str, float], names: Sequence[str]
+) -> None:
     rows = np.arange(len(names))
     slowest = max(*before.values(), *after.values())
     for offset, seconds, colours, weight in (
@@ -200,11 +225,6 @@ def _seconds(axes: Any, report: Report, even: Report, names: Sequence[str]) -> N
     axes.set_title("even split (grey) and balanced (colour)", fontsize=10.5, color=INK, loc="left")
     plain(axes)
     axes.tick_params(axis="y", length=0)
-
-
-def share_seconds(report: Report) -> dict[str, float]:
-    """Return seconds that each worker spent on its shares, by name."""
-    return {name: 0.0 if spent is None else spent for name, _, _, spent, _ in report.table()}
 
 
 def _styles(count: int) -> tuple[list[str], list[str]]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ALIKE = 0.1
 # A worker that has fallen below this part of its best measured speed has more than suits it.
 FALLEN = 0.8
+# A share of which others have computed this part, or more, is theirs, but for rounding of units.
+ALL, ALL_TAKEN = 0.999, "others have computed all of its share"
 # Workers that are drawn; the others are counted.
 MOST_ROWS = 64
 # Pixels of a bar, and Okabe and Ito's colours of what is in it.
@@ -121,7 +123,7 @@ def explained(report: Report) -> Explanation:
     middle = _middle(list(speeds.values()))
     limits = report.limits
     slow = _slow_links(report)
-    helped, helping = _helps(report)
+    helped, helping, taken = _helps(report)
     whole = max(1, int(report.distribution.sum()))
     rows, planned = report.table(), _planned(report)
     stories = []
@@ -142,6 +144,7 @@ def explained(report: Report) -> Explanation:
                 _summed(done, "seconds"),
                 _received([*own, *done]) if report.shares else None,
                 (
+                    *([ALL_TAKEN] if units and taken.get(name, 0.0) >= units * ALL else []),
                     *_reasons(report, name, units, limits.get(name), speeds.get(name), middle),
                     *slow.get(name, ()),
                     *helped.get(name, ()),
@@ -153,7 +156,7 @@ def explained(report: Report) -> Explanation:
         report.run,
         _ending(report),
         tuple(_summary(report, ideal, efficiency, moving)),
-        "planned" if report.predicted_seconds or not report.shares else "kernel",
+        "planned" if _plans(report) else "kernel",
         "moving" if moving else "took",
         tuple(stories),
         report.left_out,
@@ -168,6 +171,10 @@ def _planned(report: Report) -> dict[str, float]:
     Kernel seconds are those of a part of the work: they are scaled to the predicted makespan where
     there is one. What a run has measured of its shares afterwards is no plan.
     """
+    if said := [share for share in report.shares if PLANNED in share]:
+        named = {str(share["worker"]) for share in said}
+        each = {n: _summed([s for s in said if s["worker"] == n], PLANNED) for n in named}
+        return {name: seconds for name, seconds in each.items() if seconds is not None}
     if not report.shares:
         shares = zip(report.workers, report.distribution.tolist(), strict=True)
         models = report.models
@@ -183,8 +190,14 @@ def _planned(report: Report) -> dict[str, float]:
     return {name: scale * seconds for name, seconds in found.items()}
 
 
-# What a share says of the time that it took.
-AFTER = ("seconds", "compute_seconds")
+# What a share says of the time that it took, and was to take.
+AFTER, PLANNED = ("seconds", "compute_seconds"), "planned_seconds"
+
+
+def _plans(report: Report) -> bool:
+    """Tell whether planned seconds are those of shares, and not of a timed kernel."""
+    said = any(PLANNED in share for share in report.shares)
+    return said or bool(report.predicted_seconds) or not report.shares
 
 
 def _speeds(report: Report, moving: bool) -> dict[str, float]:
@@ -282,18 +295,22 @@ def _slow_links(report: Report) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _helps(report: Report) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Return who was helped by whom, and who has helped whom, in words."""
+def _helps(
+    report: Report,
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]], dict[str, float]]:
+    """Return who was helped by whom and who has helped whom, in words, and units taken over."""
     given: dict[tuple[str, str], float] = {}
+    taken: dict[str, float] = {}
     for one in report.helps:
         pair = str(one["worker"]), str(one["helps"])
         given[pair] = given.get(pair, 0.0) + one["units"]
+        taken[pair[1]] = taken.get(pair[1], 0.0) + one["units"]
     helped: dict[str, tuple[str, ...]] = {}
     helping: dict[str, tuple[str, ...]] = {}
     for (thief, victim), units in given.items():
         helped[victim] = (*helped.get(victim, ()), f"helped by {thief} ({units:.4g} units)")
         helping[thief] = (*helping.get(thief, ()), f"helped {victim} ({units:.4g} units)")
-    return helped, helping
+    return helped, helping, taken
 
 
 def _summary(

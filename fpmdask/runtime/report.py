@@ -94,7 +94,8 @@ class Report:
     shares : tuple of dict
         Per finished part: worker, units, seconds computing (those of a product in which it let its
         sending go first among them) and waiting, bytes received; empty for `Balancer.partition`;
-        of a stencil ``iterations``, too.
+        of a stencil ``iterations``, too. Of a stencil in memory, and of a sort that goes by what
+        earlier ones took, ``planned_seconds``: to compute, and to sort.
     helps : tuple of dict
         What workers that were done took over from parts of others: as for `shares`, and `helps`,
         the name of the part's worker.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from fpmdask.storage import Folder, is_local, opened
 
 # Writers of one folder wait for each other so long, looking so often.
 LOCK, LOCKED_SECONDS, LOCK_LOOK_SECONDS = ".lock", 5.0, 0.01
+# What `fpmdask.storage.Folder.writing` calls a document that is being written. Its writer is dead
+# after an hour: a document takes a moment, and clocks of machines that share a folder differ less.
+UNFINISHED, UNFINISHED_SECONDS = re.compile(r"\..+\.json\.[0-9a-f]{32}\.tmp"), 3600.0
 
 
 class Files:
@@ -65,7 +69,8 @@ class Files:
     def alone(self, path: str) -> Iterator[None]:
         """Keep other writers of a file out for a moment, where the file system can do that.
 
-        Local ones can. The lock ends with its process; one that is held for long is ignored.
+        Local ones can. The lock ends with its process; one that is held for long is ignored. What
+        writers that were killed have left in the folder is removed once it is old.
         """
         if not is_local(self._fs):
             yield
@@ -83,6 +88,7 @@ class Files:
                 except OSError:
                     pass  # a network's file system that has no locks
                 break
+            _remove_unfinished(folder)
             yield
 
     def remove(self, path: str) -> None:
@@ -91,3 +97,13 @@ class Files:
 
     def _at(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{path}"
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove files of documents that were being written long ago; others may do so, too."""
+    oldest = time.time() - UNFINISHED_SECONDS
+    for entry in os.scandir(folder):
+        if UNFINISHED.fullmatch(entry.name):
+            with contextlib.suppress(OSError):  # gone, or another user's
+                if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                    os.unlink(entry.path)

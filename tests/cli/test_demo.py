@@ -7,15 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from itertools import pairwise
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from distributed import Client, Scheduler, SpecCluster, Worker
 from rich.console import Console
 
 from fpmdask.cli import comparison
-from fpmdask.cli.comparison import Comparison, Products, WorkerResult
+from fpmdask.cli.comparison import Comparison, WorkerResult
 from fpmdask.cli.showing import Show, round_table, show_files, show_result
 from fpmdask.errors import FpmdaskError
 from fpmdask.picture import figure
@@ -24,9 +26,13 @@ from tests.cli.conftest import SPEEDS, given_run, measured_run
 COMMAND = (sys.executable, "-c", "from fpmdask.cli import main; main()")
 
 RESULT = Comparison(
-    n=4000,
+    rows=4000,
+    passes=5,
     seed=0,
-    workers=tuple(WorkerResult(name, s / 20, 1000, 1000 / s, 0, 0.0) for name, s in SPEEDS.items()),
+    workers=tuple(
+        WorkerResult(name, s / 20, 900 if name == "beta" else 4000, 1000, 1000 / s, 0, 0.0)
+        for name, s in SPEEDS.items()
+    ),
     even_seconds=7.0,
     balanced_seconds=3.0,
     measuring_seconds=1.0,
@@ -75,7 +81,7 @@ def test_the_ratios_of_a_comparison():
 
 def test_the_progress_tells_stages_rounds_and_losses():
     console = terminal()
-    with Show(4000, console) as show:
+    with Show(4000, 5, console) as show:
         show.tell({"event": "stage", "what": "starting", "workers": list(SPEEDS)})
         show.tell({"event": "stage", "what": "balancing"})
         show.tell(round_event(1, 3.0, [0.1, 0.2, 0.3, 0.4]))
@@ -96,7 +102,7 @@ def test_the_progress_tells_stages_rounds_and_losses():
 
 def test_a_stage_that_fails_is_not_ticked_off():
     console = terminal()
-    show = Show(4000, console).__enter__()
+    show = Show(4000, 5, console).__enter__()
     show.tell({"event": "stage", "what": "starting"})
     show.__exit__(FpmdaskError, FpmdaskError("no"), None)
     assert "✓" not in shown(console)
@@ -115,6 +121,8 @@ def test_the_result_fits_a_terminal_and_names_the_files():
     show_files({"picture": "/a/b.png"}, console)
     text = shown(console)
     assert "2.33 times as fast (1.75 with" in text
+    assert "beta's memory holds 900 rows" in text
+    assert text.count("memory holds") == 1
     assert "Picture: /a/b.png" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
@@ -128,7 +136,7 @@ def test_nothing_starts_when_the_files_could_not_be_written(fpm, tmp_path):
     assert result.exit_code == 1
     assert "must end in .png" in result.stderr
     assert "epsilon" in fpm("demo", "--epsilon", -1).stderr
-    assert fpm("demo", "--n", 3).exit_code == 2
+    assert fpm("demo", "--rows", 3).exit_code == 2
     assert fpm("demo", "--definition", "no-such", "--json", "--no-picture").exit_code == 1
 
 
@@ -150,11 +158,11 @@ def test_a_file_that_cannot_be_overwritten_is_refused(fpm, nothing_runs, tmp_pat
     assert nothing_runs == []
 
 
-def test_an_n_beyond_the_memory_is_refused_before_anything_starts(fpm, nothing_runs):
-    for n in (3_000_000, 10**400):
-        result = fpm("demo", "--n", n, *NO_PICTURE)
+def test_rows_beyond_the_memory_are_refused_before_anything_starts(fpm, nothing_runs):
+    for rows in (3_000_000_000, 10**400):
+        result = fpm("demo", "--rows", rows, *NO_PICTURE)
         assert result.exit_code == 1
-        assert "GB of memory that are available suffice for --n " in result.stderr
+        assert "GB of memory that are available suffice for --rows " in result.stderr
         assert result.stdout == ""
     assert nothing_runs == []
 
@@ -174,8 +182,7 @@ def test_the_result_is_shown_even_if_its_files_cannot_be_written(fpm, monkeypatc
 
     report = measured_run()
     monkeypatch.setattr(type(report), "save", lambda self, path: full(path))
-    products = Products(given_run(), report, 1e-15)
-    monkeypatch.setattr(comparison, "compare", lambda *args, **options: (RESULT, products))
+    monkeypatch.setattr(comparison, "compare", lambda *args, **options: (RESULT, report))
     result = fpm("demo", "--log", "run.json", *NO_PICTURE, *(["--json"] if as_json else []))
     assert result.exit_code == 1
     assert "No space left on device" in result.stderr
@@ -194,8 +201,15 @@ def test_what_is_not_installed_is_named_with_its_extra(fpm, monkeypatch):
 
 @pytest.mark.slow
 def test_the_picture_has_the_line_that_balances():
-    report = measured_run()
-    axes, bars = figure(report, even=given_run(), order=list(SPEEDS), unit="rows").axes
+    report, seconds = measured_run(), dict.fromkeys(SPEEDS, 1.0)
+    axes, bars = figure(
+        report,
+        even=seconds,
+        balanced=seconds,
+        order=list(SPEEDS),
+        unit="rows",
+        fits={"beta": 900},
+    ).axes
     dashed = next(line for line in axes.lines if line.get_linestyle() == "--")
     seconds = dashed.get_xdata()[1] / dashed.get_ydata()[1]
     together = sum(model.units_within(seconds) for model in report.models.values())
@@ -203,6 +217,8 @@ def test_the_picture_has_the_line_that_balances():
     assert axes.get_xlabel() == "rows per worker"
     assert [text.get_text() for text in bars.get_yticklabels()] == list(SPEEDS)
     assert len(bars.patches) == 8
+    full = next(text for text in axes.texts if text.get_text() == "beta's memory is full")
+    assert full.xy == (900, pytest.approx(float(report.models["beta"].speed(900))))
     alone = figure(report, operations_per_unit=1e9)
     assert [axes.get_ylabel() for axes in alone.axes] == ["speed, Gflop/s"]
 
@@ -229,10 +245,38 @@ def test_a_run_that_measured_nothing_cannot_be_drawn():
 
 
 @pytest.mark.slow
-def test_the_demo_really_runs(tmp_path):
-    """The whole command, small: four workers held by a duty cycle, a checked product, the files."""
+def test_rows_in_memory_and_on_disk_are_multiplied_alike():
+    """Shares that begin and end within blocks; the second worker's do not fit into its memory."""
+    shares, seed = {"large": 1500, "small": 4000}, 3
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            SpecCluster(
+                workers={
+                    name: {
+                        "cls": Worker,
+                        "options": {"name": name, "memory_limit": limit, "nthreads": 1},
+                    }
+                    for name, limit in (("large", "1 GB"), ("small", "64 MB"))
+                },
+                scheduler={"cls": Scheduler, "options": {"dashboard": False}},
+            )
+        )
+        client = stack.enter_context(Client(cluster))
+        found = comparison._iterate(client, shares, 3, seed)
+    assert found["small"].most == 2500
+    assert found["large"].most > 1500
+    deviation = comparison._deviation([found], 5500, 3, seed)
+    assert deviation < 1e-12
+    with pytest.raises(FpmdaskError, match="deviate from NumPy's by"):
+        comparison._deviation([found], 5499, 3, seed)
+
+
+@pytest.mark.slow
+def test_the_demo_really_runs_and_shows_a_cliff(tmp_path):
+    """The whole command: four workers held by a duty cycle, a checked result, the files."""
+    given = ["--passes", "2", "--epsilon", "0.01", "--log", "run.json", "--picture", "demo.png"]
     answer = subprocess.run(
-        [*COMMAND, "demo", "--n", "512", "--json", "--log", "run.json", "--picture", "demo.png"],
+        [*COMMAND, "demo", "--json", *given],
         cwd=tmp_path,
         env={**os.environ, "PYTHONWARNINGS": "default"},
         capture_output=True,
@@ -242,11 +286,19 @@ def test_the_demo_really_runs(tmp_path):
     assert answer.returncode == 0, answer.stderr
     result = json.loads(answer.stdout)
     assert [worker["name"] for worker in result["workers"]] == list(SPEEDS)
-    assert sum(worker["balanced_rows"] for worker in result["workers"]) == 512
-    assert {worker["even_rows"] for worker in result["workers"]} == {128}
-    assert result["deviation"] < 512 * 2.3e-16
+    assert sum(worker["balanced_rows"] for worker in result["workers"]) == 65536
+    assert {worker["even_rows"] for worker in result["workers"]} == {16384}
+    assert [w["name"] for w in result["workers"] if w["memory_rows"] < 16384] == ["beta"]
+    assert result["deviation"] < 1e-12
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert result["picture"] == str(tmp_path / "demo.png")
+    log = json.loads((tmp_path / "run.json").read_text())
+    points = {name: model["units"] for name, model in log["models"].items()}
+    assert all(len(units) >= 3 for units in points.values()), points
+    # what is beyond its 10000 rows comes and goes at 100 MB/s at most
+    evenly = log["rounds"][0]
+    assert evenly["seconds"]["beta"] > (16384 - 10000) * 2 * 2048 * 1e-8
+    assert result["workers"][1]["balanced_rows"] < 16384
     replayed = subprocess.run(
         [*COMMAND, "replay", "run.json"],
         cwd=tmp_path,
@@ -260,7 +312,7 @@ def test_the_demo_really_runs(tmp_path):
 def test_the_workers_and_the_page_stay_until_they_are_interrupted(tmp_path):
     pytest.importorskip("bokeh", reason="bokeh serves the dashboard")
     # who starts tests in the background of a script has them ignore Ctrl-C
-    given = ["demo", "--n", "512", "--json", "--no-picture", "--dashboard"]
+    given = ["demo", "--rows", "4096", "--passes", "1", "--json", "--no-picture", "--dashboard"]
     listening = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); "
     with subprocess.Popen(
         [*COMMAND[:-1], listening + COMMAND[-1], *given],
@@ -280,4 +332,4 @@ def test_the_workers_and_the_page_stay_until_they_are_interrupted(tmp_path):
         finally:
             process.kill()
     assert process.returncode == 0, err
-    assert sum(worker["balanced_rows"] for worker in json.loads(out)["workers"]) == 512
+    assert sum(worker["balanced_rows"] for worker in json.loads(out)["workers"]) == 4096

@@ -1,11 +1,15 @@
 """`Balancer.models`: what the coordinator knows, for every client, and forgetting it."""
 
+import time
 from dataclasses import replace
 
+import dask.array as da
+import pytest
 from distributed import Client, Worker
 from distributed.utils_test import gen_cluster
 
 import fpmdask
+from fpmdask.errors import KernelError
 from fpmdask.models import ConstantModel, PiecewiseLinearModel
 from fpmdask.runtime.coordinator.library import ModelLibrary
 from fpmdask.runtime.identity import Fingerprint, KernelId, WorkerIdentity
@@ -54,6 +58,48 @@ async def test_models_of_every_worker_are_seen_and_forgotten(c, s, *workers):
     assert len(await balancer.models) == 0
     again = (await balancer.partition(KERNEL, 600)).report
     assert len(again.rounds) == len(report.rounds)
+
+
+class Timed:
+    """A kernel that times itself, by code that may change."""
+
+    name, implementation, parameters = "timed", "1", {"width": 3}
+
+    def __init__(self, change):
+        self.change = change
+
+    def setup(self, units):
+        self.units = units
+
+    def run(self):
+        return self.units / 100
+
+    def teardown(self):
+        pass
+
+    def complexity(self, units):
+        return float(units)
+
+
+@cluster(2)
+async def test_models_of_a_kernel_that_has_a_name_outlive_its_code(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for change in (1, 2):
+        await balancer.partition(Timed(change), 600, name="mine")
+        models = await balancer.models
+        assert [(one.kernel, one.implementation) for one in models] == [("mine", "1")] * 2
+    x = c.persist(da.ones((100, 4), chunks=50))
+    for exponent in (1, 2):
+        await balancer.rebalance(x, kernel=lambda x, e=exponent: time.sleep(0.02 * e), name="slept")
+    named = [one.kernel for one in await balancer.models]
+    assert sorted(named) == ["mine"] * 2 + ["slept"] * 2
+    for change in (1, 2):  # else each code has its own
+        await balancer.partition(Timed(change), 600)
+    assert len(await balancer.models) == 8
+    with pytest.raises(KernelError, match="give a string that is not empty"):
+        await balancer.partition(Timed(1), 600, name="")
+    with pytest.raises(KernelError, match="registered kernel"):
+        await balancer.partition(KERNEL, 600, name="mine")
 
 
 @cluster(1)

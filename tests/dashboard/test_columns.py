@@ -102,3 +102,16 @@ def test_only_rows_that_were_added_are_sent():
     send(source, {"a": [5], "b": ["y"]}, before)
     assert plain(source.data) == {"a": [5], "b": ["y"]}
     assert [event.kind for event in told[2:]] == ["ColumnDataChanged"]
+
+
+def test_wide_intervals_do_not_flatten_the_speed_functions():
+    """The page is as high as curves and points are; an interval goes beyond it."""
+    [plot] = [plot for plot in PLOTS if plot.name == "speed-functions"]
+    sources = {name: bokeh.ColumnDataSource(data) for name, data in plot.columns(full(1)).items()}
+    drawn, _ = plot.draw(sources)
+    shown = {renderer.data_source for renderer in drawn.y_range.renderers}
+    assert shown == {sources["curves"], sources["points"]}
+    assert {glyph.glyph.__class__ for glyph in drawn.y_range.renderers} == {
+        bokeh.MultiLine,
+        bokeh.Scatter,
+    }

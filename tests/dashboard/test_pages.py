@@ -1,7 +1,9 @@
 """The pages on real schedulers: registered at run time, served."""
 
 import asyncio
+import gc
 import json
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -168,3 +170,32 @@ async def test_a_page_that_was_closed_is_not_updated(c, s, *workers):
     session.request_expiration()
     await context.application_context._cleanup_sessions(0)
     assert session.destroyed  # and with it what called back
+
+
+@pytest.mark.slow
+@cluster()
+async def test_a_page_does_not_outlive_its_session(c, s, *workers):
+    await fpmdask.Balancer(c)
+    loop = asyncio.get_running_loop()
+    for path in ("/fpmdask", "/individual-fpmdask-speed-functions"):
+        with ThreadPoolExecutor(1, initializer=own_loop) as thread:
+            opened = await loop.run_in_executor(thread, partial(pull_session, url=url_of(s, path)))
+            [session] = sessions_of(s, path)
+            [page] = session.document.components
+            references = [weakref.ref(page), weakref.ref(session.document), weakref.ref(session)]
+            references += [weakref.ref(drawing) for drawing in page.drawings]
+            del page
+            await loop.run_in_executor(thread, closed, opened)
+        while session.connection_count:
+            await asyncio.sleep(0.01)
+        context = session.document.session_context.server_context
+        session.request_expiration()
+        await context.application_context._cleanup_sessions(0)
+        del opened, context, session
+        assert sessions_of(s, path) == []
+        for _ in range(50):  # until what tornado still has to call has been called
+            gc.collect()
+            if all(reference() is None for reference in references):
+                break
+            await asyncio.sleep(0.05)
+        assert [reference() for reference in references] == [None] * len(references)

@@ -288,6 +288,33 @@ def test_planned_seconds_are_scaled_to_the_predicted_makespan():
     assert planned["idle"] is None
 
 
+def test_shares_may_say_what_they_were_to_take():
+    report = every_kind()
+    planned = {"fast": 2.75, "paging": 5.0}
+    shares = tuple(
+        {**one, "planned_seconds": planned[one["worker"]]} if one["worker"] in planned else one
+        for one in report.shares
+    )
+    found = explained(replace(report, shares=shares, predicted_seconds=None))
+    assert found.planned == "planned"
+    assert {s.name: s.planned for s in found.workers if s.planned is not None} == planned
+
+
+def test_a_worker_whose_whole_share_others_have_computed_is_said_to_be_one():
+    report = every_kind()
+    shares = tuple(one for one in report.shares if one["worker"] != "far")
+    helps = (
+        share("fast", 100, 1.0, 0.8, helps="far"),
+        share("full", 50, 1.0, 0.8, helps="far"),
+    )
+    found = {story.name: story for story in explained(replace(report, helps=helps)).workers}
+    assert found["far"].why[0] == "others have computed all of its share"
+    assert found["far"].why[-2:] == ("helped by fast (100 units)", "helped by full (50 units)")
+    gone = explained(replace(report, shares=shares, helps=helps)).workers
+    assert {story.name: story.why for story in gone}["far"] == found["far"].why
+    assert "all of its share" not in every_kind().explain()
+
+
 def test_calls_that_workers_took_when_they_were_done_had_no_planned_seconds():
     said = map_blocks().explain()
     assert "self-scheduled in 17 calls" in said

@@ -301,3 +301,25 @@ def test_a_process_that_is_killed_while_it_writes_leaves_whole_documents(tmp_pat
     assert ModelStore(tmp_path).save([known("after")]).documents == 1
     files = [path for path in Path(tmp_path).rglob("*") if path.is_file()]
     assert {path.suffix for path in files if path.name != ".lock"} <= {".json", ".tmp"}
+
+
+def test_what_killed_writers_have_left_is_removed_once_it_is_old(tmp_path):
+    store = ModelStore(tmp_path)
+    store.save([known()])
+    folder = next(tmp_path.rglob("*.json")).parent
+    document = next(folder.glob("*.json")).name
+    old = datetime.now(UTC).timestamp() - 7200
+    left, young, other = (
+        folder / f".{document}.{uuid4().hex}.tmp",
+        folder / f".{document}.{uuid4().hex}.tmp",
+        folder / f"{document}.of-a-user.tmp",
+    )
+    for path in (left, young, other):
+        path.write_text("{")
+    for path in (left, other):
+        os.utime(path, (old, old))
+    assert store.load()  # who reads removes nothing
+    assert left.exists()
+    store.save([known("beta")])
+    assert [path.exists() for path in (left, young, other)] == [False, True, True]
+    assert {one.worker for one in store.load()} == {"alpha", "beta"}

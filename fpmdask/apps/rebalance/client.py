@@ -55,6 +55,7 @@ class Asked:
     seconds: Mapping[str, float] | None
     weights: Any
     groups: Any
+    name: str | None
 
 
 def checked(
@@ -64,6 +65,7 @@ def checked(
     seconds: Any,
     weights: Any,
     groups: Any,
+    name: str | None = None,
 ) -> Asked:
     """Return what is to be done.
 
@@ -113,6 +115,7 @@ def checked(
         _numbers(seconds, "seconds", least=math.nextafter(0.0, 1.0)),
         weights,
         groups,
+        name,
     )
 
 
@@ -167,7 +170,7 @@ async def rebalance(
         "seconds": asked.seconds,
     }
     if asked.kernel is not None:
-        _packed(asked.kernel, {})  # refused before all else
+        _packed(asked, {})  # refused before all else
     await proxy.check(client, "rebalance", request)
     attempt = partial(_attempt, client, asked, request, follow)
     return await sent_again(asked.collections, request["workers"], attempt)
@@ -198,7 +201,7 @@ async def _attempt(
     if asked.kernel is not None:
         like = [[one.dtype, one.shape] for one in inputs]
         parameters = {"rows": like, "units": None if cuts.anywhere else cuts.total}
-        kernel = _packed(asked.kernel, parameters)
+        kernel = _packed(asked, parameters)
     spec = RebalanceSpec(inputs, cuts)
     dims = [1 if _is_frame(x) else x.ndim for x in there]
     asking = {**request, "kernel": kernel, "rebalance": spec.to_json(), "dims": dims}
@@ -214,8 +217,10 @@ async def _attempt(
     return tuple([await _collected(client, x, n, spec, value) for n, x in enumerate(there)])
 
 
-def _packed(function: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return packed(callable_name(function), RowsKernel(function, parameters), "the kernel")
+def _packed(asked: Asked, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    assert asked.kernel is not None
+    made = RowsKernel(asked.kernel, parameters)
+    return packed(callable_name(asked.kernel), made, "the kernel", known_as=asked.name)
 
 
 async def _all_there(

@@ -98,7 +98,7 @@ def draw(sources: Sources) -> Drawn:
     ]
     drawn = new_figure(title(Snapshot()), "units", "units per second")
     drawn.x_range.start = drawn.y_range.start = 0
-    drawn.multi_line(
+    curves = drawn.multi_line(
         "units", "speed", source=sources["curves"], line_color="color", line_width=2, alpha=0.8
     )
     drawn.segment(
@@ -116,6 +116,8 @@ def draw(sources: Sources) -> Drawn:
         line_color="color",
         line_width=2,
     )
+    # An interval of two repetitions may be ten times as high as all curves, and would flatten them.
+    drawn.y_range.renderers = [curves, points]
     drawn.add_tools(HoverTool(renderers=[points], tooltips=tips))
     return drawn, drawn.title
 

@@ -16,8 +16,17 @@ from fpmdask.timing import FunctionKernel, Kernel, WorkerContext, as_kernel
 KernelLike = str | tuple[str, Mapping[str, Any]] | Kernel | Callable[[int], object]
 
 
-def kernel_spec(kernel: KernelLike) -> dict[str, Any]:
-    """Return how workers get the kernel: by name, or as bytes that only they open."""
+# The digest of code that is known by the name that its user gave: it may change.
+NAMED = ""
+
+
+def kernel_spec(kernel: KernelLike, known_as: str | None = None) -> dict[str, Any]:
+    """Return how workers get the kernel: by name, or as bytes that only they open.
+
+    Models of code are kept by its name and digest, or else by the name `known_as`.
+    """
+    if known_as is not None and isinstance(kernel, str | tuple):
+        raise KernelError(f"found name={known_as!r} for the registered kernel {kernel!r}; omit it")
     if isinstance(kernel, str):
         return {"name": kernel, "parameters": {}}
     if isinstance(kernel, tuple):
@@ -43,7 +52,8 @@ def kernel_spec(kernel: KernelLike) -> dict[str, Any]:
         name, parameters = opened.name, dict(opened.parameters)
         if isinstance(opened, FunctionKernel):
             check_takes(kernel, [1], "number of units")
-    found = packed(name, kernel, f"kernel {name}", "make what it needs inside setup()")
+    advice = "make what it needs inside setup()"
+    found = packed(name, kernel, f"kernel {name}", advice, known_as=known_as)
     return {**found, "parameters": parameters}
 
 
@@ -53,6 +63,7 @@ def packed(
     what: str,
     advice: str = "make inside it what it needs",
     error: type[FpmdaskError] = KernelError,
+    known_as: str | None = None,
 ) -> dict[str, Any]:
     """Return a user's code as workers get it: bytes that only they open, known by a digest.
 
@@ -64,16 +75,22 @@ def packed(
         Any object that cloudpickle takes.
     what, advice, error
         What it is called in messages, what to do, and what is raised.
+    known_as
+        By what models know it in the place of name and digest, also when the code has changed.
 
     Raises
     ------
     FpmdaskError
-        If it cannot be sent: ``error``.
+        If it cannot be sent, or the name is none: ``error``.
     """
+    if known_as is not None and not (isinstance(known_as, str) and known_as):
+        raise error(f"name = {known_as!r}; give a string that is not empty, or None")
     try:
         found = bytes(cloudpickle.dumps(code))
     except Exception as cause:
         raise error(f"{what} cannot be sent to the workers ({cause}); {advice}") from cause
+    if known_as is not None:
+        return {"name": known_as, "parameters": {}, "code": found, "digest": NAMED}
     return {"name": name, "parameters": {}, "code": found, "digest": code_digest(code)}
 
 

@@ -181,7 +181,7 @@ class WorkerSide(WorkerPlugin):
                 await asyncio.to_thread(lambda: [*map(import_module, missing)])
             if kernel is not None:
                 space.kernel = await offload(self._open, space, kernel)
-                answer = replace(answer, kernel=_identity(space.kernel, kernel.get("digest")))
+                answer = replace(answer, kernel=_identity(space.kernel, kernel))
                 users, goes_on = isinstance(space.kernel, FunctionKernel), run in self.spaces
                 if users and goes_on and not space.keeps_memory:
                     space.keeps_memory = True
@@ -357,10 +357,12 @@ class WorkerSide(WorkerPlugin):
         return kernel_factory(name)(context, **kernel["parameters"])
 
 
-def _identity(kernel: Kernel, digest: str | None) -> KernelId:
-    """Return what a kernel is; ``digest`` is that of the code that it is."""
-    implementation = kernel.implementation
-    if digest is not None and implementation != digest:
+def _identity(kernel: Kernel, packed: Mapping[str, Any]) -> KernelId:
+    """Return what a kernel is; the digest of user's code tells it from others of its name."""
+    name, implementation, digest = kernel.name, kernel.implementation, packed.get("digest")
+    if digest == "":  # the user has named it
+        name = packed["name"]
+    elif digest is not None and implementation != digest:
         # two classes, or one changed since, may say the same of themselves
         implementation = f"{implementation} {digest}"
-    return KernelId(kernel.name, implementation, canonical(kernel.parameters))
+    return KernelId(name, implementation, canonical(kernel.parameters))

@@ -48,6 +48,9 @@ def check_shares(report):
         assert wanted[name] == pytest.approx(COUNT * speed / 1e8, abs=1)
     units = {share["worker"]: share["units"] for share in report.shares}
     assert units.keys() == wanted.keys()
+    for share in report.shares:  # what earlier sorts took, and its own sort
+        least = wanted[share["worker"]] / SPEEDS[share["worker"]]
+        assert share["planned_seconds"] >= 0.999 * least, (share, least)
     assert sum(units.values()) == COUNT
     for name, count in units.items():
         assert abs(count / wanted[name] - 1) <= 0.01, name

@@ -215,6 +215,8 @@ async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
     assert shares["1"] < 15
     assert [event["rows"] for event in events if event["event"] == "shared out"] == [shares]
     assert {share["iterations"] for share in report.shares} == {12}
+    assert any("planned_seconds" in share for share in report.shares)
+    assert "planned" in report.explain()
     assert set(report.phases) == {"prepare", "move", "iterate"}
     assert sum(report.distribution) == 60
     # where they were computed, and a later call begins with what is known

@@ -39,6 +39,7 @@ class Sorting(Attempt):
     def __init__(self, context: RunContext, spec: SortSpec, number: int, speeds: Speeds) -> None:
         super().__init__(context, number)
         self.spec, self.speeds = spec, speeds
+        self._planned: dict[str, dict[str, float]] = {}
 
     async def run(self, shares: Mapping[str, int]) -> dict[str, Any]:
         """Go through the steps; return what the client needs to know of the result."""
@@ -100,6 +101,13 @@ class Sorting(Attempt):
         beside = max(in_part, spec.nbytes_needed / spec.nbytes_per_key - 1)
         bounds = {worker: (room[worker] - along * sizes[worker]) / beside for worker in busy}
         busy = await self.speeds.revised(busy, taken, bounds)
+        if self.speeds.learned:  # what follows takes as long as it took before
+            expected = context.report["result"]["seconds"]
+            self._planned = {
+                worker: {"planned_seconds": spent + expected[worker]}
+                for worker, (_, spent) in taken.items()
+                if expected.get(worker)
+            }
         parts = _parts(context, busy)
         splitting = await self._cut(runs, told_sizes, samples, [size for _, size in parts], noise)
         edges = splitting.edges
@@ -215,7 +223,12 @@ class Sorting(Attempt):
         for (worker, _), size in zip(parts, found, strict=True):
             units[worker] += size
         context.report["shares"] = [
-            {"worker": context.name(worker), "units": units[worker], **answers[worker]}
+            {
+                "worker": context.name(worker),
+                "units": units[worker],
+                **answers[worker],
+                **self._planned.get(worker, {}),
+            }
             for worker in self.workers
         ]
 

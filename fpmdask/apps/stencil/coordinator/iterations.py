@@ -171,6 +171,7 @@ class Iterations(Attempt):
         split.shares = shares
         spent = [(speeds[w].row_seconds or 0.0) * rows for w, rows in shares.items()]
         self.context.steps.expected = left * max(spent)
+        split.planned = dict(zip(shares, spent, strict=True))
         again, self.every = shares != before or every != self.every, every
         if split.planner is not None:
             split.planner = self._planner_with(split.planner, before, ready)

@@ -55,6 +55,11 @@ def report(
             spent = answer["computing"] / computed * rows
             before = learned.agreeing(worker, taught(None, rows, spent))
             learned.keep(worker, taught(before, rows, spent))
+    planned = {
+        worker: {"planned_seconds": answers[worker]["iterations"] * spent}
+        for worker, spent in split.planned.items()
+        if split.planner is None and spent and worker in answers
+    }
     context.report["shares"] = [
         {
             "worker": context.name(worker),
@@ -70,6 +75,7 @@ def report(
             "blocks": answer["blocks"],
             "nbytes_received": answer["nbytes_received"],
             "iterations": answer["iterations"],
+            **planned.get(worker, {}),
         }
         for worker, answer in answers.items()
     ]

@@ -47,6 +47,9 @@ class Split:
         Whether the first iteration is instrumented.
     row_seconds
         Of each worker, where it computes for long.
+    planned
+        Worker → seconds that it should compute in an iteration, by what these shares are based on;
+        empty where that is nothing, and where MHETA predicts.
     """
 
     shares: dict[str, int] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class Split:
     planner: Planner | None = None
     instruments: bool = False
     row_seconds: list[float] | None = None
+    planned: dict[str, float] = field(default_factory=dict)
 
     @property
     def having(self) -> dict[str, int]:
@@ -99,6 +103,7 @@ class Sharing:
         elif models is not None:
             split.reason = "known"
             await (self._by_speeds if self._saved is None else self.share)(split, models)
+            split.planned = _seconds(split.shares, models)
         else:
             await self.share(split, [ConstantModel(1.0)] * len(workers))
             complete = self._saved is not None and self._saved["program"] is not None
@@ -120,6 +125,7 @@ class Sharing:
             await self._by_machine(split, self._saved, each)
         else:
             await self._by_speeds(split, models)
+        split.planned = _seconds(split.shares, models)
 
     async def share(self, split: Split, models: Sequence[Model]) -> None:
         """Have all workers compute equally long, in core if the rule says so and all rows fit."""
@@ -212,6 +218,14 @@ class Sharing:
                     "that many"
                 )
         return {worker: int(given.get(context.name(worker), 0)) for worker in self._workers}
+
+
+def _seconds(shares: Mapping[str, int], models: Sequence[Model]) -> dict[str, float]:
+    """Return worker → seconds of its rows, by the models of the workers in order."""
+    return {
+        worker: float(model.time(rows)) if rows else 0.0
+        for (worker, rows), model in zip(shares.items(), models, strict=True)
+    }
 
 
 def ordered(
