@@ -17,6 +17,7 @@ from distributed.metrics import time as wall_time
 
 from fpmdask.runtime.patience import SILENT_SECONDS
 from fpmdask.runtime.protocol import WORKER_STOPPED
+from fpmdask.runtime.version import RECEIVED
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -80,14 +81,15 @@ class Liveness:
         """Take note of a worker that did not answer, and when it had last given a heartbeat.
 
         What others fetch from it they give up: its results may be made again elsewhere, and Dask
-        waits for as long as the connection is open.
+        waits for as long as the connection is open. Of one that has left Dask tells them.
         """
-        if self._stopped.get(address) == last_seen:
+        if address not in self._scheduler.workers or self._stopped.get(address) == last_seen:
             return
         self._stopped[address] = last_seen
         for worker, state in self._scheduler.workers.items():
-            # only to those that know the message: an unknown one ends a worker
-            if worker != address and "fpm" in state.resources:
+            # an unknown message ends a worker: only to one whose heartbeats tell that it has the
+            # plugin (the resource ``fpm`` may come from a preload, long before)
+            if worker != address and RECEIVED in state.metrics:
                 self._scheduler.worker_send(worker, WORKER_STOPPED.message(worker=address))
 
     async def stopped(self, addresses: Iterable[str]) -> list[str]:
