@@ -74,8 +74,8 @@ def opened(url: str | None) -> Iterator[None]:
         session = pull_session(url=url)
         ready.set()
         while not ended.is_set():
-            session.force_roundtrip()  # takes in what has come
-            time.sleep(0.1)
+            session.force_roundtrip()  # takes in what has come; browsers ask for nothing
+            ended.wait(1.0)
         session.close()
 
     thread = threading.Thread(target=look)
