@@ -160,6 +160,27 @@ def test_a_stopped_worker_is_not_waited_for(cluster, work, at):
     check(call().compute())
 
 
+def partitions(client):
+    pd = pytest.importorskip("pandas")
+    import dask.dataframe as dd
+
+    frame = pd.DataFrame({"a": np.arange(9000.0)})
+    ddf = dd.from_pandas(frame, npartitions=9).map_partitions(lambda part: part + 1).persist()
+    wait(ddf)
+    return ddf, frame + 1
+
+
+def test_whoever_holds_partitions_and_has_stopped_need_not_count_their_rows(cluster):
+    client, pids = cluster
+    ddf, expected = partitions(client)
+    balancer = fpmdask.Balancer(client)
+    pid = pid_of_inputs(client, pids)
+    os.kill(pid, signal.SIGSTOP)
+    result = balancer.map_partitions(lambda part: part * 2, ddf)
+    os.kill(pid, signal.SIGCONT)
+    np.testing.assert_array_equal(result.compute(), 2 * expected)
+
+
 @pytest.mark.parametrize("work", [matmul, sort])
 def test_a_worker_that_goes_on_once_it_was_given_up_does_no_harm(cluster, work):
     """The others ask it no more in this run, although the scheduler hears of it again."""

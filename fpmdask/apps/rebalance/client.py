@@ -21,6 +21,7 @@ from fpmdask.apps.rebalance.tasks import RowsKernel, again
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.arguments import by_worker, check_sum, rows_by_worker
+from fpmdask.runtime.client.chunk_facts import rows_of_frame
 from fpmdask.runtime.client.conversions import as_array
 from fpmdask.runtime.client.kernels import check_takes, packed
 from fpmdask.runtime.client.rows import (
@@ -33,7 +34,6 @@ from fpmdask.runtime.client.rows import (
     one_chunk_beside,
     partitions_of,
     rows_of_array,
-    rows_of_frame,
     sent_again,
 )
 from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
@@ -180,8 +180,8 @@ async def _attempt(
     client: Client, asked: Asked, request: dict[str, Any], follow: proxy.Follow
 ) -> tuple[Any, ...]:
     load = partial(_all_there, client, asked.collections, request["workers"])
-    loaded = await proxy.leased_load(follow, request, asked.collections, load)
-    there, inputs = zip(*loaded, strict=True)
+    there = await proxy.leased_load(follow, request, asked.collections, load)
+    inputs = tuple([await _rows(client, x, follow, request) for x in there])
     for n, one in enumerate(inputs):
         if one.count != inputs[0].count:
             raise PartitionError(
@@ -213,7 +213,7 @@ async def _attempt(
             stacklevel=2,
         )
     if not value["chunks"]:
-        return there
+        return tuple(there)
     return tuple([await _collected(client, x, n, spec, value) for n, x in enumerate(there)])
 
 
@@ -225,17 +225,21 @@ def _packed(asked: Asked, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _all_there(
     client: Client, collections: Sequence[Any], workers: Sequence[str] | None
-) -> list[tuple[Any, Rows]]:
-    return await asyncio.gather(*(_there(client, x, workers) for x in collections))
+) -> list[Any]:
+    """Return collections that are in the workers' memory."""
+    return await asyncio.gather(
+        *(
+            (frame_in_memory if _is_frame(x) else array_in_memory)(client, x, workers)
+            for x in collections
+        )
+    )
 
 
-async def _there(client: Client, x: Any, workers: Sequence[str] | None) -> tuple[Any, Rows]:
-    """Return a collection that is in the workers' memory, and what a run is told of it."""
+async def _rows(client: Client, x: Any, follow: proxy.Follow, request: dict[str, Any]) -> Rows:
+    """Return what a run is told of a collection that is in memory."""
     if _is_frame(x):
-        frame = await frame_in_memory(client, x, workers)
-        return frame, await rows_of_frame(client, frame)
-    array = await array_in_memory(client, x, workers)
-    return array, rows_of_array(array, 0)
+        return await rows_of_frame(client, x, follow, request)
+    return rows_of_array(x, 0)
 
 
 def cuts_of(weights: Any, groups: Any, edges: Sequence[int]) -> Cuts:

@@ -245,13 +245,6 @@ async def frame_sent(client: Client, x: Any, workers: Sequence[str] | None) -> A
     return dd.from_graph(futures, x.iloc[:0], unknown, [*blocks], name)
 
 
-async def rows_of_frame(client: Client, persisted: Any) -> Rows:
-    """Return what a run is told of a frame that is in memory."""
-    parts = partitions_of(persisted)
-    lengths = await client.gather(client.map(len, parts, pure=False))
-    return Rows(tuple(part.key for part in parts), tuple(lengths))
-
-
 async def frame_of(
     client: Client, parts: Sequence[Future[Any]], meta: Any, name: str, *, known: bool
 ) -> Any:

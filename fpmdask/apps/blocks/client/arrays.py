@@ -172,15 +172,18 @@ async def map_blocks(
 ) -> da.Array:
     """Compute; ``follow`` runs ``request`` as the app "blocks"."""
     infos = partial(_infos, mapped)
-    done = await computed(client, mapped.given, request, follow, _load, infos, mapped.place)
+    done = await computed(client, mapped.given, request, follow, _load, _told, infos, mapped.place)
     return _collected(client, mapped, done)
 
 
 async def _load(
     client: Client, x: Any, axis: int | None, workers: Sequence[str] | None
-) -> tuple[da.Array, Rows]:
-    there = await array_in_memory(client, x, workers, axis or 0)
-    return there, rows_of_array(there, axis)
+) -> da.Array:
+    return await array_in_memory(client, x, workers, axis or 0)
+
+
+async def _told(x: da.Array, axis: int | None) -> Rows:
+    return rows_of_array(x, axis)
 
 
 def _infos(mapped: Mapped, arrays: Sequence[da.Array]) -> list[dict[str, Any]]:

@@ -24,8 +24,10 @@ from fpmdask.runtime.rows import Rows
 
 Function = Callable[..., Any]
 # Brings a collection into the workers' memory: (client, collection, axis, names of workers) →
-# what is there, and what a run is told of it.
-Load = Callable[[Client, Any, "int | None", "Sequence[str] | None"], Awaitable[tuple[Any, Rows]]]
+# what is there.
+Load = Callable[[Client, Any, "int | None", "Sequence[str] | None"], Awaitable[Any]]
+# What a run is told of a collection that is there: (collection, axis) → rows.
+Told = Callable[[Any, "int | None"], Awaitable[Rows]]
 # What the function is told of each chunk of the first collection, from all that are there.
 Infos = Callable[[Sequence[Any]], Sequence[Mapping[str, Any]]]
 
@@ -217,6 +219,7 @@ async def computed(
     request: dict[str, Any],
     follow: proxy.Follow,
     load: Load,
+    told: Told,
     infos: Infos,
     place: tuple[int, int],
 ) -> Done:
@@ -224,7 +227,7 @@ async def computed(
 
     Parameters
     ----------
-    load, infos
+    load, told, infos
         As their types say.
     place
         Dimensions of the result, and which one is cut: keys have a number for each.
@@ -243,8 +246,9 @@ async def computed(
 
     async def attempt() -> Done:
         loading = partial(_loaded, client, given, request["workers"], load)
-        loaded = await proxy.leased_load(follow, request, given.collections, loading)
-        inputs, rows = [x for x, _ in loaded], tuple(one for _, one in loaded)
+        inputs = await proxy.leased_load(follow, request, given.collections, loading)
+        pairs = zip(inputs, given.axes, strict=True)
+        rows = tuple([await told(x, axis) for x, axis in pairs])
         own = kernel
         if given.whole:
             own = _packed(given.name, replace(call, infos=infos(inputs)))
@@ -266,7 +270,7 @@ async def computed(
 
 async def _loaded(
     client: Client, given: Given, workers: Sequence[str] | None, load: Load
-) -> list[tuple[Any, Rows]]:
+) -> list[Any]:
     pairs = zip(given.collections, given.axes, strict=True)
     return [await load(client, x, axis, workers) for x, axis in pairs]
 

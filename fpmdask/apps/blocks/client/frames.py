@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import dask
@@ -35,12 +36,12 @@ from fpmdask.apps.blocks.client.calls import (
 from fpmdask.apps.blocks.tasks import Place
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.chunk_facts import rows_of_frame
 from fpmdask.runtime.client.conversions import frame_advice
 from fpmdask.runtime.client.rows import (
     frame_in_memory,
     frame_of,
     partitions_of,
-    rows_of_frame,
 )
 from fpmdask.runtime.dask_private import enforced, meta_of
 from fpmdask.runtime.rows import Rows
@@ -178,9 +179,9 @@ async def map_partitions(
     client: Client, mapped: Mapped, request: dict[str, Any], follow: proxy.Follow
 ) -> Any:
     """Compute; ``follow`` runs ``request`` as the app "blocks"."""
-    done = await computed(
-        client, mapped.given, request, follow, _load, lambda frames: _infos(mapped, frames), (1, 0)
-    )
+    told = partial(_told, client, follow, request)
+    infos = partial(_infos, mapped)
+    done = await computed(client, mapped.given, request, follow, _load, told, infos, (1, 0))
     name = f"{done.name}-inputs"
     inputs = {part.key: part for frame in done.inputs for part in partitions_of(frame)}
     layers = {done.name: lineage(done, (1, 0)), name: inputs}
@@ -192,11 +193,14 @@ async def map_partitions(
     return await frame_of(client, futures, mapped.meta, done.name, known=mapped.known)
 
 
-async def _load(
-    client: Client, x: Any, axis: int | None, workers: Sequence[str] | None
-) -> tuple[Any, Rows]:
-    there = await frame_in_memory(client, x, workers)
-    return there, replace(await rows_of_frame(client, there), axis=axis)
+async def _load(client: Client, x: Any, axis: int | None, workers: Sequence[str] | None) -> Any:
+    return await frame_in_memory(client, x, workers)
+
+
+async def _told(
+    client: Client, follow: proxy.Follow, request: dict[str, Any], x: Any, axis: int | None
+) -> Rows:
+    return replace(await rows_of_frame(client, x, follow, request), axis=axis)
 
 
 def _infos(mapped: Mapped, frames: Sequence[Any]) -> list[dict[str, Any]]:

@@ -51,7 +51,8 @@ class Product:
         bounds: Mapping[str, float],
         links: Mapping[str, Link],
     ) -> None:
-        self.context, self.spec, self.links = context, spec, links
+        self.context, self.spec = context, spec
+        self.links, self.slow = links, slow_links(links)
         tiles, self.seconds, self.width = placement.tiles, placement.seconds, spec.shape[2]
         self.orders = MultiplyOrders(context, spec, tiles)
         models = {worker: context.members.model_of(worker) for worker in tiles}
@@ -146,7 +147,7 @@ class Product:
         self.assignments[assignment.part] = assignment
         panels = self.orders.panels_of(assignment.worker, in_order=in_order)
         # what a worker behind a slow link steals would come too late
-        slow = assignment.worker in slow_links(self.links)
+        slow = assignment.worker in self.slow
         room = 0.0 if slow else self.plan.room_beside_tiles(assignment.worker)
         self.stealing.began(assignment, panels, room)
 
