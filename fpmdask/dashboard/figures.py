@@ -156,21 +156,15 @@ def send(source: ColumnDataSource, columns: Columns, before: Columns) -> None:
 
 
 def packed(column: list[Any]) -> Any:
-    """Return a column of numbers as an array, one of lists of numbers as arrays.
+    """Return a column of numbers as an array.
 
     Examples
     --------
-    >>> packed([1.0, 2.0]), packed([[1.0], [2.0, 3.0]]), packed(["a", "b"])
-    (array([1., 2.]), [array([1.]), array([2., 3.])], ['a', 'b'])
+    >>> packed([1.0, 2.0]), packed(["a", "b"])
+    (array([1., 2.]), ['a', 'b'])
     """
-    if not column:
-        return column
-    kinds = {type(value) for value in column}
-    if kinds <= {int, float}:
-        return np.array(column, float)
-    if kinds == {list} and all(type(value) is float for one in column for value in one):
-        return [np.array(one) for one in column]
-    return column
+    numbers = column and {type(value) for value in column} <= {int, float}
+    return np.array(column, float) if numbers else column
 
 
 def lanes(snapshot: Snapshot) -> dict[str, int]:

@@ -112,6 +112,6 @@ def test_wide_intervals_do_not_flatten_the_speed_functions():
     shown = {renderer.data_source for renderer in drawn.y_range.renderers}
     assert shown == {sources["curves"], sources["points"]}
     assert {glyph.glyph.__class__ for glyph in drawn.y_range.renderers} == {
-        bokeh.MultiLine,
+        bokeh.Segment,
         bokeh.Scatter,
     }

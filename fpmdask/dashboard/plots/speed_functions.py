@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 from bokeh.models import HoverTool
 
 from fpmdask.dashboard.figures import WORKER_COLOURS, Columns, Drawn, Plot, Sources, new_figure
 from fpmdask.dashboard.state import Snapshot, SpeedFunction, Speeds
 
-# Places of a curve beside its measured points, and how far it goes beyond the largest one.
-PLACES, BEYOND = 40, 1.1
+# How far a curve goes beyond the largest point.
+BEYOND = 1.1
 
 
 def columns(snapshot: Snapshot) -> Mapping[str, Columns]:
-    """Return ``curves``, measured ``points`` with intervals, ``shares`` and the ``line``.
+    """Return pieces of ``curves``, measured ``points`` with intervals, ``shares`` and the ``line``.
 
     Examples
     --------
@@ -27,12 +26,14 @@ def columns(snapshot: Snapshot) -> Mapping[str, Columns]:
     >>> model = PiecewiseLinearModel.from_points([10, 20], [1.0, 4.0])
     >>> speeds = Speeds("sort", (SpeedFunction("a", model, {10.0: 0.5}, share=20),), seconds=4.0)
     >>> found = columns(Snapshot(speeds=speeds))
+    >>> found["curves"]["x0"], found["curves"]["y0"]  # constant outside the measured points
+    ([0.0, 10.0, 20.0], [10.0, 10.0, 5.0])
     >>> found["points"]["speed"], found["points"]["low"], found["points"]["high"]
     ([10.0, 5.0], [6.666666666666667, 5.0], [20.0, 5.0])
     >>> found["shares"]["units"], found["line"]["units"], found["line"]["speed"]
     ([20.0], [0.0, 22.0], [0.0, 5.5])
     """
-    curves: Columns = {"worker": [], "units": [], "speed": [], "color": []}
+    curves: Columns = {name: [] for name in ("x0", "y0", "x1", "y1", "color")}
     points: Columns = {
         name: [] for name in ("worker", "units", "speed", "low", "high", "seconds", "color")
     }
@@ -46,11 +47,15 @@ def columns(snapshot: Snapshot) -> Mapping[str, Columns]:
             colour = WORKER_COLOURS[n % len(WORKER_COLOURS)]
             x, seconds = one.model.points
             top = max(top, float((x / seconds).max()))
-            places = np.unique(np.concatenate([np.linspace(most / PLACES, most, PLACES), x]))
-            curves["worker"].append(one.worker)
-            curves["units"].append(places.tolist())
-            curves["speed"].append(np.asarray(one.model.speed(places)).tolist())
-            curves["color"].append(colour)
+            # linear between its points: nothing else need be sent
+            edges = [0.0, *x.tolist(), most]
+            speed = one.model.speed(x).tolist()
+            heights = [speed[0], *speed, speed[-1]]
+            curves["x0"] += edges[:-1]
+            curves["y0"] += heights[:-1]
+            curves["x1"] += edges[1:]
+            curves["y1"] += heights[1:]
+            curves["color"] += [colour] * (len(edges) - 1)
             for units, spent in zip(x.tolist(), seconds.tolist(), strict=True):
                 half = min(one.half_widths.get(units, 0.0), 0.9 * spent)
                 low, high = units / (spent + half), units / (spent - half)
@@ -98,8 +103,8 @@ def draw(sources: Sources) -> Drawn:
     ]
     drawn = new_figure(title(Snapshot()), "units", "units per second")
     drawn.x_range.start = drawn.y_range.start = 0
-    curves = drawn.multi_line(
-        "units", "speed", source=sources["curves"], line_color="color", line_width=2, alpha=0.8
+    curves = drawn.segment(
+        "x0", "y0", "x1", "y1", source=sources["curves"], line_color="color", line_width=2, alpha=0.8
     )
     drawn.segment(
         "units", "low", "units", "high", source=sources["points"], line_color="color", line_width=2
