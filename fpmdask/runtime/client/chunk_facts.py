@@ -51,13 +51,16 @@ async def facts_of(
     CoordinatorError, ChunksLostError
         As `Stages` does.
     """
-    answers = asyncio.ensure_future(client.gather(client.map(function, chunks, pure=False)))
+    asked = client.map(function, chunks, pure=False)
+    answers = asyncio.ensure_future(client.gather(asked))
     try:
         if (await asyncio.wait([answers], timeout=SILENT_SECONDS))[0]:
             found: list[Any] = await answers
             return found
     finally:
         answers.cancel()
+        for future in asked:  # what was cancelled still holds them
+            future.release()
     return await proxy.leased(
         follow, "load", request, partial(_looked_after, client, function, chunks)
     )
