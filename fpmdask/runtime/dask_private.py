@@ -112,33 +112,54 @@ def list_replicas(scheduler: Scheduler, worker: str, keys: Collection[Any], stim
     scheduler.add_keys(worker=worker, keys=list(keys), stimulus_id=stimulus)
 
 
-def drop_replicas(
-    scheduler: Scheduler, keys: Iterable[Any], lost: Callable[[str], bool], stimulus: str
-) -> None:
-    """Have workers that are lost hold no replica of what others hold: nobody fetches from them.
+def unlist_replicas(
+    scheduler: Scheduler,
+    keys: Iterable[Any],
+    lost: Callable[[str], bool],
+    tells: Callable[[str], bool],
+    stimulus: str,
+) -> dict[str, list[Any]]:
+    """Have the scheduler list some workers no more as holders of what others hold, too.
 
-    Dask drops surplus replicas, too, but by default those on workers that work. One that goes on
-    drops them then. Those stay that a task needs which is assigned to the same worker.
+    Nobody fetches from them then, and Dask's active memory manager, which takes all but one replica
+    for surplus, does not drop the others. Data without a task stays as it is.
 
+    Parameters
+    ----------
+    lost
+        Tells whether what a worker holds cannot be used.
+    tells
+        Whether it can tell what it holds, by `list_held`, once it goes on. Another one drops it,
+        unless it has a task that needs it: then it stays listed.
+
+    Returns
+    -------
+    dict
+        Worker -> keys of which it is to tell.
+
+    Notes
+    -----
     Uses ``Scheduler.remove_replica``, ``Scheduler.tasks`` and the message ``remove-replicas`` to
     workers, as ``ActiveMemoryManagerExtension`` does. Should they change: a policy of that which
-    suggests to drop them.
+    suggests to drop these replicas.
     """
     told: dict[str, list[Any]] = {}
+    dropped: dict[str, list[Any]] = {}
     for key in keys:
         state = scheduler.tasks.get(key)
-        holders = list((state and state.who_has) or ())
-        away = [holder for holder in holders if lost(holder.address)]
-        if state is None or not away or len(away) == len(holders):
+        if state is None or state.run_spec is None:
             continue
+        holders = list(state.who_has or ())
+        away = [holder for holder in holders if lost(holder.address)]
         needing = {task.processing_on for task in state.waiters or ()}
-        for holder in away:
-            if holder not in needing:
+        for holder in away if len(away) < len(holders) else ():
+            if (known := tells(holder.address)) or holder not in needing:
                 scheduler.remove_replica(state, holder)
-                told.setdefault(holder.address, []).append(key)
-    for address, own in told.items():
+                (told if known else dropped).setdefault(holder.address, []).append(key)
+    for address, own in dropped.items():
         message = {"op": "remove-replicas", "keys": own, "stimulus_id": stimulus}
         scheduler.worker_send(address, message)
+    return told
 
 
 def drop_unadopted(scheduler: Scheduler, worker: str, keys: Collection[Any], stimulus: str) -> None:
@@ -368,6 +389,16 @@ def abort_fetches(worker: Worker, address: str) -> None:
     nothing is ended, and what waits goes on when the other worker does, or leaves.
     """
     worker.rpc.remove(address, reason=f"{address} gives no sign of life")
+
+
+def list_held(worker: Worker, keys: Iterable[Any]) -> None:
+    """Have the scheduler list a worker as a holder of some keys, of those that it has.
+
+    Uses the stream message ``add-keys``, by which workers tell of replicas; the scheduler has what
+    it knows no more dropped. Should it change: see `list_replicas`.
+    """
+    held = [key for key in keys if key in worker.data]
+    send_to_scheduler(worker, {"op": "add-keys", "keys": held, "stimulus_id": "fpmdask-held"})
 
 
 def send_to_scheduler(worker: Worker, message: Mapping[str, Any]) -> None:

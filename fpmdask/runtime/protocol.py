@@ -38,6 +38,7 @@ WITHDRAW           scheduler  worker     run, keys
 WORKER_GONE        scheduler  worker     worker
 WORKER_BACK        scheduler  worker     worker
 WORKER_STOPPED     scheduler  worker     worker
+LIST_AGAIN         scheduler  worker     keys
 REFUSED            scheduler  worker     run, reason
 =================  =========  =========  =============================================
 
@@ -399,9 +400,15 @@ class Commanding(OfRun):
 
 
 class OfWorker(TypedDict):
-    """Address of a worker that has left, or has come again."""
+    """Address of a worker that has left, has come again, or has stopped."""
 
     worker: str
+
+
+class Held(TypedDict):
+    """Keys of results that a worker may have."""
+
+    keys: Sequence[Any]
 
 
 class Refusal(OfRun):
@@ -419,4 +426,5 @@ WITHDRAW = Notice("fpmdask-withdraw", KeysOf)
 WORKER_GONE = Notice("fpmdask-gone", OfWorker)
 WORKER_BACK = Notice("fpmdask-back", OfWorker)
 WORKER_STOPPED = Notice("fpmdask-stopped", OfWorker)
+LIST_AGAIN = Notice("fpmdask-list-again", Held)
 REFUSED = Notice("fpmdask-refused", Refusal)

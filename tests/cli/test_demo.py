@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 from urllib.request import urlopen
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
@@ -248,7 +249,10 @@ def test_a_run_that_measured_nothing_cannot_be_drawn():
 def test_rows_in_memory_and_on_disk_are_multiplied_alike():
     """Shares that begin and end within blocks; the second worker's do not fit into its memory."""
     shares, seed = {"large": 1500, "small": 4000}, 3
+    # the process of the tests takes more than the limit
+    unheeded = {f"distributed.worker.memory.{at}": False for at in ("target", "spill", "pause")}
     with ExitStack() as stack:
+        stack.enter_context(dask.config.set(unheeded))
         cluster = stack.enter_context(
             SpecCluster(
                 workers={
@@ -258,7 +262,7 @@ def test_rows_in_memory_and_on_disk_are_multiplied_alike():
                     }
                     for name, limit in (("large", "1 GB"), ("small", "64 MB"))
                 },
-                scheduler={"cls": Scheduler, "options": {"dashboard": False}},
+                scheduler={"cls": Scheduler, "options": {"dashboard_address": ":0"}},
             )
         )
         client = stack.enter_context(Client(cluster))

@@ -167,24 +167,37 @@ async def test_a_copy_becomes_a_replica_of_what_is_in_memory(c, s, a, b):
 
 
 @cluster()
-async def test_replicas_of_lost_workers_are_dropped_where_others_hold_them(c, s, a, b):
+async def test_lost_workers_are_not_listed_where_others_hold_the_same_until_they_tell(c, s, a, b):
     keys = ["both", "needed", "one"]
     made = [c.submit(add, 1, n, key=key, workers=[a.address]) for n, key in enumerate(keys)]
     await wait(made)
+    data = await c.scatter({"no task": 1}, workers=[a.address, b.address], broadcast=True)
     dask_private.hold_data(b, {"both": 1, "needed": 2})
     dask_private.list_replicas(s, b.address, ["both", "needed"], "a test")
     release = Event()
     running = c.submit(lambda _, event: event.wait(), made[1], release, workers=[a.address])
     await until(lambda: s.tasks["needed"].waiters)
+
+    def holders():
+        return {key: {holder.address for holder in s.tasks[key].who_has} for key in [*keys, *data]}
+
+    before, one = holders(), {b.address}
+    assert before["both"] == before["needed"] == before["no task"] == {a.address, b.address}
+    asked = [*keys, "no task", "unknown"]
     lost = {a.address}.__contains__
-    dask_private.drop_replicas(s, [*keys, "unknown"], lost, "a test")
-    holders = {key: {holder.address for holder in s.tasks[key].who_has} for key in keys}
-    assert holders == {"both": {b.address}, "needed": {a.address, b.address}, "one": {a.address}}
+    told = dask_private.unlist_replicas(s, asked, lost, lost, "a test")
+    assert told == {a.address: ["both", "needed"]}
+    assert holders() == {**before, "both": one, "needed": one}
+    dask_private.list_held(a, ["both", "needed", "unknown"])
+    await until(lambda: holders() == before)
+    assert dask_private.unlist_replicas(s, asked, lost, lambda _: False, "a test") == {}
+    assert holders() == {**before, "both": one}  # a task needs the other one
     await until(lambda: "both" not in a.data)
-    assert {"needed", "one"} <= a.data.keys()
+    assert "needed" in a.data
     await release.set()
-    await running
-    assert await made[0] == 1
+    assert await running
+    made[0].release()
+    await until(lambda: "both" not in b.data)
 
 
 @cluster(nthreads=[("127.0.0.1", 1)] * 3)
@@ -202,7 +215,7 @@ async def test_a_fetch_that_is_aborted_goes_on_from_another_holder(c, s, a, b, o
     await asked.wait()
     dask_private.hold_data(other, {"held": 3})
     dask_private.list_replicas(s, other.address, ["held"], "a test")
-    dask_private.drop_replicas(s, ["held"], {a.address}.__contains__, "a test")
+    dask_private.unlist_replicas(s, ["held"], {a.address}.__contains__, lambda _: False, "a test")
     dask_private.abort_fetches(b, a.address)
     assert await needs == 6
 

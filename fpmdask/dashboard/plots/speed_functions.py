@@ -104,7 +104,14 @@ def draw(sources: Sources) -> Drawn:
     drawn = new_figure(title(Snapshot()), "units", "units per second")
     drawn.x_range.start = drawn.y_range.start = 0
     curves = drawn.segment(
-        "x0", "y0", "x1", "y1", source=sources["curves"], line_color="color", line_width=2, alpha=0.8
+        "x0",
+        "y0",
+        "x1",
+        "y1",
+        source=sources["curves"],
+        line_color="color",
+        line_width=2,
+        alpha=0.8,
     )
     drawn.segment(
         "units", "low", "units", "high", source=sources["points"], line_color="color", line_width=2

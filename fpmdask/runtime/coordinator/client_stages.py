@@ -19,9 +19,10 @@ from fpmdask.errors import CoordinatorError
 from fpmdask.runtime.coordinator.busy import Occupied, is_ours
 from fpmdask.runtime.coordinator.chunks import AT_ONCE, wait_for_chunks, without_fpmdask
 from fpmdask.runtime.coordinator.context import RunContext
+from fpmdask.runtime.coordinator.lineage import unlist_lost
 from fpmdask.runtime.coordinator.team import PAUSED, does_nothing, executes
 from fpmdask.runtime.coordinator.windows import windows
-from fpmdask.runtime.dask_private import drop_replicas, run_anywhere, unrunnable
+from fpmdask.runtime.dask_private import run_anywhere, unrunnable
 from fpmdask.runtime.patience import LATE, SILENT_SECONDS, TOLD_SECONDS
 from fpmdask.runtime.protocol import Places
 
@@ -86,9 +87,11 @@ class ClientStages:
         taken: Counter[str] = Counter()
         places = []
         context = self._context
+        liveness = context.coordinator.known_workers.liveness
         async for window in windows(keys, AT_ONCE):
-            if context.any_lost:
-                drop_replicas(context.scheduler, window, context.members.is_lost, context.run)
+            if liveness.any_stopped:
+                lost = context.members.is_lost
+                unlist_lost(context.scheduler, liveness, window, lost, context.run)
             for key in window:
                 there = free.intersection(holders[key])
                 places.append(min(there or free, key=lambda worker: (taken[worker], worker)))

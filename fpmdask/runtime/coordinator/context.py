@@ -147,14 +147,9 @@ class RunContext:
             "proposal": dict(proposal),
         }
 
-    @property
-    def any_lost(self) -> bool:
-        """Whether what some worker holds cannot be used, although it has not left."""
-        return self.members.any_shunned or self.coordinator.known_workers.liveness.any_stopped
-
     def recompute(self, keys: Iterable[Any]) -> None:
         """Have chunks that only stopped workers hold recomputed on others, beside the run."""
-        if not self.any_lost:
+        if not (self.members.any_shunned or self.coordinator.known_workers.liveness.any_stopped):
             return
         if self._recompute is None:
             self._recompute = self.coordinator.recompute(self.run, self.members.is_lost)

@@ -18,9 +18,10 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, wait
 from distributed.client import FuturesCancelledError
 
-from fpmdask.runtime.dask_private import GraphNode, drop_replicas, list_replicas
+from fpmdask.runtime.dask_private import GraphNode, list_replicas, unlist_replicas
 from fpmdask.runtime.patience import SILENT_SECONDS
-from fpmdask.runtime.protocol import REPLICATE
+from fpmdask.runtime.protocol import LIST_AGAIN, REPLICATE
+from fpmdask.runtime.version import RECEIVED
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -72,6 +73,27 @@ def lineage(
             open_ += [need for need in state.run_spec.dependencies if need not in seen]
             seen |= state.run_spec.dependencies
     return again, given, impossible
+
+
+def unlist_lost(
+    scheduler: Scheduler,
+    liveness: Liveness,
+    keys: Iterable[Any],
+    lost: Callable[[str], bool],
+    run: str,
+) -> None:
+    """Have workers that are lost to a run listed no more as holders of what others hold.
+
+    Those that have stopped tell what they hold once they go on.
+    """
+
+    def tells(address: str) -> bool:
+        # an unknown message ends a worker: who has no plugin is told nothing
+        known = RECEIVED in scheduler.workers[address].metrics
+        return known and liveness.has_stopped(address)
+
+    for address, own in unlist_replicas(scheduler, keys, lost, tells, run).items():
+        scheduler.worker_send(address, LIST_AGAIN.message(keys=own))
 
 
 class Recompute:
@@ -234,6 +256,6 @@ class Recompute:
         for address, answer in zip(of, answers, strict=True):
             if not isinstance(answer, BaseException):
                 list_replicas(self._scheduler, address, answer.keys, self._run)
-                drop_replicas(self._scheduler, answer.keys, self._lost, self._run)
+                unlist_lost(self._scheduler, self._liveness, answer.keys, self._lost, self._run)
             elif not isinstance(answer, OSError):
                 raise answer

@@ -26,6 +26,7 @@ from fpmdask.runtime import protocol
 from fpmdask.runtime.dask_private import (
     abort_fetches,
     hold_data,
+    list_held,
     memory_limit,
     send_to_scheduler,
     unmanaged_nbytes,
@@ -128,6 +129,7 @@ class WorkerSide(WorkerPlugin):
             protocol.WORKER_GONE: self.gone,
             protocol.WORKER_BACK: self.back,
             protocol.WORKER_STOPPED: self.stopped,
+            protocol.LIST_AGAIN: self.list_again,
             protocol.COMMAND: self.tell,
             protocol.REFUSED: self.refused,
         }
@@ -278,6 +280,10 @@ class WorkerSide(WorkerPlugin):
     def stopped(self, worker: str) -> None:
         """End what Dask fetches from a worker that gives no sign of life; others may hold it."""
         abort_fetches(self.worker, worker)
+
+    def list_again(self, keys: Sequence[Any]) -> None:
+        """Tell the scheduler of results that it has not listed while this worker was stopped."""
+        list_held(self.worker, keys)
 
     def _offers(self, run: str) -> Offers | None:
         space = self.spaces.get(run)
