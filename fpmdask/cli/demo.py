@@ -1,4 +1,4 @@
-"""``fpmdask demo``: the whole of it on this machine, in under a minute."""
+"""``fpmdask demo``: the whole of it on this machine, in about a minute."""
 
 from __future__ import annotations
 
