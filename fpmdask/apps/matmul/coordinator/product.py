@@ -12,8 +12,8 @@ from fpmdask.apps.matmul.coordinator.missing_chunks import MissingChunks
 from fpmdask.apps.matmul.coordinator.orders import MultiplyOrders
 from fpmdask.apps.matmul.coordinator.publishing import Publishing
 from fpmdask.apps.matmul.coordinator.shares import Shares
-from fpmdask.apps.matmul.coordinator.silence import Silence, Stranded
 from fpmdask.apps.matmul.coordinator.stealing import WorkStealing
+from fpmdask.apps.matmul.coordinator.timeouts import Silence, Stranded
 from fpmdask.apps.matmul.parts import Assignment, PartsPlan
 from fpmdask.apps.matmul.place import (
     ByElements,
