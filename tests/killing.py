@@ -2,12 +2,20 @@
 
 import gc
 import os
+import sys
 import time
 from contextlib import contextmanager
 
+import pytest
 from distributed import Client, LocalCluster
 
 from tests.eventually import SECONDS
+
+# The `pytestmark` of modules whose tests do so.
+SIGNALS = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="ends or stops processes by signals"),
+]
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Workers whose process is stopped: they keep their connections, and the scheduler lists them."""
 
+import asyncio
 import gc
 import os
 import signal
-import sys
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -18,12 +18,14 @@ from distributed import Client, LocalCluster, wait
 import fpmdask
 from fpmdask.errors import ChunksLostError
 from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.chunk_facts import divisions_of, rows_of, values_of
+from fpmdask.runtime.client.rows import partitions_of
 from fpmdask.runtime.client.stages import Stages, WorkerLeft, token
 from fpmdask.runtime.coordinator.library import ModelLibrary
+from tests.killing import SIGNALS
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="stops processes by signals"),
+    *SIGNALS,
     # that of a connection which a ping, or Dask, has given up
     pytest.mark.filterwarnings(
         "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
@@ -167,18 +169,54 @@ def partitions(client):
     frame = pd.DataFrame({"a": np.arange(9000.0)})
     ddf = dd.from_pandas(frame, npartitions=9).map_partitions(lambda part: part + 1).persist()
     wait(ddf)
-    return ddf, frame + 1
+    return ddf
 
 
-def test_whoever_holds_partitions_and_has_stopped_need_not_count_their_rows(cluster):
+def test_who_holds_partitions_and_has_stopped_need_not_count_their_rows(cluster):
     client, pids = cluster
-    ddf, expected = partitions(client)
+    ddf = partitions(client)
+    expected = 2 * ddf.compute()
     balancer = fpmdask.Balancer(client)
     pid = pid_of_inputs(client, pids)
     os.kill(pid, signal.SIGSTOP)
     result = balancer.map_partitions(lambda part: part * 2, ddf)
     os.kill(pid, signal.SIGCONT)
-    np.testing.assert_array_equal(result.compute(), 2 * expected)
+    np.testing.assert_array_equal(result.compute(), expected)
+
+
+def test_facts_about_chunks_are_found_without_a_stopped_worker(cluster):
+    """Lengths and divisions, also for a run that holds the workers; weights, lazy ones, too."""
+    client, pids = cluster
+    balancer = fpmdask.Balancer(client)
+    ddf = partitions(client)
+    x = da.random.RandomState(1).random_sample(9000, chunks=1000).persist()
+    some = x[x > 0.5].persist()
+    weights = (x > 0.5).astype("f8").persist()
+    wait([x, some, weights])
+    values = x.compute()
+    parts, request = partitions_of(ddf), balancer._request()
+    pid = pid_of_inputs(client, pids)
+    os.kill(pid, signal.SIGSTOP)
+
+    async def divisions(request):
+        return await divisions_of(client, [parts[:4], parts[4:]], balancer._follow, request)
+
+    async def facts():
+        return await asyncio.gather(
+            proxy.leased(balancer._follow, "frames", request, divisions),
+            rows_of(client, [some, ddf, x], [0, 0, 0], balancer._follow, request),
+            values_of(client, [weights], balancer._follow, request),
+            values_of(client, [x + 1, ddf["a"] + 1], balancer._follow, request),
+        )
+
+    known, (there, rows), [found], [lazy, series] = client.sync(facts)
+    assert known == [(0, 1000, 2000, 3000, 3999), (4000, 5000, 6000, 7000, 8000, 8999)]
+    chunks = values.reshape(9, 1000)
+    assert there[0].chunks == (tuple((chunks > 0.5).sum(axis=1).tolist()),)
+    assert [one.lengths for one in rows] == [there[0].chunks[0], (1000,) * 9, (1000,) * 9]
+    np.testing.assert_array_equal(found, values > 0.5)
+    np.testing.assert_array_equal(lazy, values + 1)
+    np.testing.assert_array_equal(series, np.arange(9000) + 2)
 
 
 @pytest.mark.parametrize("work", [matmul, sort])

@@ -21,7 +21,7 @@ from fpmdask.apps.rebalance.tasks import RowsKernel, again
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.arguments import by_worker, check_sum, rows_by_worker
-from fpmdask.runtime.client.chunk_facts import rows_of_frame
+from fpmdask.runtime.client.chunk_facts import divisions_of, rows_of, values_of
 from fpmdask.runtime.client.conversions import as_array
 from fpmdask.runtime.client.kernels import check_takes, packed
 from fpmdask.runtime.client.rows import (
@@ -33,12 +33,10 @@ from fpmdask.runtime.client.rows import (
     nbytes_of,
     one_chunk_beside,
     partitions_of,
-    rows_of_array,
     sent_again,
 )
 from fpmdask.runtime.dask_private import Task, TaskRef, meta_of
 from fpmdask.runtime.report import TOO_SHORT
-from fpmdask.runtime.rows import Rows
 from fpmdask.timing import callable_name
 
 # Places at which rows that have weights, or are in groups, may be cut: so many at most.
@@ -181,17 +179,17 @@ async def _attempt(
 ) -> tuple[Any, ...]:
     load = partial(_all_there, client, asked.collections, request["workers"])
     there = await proxy.leased_load(follow, request, asked.collections, load)
-    inputs = tuple([await _rows(client, x, follow, request) for x in there])
+    there, inputs = await rows_of(client, there, [0] * len(there), follow, request)
     for n, one in enumerate(inputs):
         if one.count != inputs[0].count:
             raise PartitionError(
                 f"collection {n} has {one.count} rows, the first one {inputs[0].count}; give "
                 "collections of the same rows"
             )
-    weights, groups = [
-        await client.compute(x) if is_dask_collection(x) else x
-        for x in (asked.weights, asked.groups)
-    ]
+    per_row = {"weights": asked.weights, "groups": asked.groups}
+    lazy = [name for name, x in per_row.items() if is_dask_collection(x)]
+    values = await values_of(client, [per_row[name] for name in lazy], follow, request)
+    weights, groups = (per_row | dict(zip(lazy, values, strict=True))).values()
     cuts = cuts_of(weights, groups, inputs[0].edges)
     if weights is not None:
         _check_units(asked.distribution, cuts.total)
@@ -214,7 +212,17 @@ async def _attempt(
         )
     if not value["chunks"]:
         return tuple(there)
-    return tuple([await _collected(client, x, n, spec, value) for n, x in enumerate(there)])
+    made = [_made(client, x, n, spec, value) for n, x in enumerate(there)]
+    known = [n for n, x in enumerate(there) if _is_frame(x) and x.known_divisions]
+    told = await divisions_of(client, [made[n] for n in known], follow, request)
+    divisions = dict(zip(known, told, strict=True))
+    lengths = tuple(stop - start for start, stop in value["chunks"])
+    return tuple(
+        frame_of(parts, meta_of(x), "fpmdask-rebalance", divisions.get(n))
+        if _is_frame(x)
+        else _array(parts, x, lengths)
+        for n, (x, parts) in enumerate(zip(there, made, strict=True))
+    )
 
 
 def _packed(asked: Asked, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,13 +241,6 @@ async def _all_there(
             for x in collections
         )
     )
-
-
-async def _rows(client: Client, x: Any, follow: proxy.Follow, request: dict[str, Any]) -> Rows:
-    """Return what a run is told of a collection that is in memory."""
-    if _is_frame(x):
-        return await rows_of_frame(client, x, follow, request)
-    return rows_of_array(x, 0)
 
 
 def cuts_of(weights: Any, groups: Any, edges: Sequence[int]) -> Cuts:
@@ -361,10 +362,10 @@ def _check_units(distribution: Mapping[str, float] | None, every: float) -> None
         )
 
 
-async def _collected(
+def _made(
     client: Client, x: Any, n: int, spec: RebalanceSpec, value: Mapping[str, Any]
-) -> Any:
-    """Return a result over the published keys, each with the task that makes it again."""
+) -> list[Future[Any]]:
+    """Return the published chunks of a result, each with the task that makes it again."""
     name, one = f"{value['name']}-{n}", spec.inputs[n]
     ndim = 1 if _is_frame(x) else x.ndim
     graph: dict[Any, Any] = {}
@@ -380,9 +381,10 @@ async def _collected(
     }
     layered = HighLevelGraph(layers, {name: {f"{name}-given"}, f"{name}-given": set()})
     found: list[Future[Any]] = client.get(layered, [*graph], sync=False)
-    futures = dict(zip(graph, found, strict=True))
-    if not _is_frame(x):
-        lengths = tuple(stop - start for start, stop in value["chunks"])
-        return da.Array(futures, name, chunks=(lengths, *x.chunks[1:]), meta=meta_of(x))
-    name = "fpmdask-rebalance"
-    return await frame_of(client, found, meta_of(x), name, known=x.known_divisions)
+    return found
+
+
+def _array(parts: Sequence[Future[Any]], x: da.Array, lengths: tuple[int, ...]) -> da.Array:
+    keys: list[Any] = [part.key for part in parts]
+    graph = dict(zip(keys, parts, strict=True))
+    return da.Array(graph, keys[0][0], chunks=(lengths, *x.chunks[1:]), meta=meta_of(x))

@@ -130,7 +130,7 @@ async def array_in_memory(
     axis: int = 0,
     block_nbytes: int = BLOCK_NBYTES,
 ) -> da.Array:
-    """Return an array whose chunks, of known lengths along an axis, are in the workers' memory.
+    """Return an array whose chunks are in the workers' memory.
 
     Parameters
     ----------
@@ -139,8 +139,8 @@ async def array_in_memory(
         room.
     workers
         Names of those that may get a NumPy one, None for all.
-    block_nbytes
-        Bytes of a block of that, about.
+    axis, block_nbytes
+        Where that is cut, and the bytes of a block of it, about.
 
     Raises
     ------
@@ -151,17 +151,7 @@ async def array_in_memory(
         return await _sent(client, x, workers, axis, block_nbytes)
     persisted: da.Array = client.persist(x)
     await finished(client, persisted, LOAD)
-    if persisted.ndim and any(math.isnan(size) for size in persisted.chunks[axis]):
-        lengths = client.map(_length, partitions_of(persisted), axis=axis, pure=False)
-        chunks = list(persisted.chunks)
-        chunks[axis] = tuple(await client.gather(lengths))
-        meta = meta_of(persisted)
-        persisted = da.Array(persisted.dask, persisted.name, chunks=tuple(chunks), meta=meta)
     return persisted
-
-
-def _length(chunk: Any, axis: int) -> int:
-    return int(chunk.shape[axis])
 
 
 async def _sent(
@@ -245,34 +235,12 @@ async def frame_sent(client: Client, x: Any, workers: Sequence[str] | None) -> A
     return dd.from_graph(futures, x.iloc[:0], unknown, [*blocks], name)
 
 
-async def frame_of(
-    client: Client, parts: Sequence[Future[Any]], meta: Any, name: str, *, known: bool
+def frame_of(
+    parts: Sequence[Future[Any]], meta: Any, name: str, divisions: tuple[Any, ...] | None
 ) -> Any:
-    """Return a frame of partitions in memory, with divisions where they are to be known."""
+    """Return a frame of partitions in memory; its divisions may be unknown."""
     from dask.dataframe import from_graph
 
-    divisions = await _divisions_of(client, parts) if known else None
     keys = [part.key for part in parts]
     graph = dict(zip(keys, parts, strict=True))
     return from_graph(graph, meta, divisions or (None,) * (len(parts) + 1), keys, name)
-
-
-async def _divisions_of(client: Client, parts: Sequence[Future[Any]]) -> tuple[Any, ...] | None:
-    """Return the divisions of partitions in memory, None where their indices overlap."""
-    ends = await client.gather(client.map(_ends, parts, pure=False))
-    if not all(ends):
-        return None
-    try:
-        apart = all(left[1] < right[0] for left, right in pairwise(ends))
-        apart = apart and all(first <= last for first, last in ends)
-    except TypeError:
-        return None
-    return (*(first for first, _ in ends), ends[-1][1]) if apart else None
-
-
-def _ends(part: Any) -> tuple[Any, Any] | None:
-    """Return the first and the last label of an index in order, None for others."""
-    index = getattr(part, "index", None)
-    if index is None or not len(index) or not index.is_monotonic_increasing:
-        return None
-    return index[0], index[-1]

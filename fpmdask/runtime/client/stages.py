@@ -128,7 +128,7 @@ class Stages:
     ) -> list[Any]:
         """Run tasks as `made` does and return the results themselves."""
         persisted, futures = self._started(name, tasks, homes, given, shared)
-        return await self._watched(self._answers(persisted, futures), homes, futures)
+        return await self.watched(self._answers(persisted, futures), homes, futures)
 
     async def _answers(self, persisted: da.Array, futures: list[Future[Any]]) -> list[Any]:
         await finished(self.client, persisted)
@@ -166,7 +166,7 @@ class Stages:
         are taken off: whatever is lost later is made again by anybody.
         """
         persisted, futures = self._started(name, tasks, homes, given, shared)
-        await self._watched(finished(self.client, persisted), homes, futures)
+        await self.watched(finished(self.client, persisted), homes, futures)
         # who has left before that is waited for in vain
         await self._look(homes, 0.0, done=[*tasks, *shared])
         return futures
@@ -197,10 +197,12 @@ class Stages:
         found = {future.key: future for future in futures_of(persisted)}
         return persisted, [found[name, n] for n in range(count)]
 
-    async def _watched(
+    async def watched(
         self, work: Awaitable[Value], homes: Mapping[Any, str], futures: Sequence[Future[Any]]
     ) -> Value:
         """Return what is awaited, and tell how many of its futures are done meanwhile.
+
+        ``homes`` has the workers at which that is, by anything.
 
         Raises
         ------

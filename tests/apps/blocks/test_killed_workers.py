@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 
 import dask.array as da
@@ -13,12 +12,9 @@ import pytest
 from distributed import wait
 
 import fpmdask
-from tests.killing import nothing_left, of_kind, pids, processes
+from tests.killing import SIGNALS, nothing_left, of_kind, pids, processes
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="kills processes by signals"),
-]
+pytestmark = SIGNALS
 ROWS = 3000
 
 

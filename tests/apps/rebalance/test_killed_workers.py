@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 
 import dask
@@ -14,12 +13,9 @@ import pytest
 from distributed import wait
 
 import fpmdask
-from tests.killing import nothing_left, pids, processes
+from tests.killing import SIGNALS, nothing_left, pids, processes
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="kills processes by signals"),
-]
+pytestmark = SIGNALS
 ROWS = 900
 
 

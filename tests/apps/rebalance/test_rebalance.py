@@ -102,6 +102,25 @@ async def test_chunks_that_stay_are_the_same_memory(c, s, *workers):
 
 
 @cluster()
+async def test_what_is_asked_of_several_frames_is_asked_at_once(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    frame, asked, gather = pd.DataFrame({"a": VALUES}), [], s.handlers["gather"]
+
+    async def noting(keys, **more):
+        asked.append(len(keys))
+        return await gather(keys=keys, **more)
+
+    s.handlers["gather"] = noting
+    frames = [await frame_on(c, workers, frame, [10 * n, 90 - 10 * n], [0, 2]) for n in (1, 3, 5)]
+    weights = await array_on(c, workers, VALUES + 1, EVEN, [0, 1, 2])
+    asked.clear()
+    found = await balancer.rebalance(*frames, seconds=SPEEDS, weights=weights)
+    assert [one.known_divisions for one in found] == [True] * 3
+    # lengths of the partitions given, weights, ends of those made
+    assert asked == [6, 3, sum(one.npartitions for one in found)]
+
+
+@cluster()
 async def test_what_is_cut_has_memory_of_its_own(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     x = await array_on(c, workers, VALUES, EVEN, [0, 1, 2])

@@ -14,13 +14,10 @@ import pytest
 import fpmdask
 from fpmdask.apps.stencil import jacobi
 from tests.apps.stencil.test_stencil import local
-from tests.killing import nothing_left, of_kind, pids, processes
+from tests.killing import SIGNALS, nothing_left, of_kind, pids, processes
 from tests.tuned import tuned
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="kills processes by signals"),
-]
+pytestmark = SIGNALS
 ROWS, ITERATIONS = 60, 60
 # who tries to reach one that is dead waits for so long, until the test fails
 PATIENT = {"distributed.comm.timeouts.connect": "1h"}

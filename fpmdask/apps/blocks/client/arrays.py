@@ -37,10 +37,8 @@ from fpmdask.runtime.client.rows import (
     array_in_memory,
     array_of_rows,
     one_chunk_beside,
-    rows_of_array,
 )
 from fpmdask.runtime.dask_private import meta_of
-from fpmdask.runtime.rows import Rows
 
 INFOS = ("block_info", "block_id")
 OF_DASK = {"name", "token", "enforce_ndim"}
@@ -172,7 +170,7 @@ async def map_blocks(
 ) -> da.Array:
     """Compute; ``follow`` runs ``request`` as the app "blocks"."""
     infos = partial(_infos, mapped)
-    done = await computed(client, mapped.given, request, follow, _load, _told, infos, mapped.place)
+    done = await computed(client, mapped.given, request, follow, _load, infos, mapped.place)
     return _collected(client, mapped, done)
 
 
@@ -180,10 +178,6 @@ async def _load(
     client: Client, x: Any, axis: int | None, workers: Sequence[str] | None
 ) -> da.Array:
     return await array_in_memory(client, x, workers, axis or 0)
-
-
-async def _told(x: da.Array, axis: int | None) -> Rows:
-    return rows_of_array(x, axis)
 
 
 def _infos(mapped: Mapped, arrays: Sequence[da.Array]) -> list[dict[str, Any]]:

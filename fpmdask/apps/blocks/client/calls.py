@@ -17,6 +17,7 @@ from fpmdask.apps.blocks.spec import BlocksSpec
 from fpmdask.apps.blocks.tasks import Call, Place, again
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import arguments, proxy
+from fpmdask.runtime.client.chunk_facts import rows_of
 from fpmdask.runtime.client.kernels import packed
 from fpmdask.runtime.client.rows import is_there, nbytes_of, sent_again
 from fpmdask.runtime.dask_private import DataNode, Task, TaskRef
@@ -26,8 +27,6 @@ Function = Callable[..., Any]
 # Brings a collection into the workers' memory: (client, collection, axis, names of workers) →
 # what is there.
 Load = Callable[[Client, Any, "int | None", "Sequence[str] | None"], Awaitable[Any]]
-# What a run is told of a collection that is there: (collection, axis) → rows.
-Told = Callable[[Any, "int | None"], Awaitable[Rows]]
 # What the function is told of each chunk of the first collection, from all that are there.
 Infos = Callable[[Sequence[Any]], Sequence[Mapping[str, Any]]]
 
@@ -219,7 +218,6 @@ async def computed(
     request: dict[str, Any],
     follow: proxy.Follow,
     load: Load,
-    told: Told,
     infos: Infos,
     place: tuple[int, int],
 ) -> Done:
@@ -227,7 +225,7 @@ async def computed(
 
     Parameters
     ----------
-    load, told, infos
+    load, infos
         As their types say.
     place
         Dimensions of the result, and which one is cut: keys have a number for each.
@@ -246,9 +244,8 @@ async def computed(
 
     async def attempt() -> Done:
         loading = partial(_loaded, client, given, request["workers"], load)
-        inputs = await proxy.leased_load(follow, request, given.collections, loading)
-        pairs = zip(inputs, given.axes, strict=True)
-        rows = tuple([await told(x, axis) for x, axis in pairs])
+        there = await proxy.leased_load(follow, request, given.collections, loading)
+        inputs, rows = await rows_of(client, there, given.axes, follow, request)
         own = kernel
         if given.whole:
             own = _packed(given.name, replace(call, infos=infos(inputs)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from fpmdask.apps.blocks.client.calls import (
 from fpmdask.apps.blocks.tasks import Place
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
-from fpmdask.runtime.client.chunk_facts import rows_of_frame
+from fpmdask.runtime.client.chunk_facts import divisions_of
 from fpmdask.runtime.client.conversions import frame_advice
 from fpmdask.runtime.client.rows import (
     frame_in_memory,
@@ -44,7 +44,6 @@ from fpmdask.runtime.client.rows import (
     partitions_of,
 )
 from fpmdask.runtime.dask_private import enforced, meta_of
-from fpmdask.runtime.rows import Rows
 
 FRAMES = dd.DataFrame | dd.Series
 INFO = "partition_info"
@@ -179,9 +178,8 @@ async def map_partitions(
     client: Client, mapped: Mapped, request: dict[str, Any], follow: proxy.Follow
 ) -> Any:
     """Compute; ``follow`` runs ``request`` as the app "blocks"."""
-    told = partial(_told, client, follow, request)
     infos = partial(_infos, mapped)
-    done = await computed(client, mapped.given, request, follow, _load, told, infos, (1, 0))
+    done = await computed(client, mapped.given, request, follow, _load, infos, (1, 0))
     name = f"{done.name}-inputs"
     inputs = {part.key: part for frame in done.inputs for part in partitions_of(frame)}
     layers = {done.name: lineage(done, (1, 0)), name: inputs}
@@ -190,17 +188,12 @@ async def map_partitions(
     # an array of any objects: `persist` would give a frame's partitions other keys
     parts: Any = da.Array(graph, done.name, chunks=((1,) * count,), dtype=object)
     futures = partitions_of(client.persist(parts, optimize_graph=False))
-    return await frame_of(client, futures, mapped.meta, done.name, known=mapped.known)
+    known = await divisions_of(client, [futures], follow, request) if mapped.known else [None]
+    return frame_of(futures, mapped.meta, done.name, known[0])
 
 
 async def _load(client: Client, x: Any, axis: int | None, workers: Sequence[str] | None) -> Any:
     return await frame_in_memory(client, x, workers)
-
-
-async def _told(
-    client: Client, follow: proxy.Follow, request: dict[str, Any], x: Any, axis: int | None
-) -> Rows:
-    return replace(await rows_of_frame(client, x, follow, request), axis=axis)
 
 
 def _infos(mapped: Mapped, frames: Sequence[Any]) -> list[dict[str, Any]]:

@@ -13,6 +13,8 @@ from distributed import Client, Future, futures_of
 
 from fpmdask.apps.frames.tasks import rows
 from fpmdask.apps.frames.tasks.rows import Holders, Keys, Order
+from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.chunk_facts import facts_of
 from fpmdask.runtime.client.stages import Stages, token
 from fpmdask.runtime.dask_private import DataNode, GraphNode, Task, TaskRef
 
@@ -160,12 +162,18 @@ def gathered(
     return gone, later
 
 
-async def divisions(client: Client, parts: list[Future[Any]], keys: Keys) -> tuple[Any, ...] | None:
+async def divisions(
+    client: Client,
+    parts: list[Future[Any]],
+    keys: Keys,
+    follow: proxy.Follow,
+    request: dict[str, Any],
+) -> tuple[Any, ...] | None:
     """Return the divisions where the index is in order; parts without rows are left out then."""
     categories = isinstance(keys.order.dtypes[0], pd.CategoricalDtype)
     if not by_index(keys.order) or keys.how[0].nulls or categories:
         return None
-    told = await client.gather(client.map(rows.bounds, parts, pure=False))
+    [told] = await facts_of(client, rows.bounds, [parts], follow, request)
     parts[:] = [part for part, bounds in zip(parts, told, strict=True) if bounds is not None]
     some = [bounds for bounds in told if bounds is not None]
     return (*(first for first, _ in some), some[-1][1])

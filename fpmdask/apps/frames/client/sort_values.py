@@ -200,7 +200,7 @@ async def _sort_persisted(
         moving = partial(delivered, stages, partitions, found, keys)
         parts, received = await stages.again(moving)
         handed += received
-        known = await divisions(client, parts, keys)
+        known = await divisions(client, parts, keys, follow, request)
         why = f"fetched after the sort: {why}"
     else:
         why = "travelled with their keys"

@@ -18,6 +18,7 @@ from fpmdask.apps.sort.kernel import KINDS
 from fpmdask.apps.sort.tasks import chosen, recompute, recompute_positions, taken
 from fpmdask.errors import ChunksLostError, PartitionError
 from fpmdask.runtime.client import proxy
+from fpmdask.runtime.client.chunk_facts import rows_of
 from fpmdask.runtime.client.conversions import advice
 from fpmdask.runtime.client.inputs import SENDINGS
 from fpmdask.runtime.client.rows import array_in_memory, is_there
@@ -92,7 +93,8 @@ async def sort(
     sendings = SENDINGS if isinstance(x, np.ndarray) and request["workers"] is None else 1
     while True:
         load = partial(array_in_memory, client, x, request["workers"])
-        there = await proxy.leased_load(follow, request, [x], load)
+        loaded = await proxy.leased_load(follow, request, [x], load)
+        [there], _ = await rows_of(client, [loaded], [0], follow, request)
         if not there.size:
             dtype = INDEX if index else x.dtype
             empty: da.Array = client.persist(da.empty(0, dtype=dtype, chunks=-1))
@@ -106,7 +108,7 @@ async def sort(
         except ChunksLostError:
             if not sendings:
                 raise
-            del there  # what is left of it makes room
+            del there, loaded  # what is left of it makes room
         else:
             spec = SortSpec.from_json(asked["sort"])
             return _collected(client, there, spec, value, tuning.sort)
