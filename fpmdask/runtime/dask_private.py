@@ -48,17 +48,16 @@ def meta_of(collection: Any) -> Any:
     return collection._meta
 
 
-def enforced(function: Any, meta: Any) -> Any:
-    """Return a function of partitions whose results are made to be like ``meta``, picklable.
+def enforced(found: Any, meta: Any) -> Any:
+    """Return what a function of partitions has returned, made to be like ``meta``.
 
-    Uses ``dask.dataframe.core.apply_and_enforce``, which `map_partitions` uses: scalars become
-    series, columns are checked and named. Should it change: check ``result.columns``.
+    In any process. Uses ``dask.dataframe.core.apply_and_enforce``, which `map_partitions` uses:
+    scalars become series, what has no rows ``meta``, columns are checked and named. Should it
+    change: check ``found.columns``.
     """
-    from functools import partial
-
     from dask.dataframe.core import apply_and_enforce
 
-    return partial(apply_and_enforce, _func=function, _meta=meta)
+    return apply_and_enforce(_func=lambda: found, _meta=meta)
 
 
 # ---- on the scheduler

@@ -117,11 +117,14 @@ def test_the_meta_says_what_chunks_and_partitions_are():
 
 def test_what_a_function_of_partitions_returns_is_made_like_its_meta():
     meta = pd.DataFrame({"a": [1.0]}).iloc[:0]
-    same = dask_private.enforced(lambda part: part[["a"]], meta)
-    assert same(pd.DataFrame({"a": [2.0], "b": [3.0]})).columns.tolist() == ["a"]
-    assert dask_private.enforced(len, pd.Series([1], name="n"))([5, 6]).tolist() == [2]
+    same = dask_private.enforced(pd.DataFrame({"a": [2.0]}), meta)
+    assert same["a"].tolist() == [2.0]
+    assert dask_private.enforced(pd.DataFrame({"z": []}), meta) is meta
+    series = dask_private.enforced(2, pd.Series([1], name="n"))
+    assert series.tolist() == [2]
+    assert series.name == "n"
     with pytest.raises(ValueError, match="columns in the computed data"):
-        dask_private.enforced(lambda part: part, meta)(pd.DataFrame({"z": [2.0]}))
+        dask_private.enforced(pd.DataFrame({"z": [2.0]}), meta)
 
 
 # ---- on the scheduler

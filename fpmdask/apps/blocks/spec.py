@@ -156,6 +156,13 @@ class CallRaised(StepAnswer):
     number: int
 
 
+class CallUnlike(StepAnswer):
+    """The user's function has returned ``unlike``, which meta is not."""
+
+    unlike: str
+    number: int
+
+
 class SomeMade(TypedDict):
     """Calls of an order that are made so far."""
 
@@ -176,6 +183,9 @@ class BlocksValue(TypedDict):
 
 
 COMPUTE = Step(
-    "fpmdask.apps.blocks.worker:compute", ComputeOrder, Made | CallRaised, event=SomeMade
+    "fpmdask.apps.blocks.worker:compute",
+    ComputeOrder,
+    Made | CallRaised | CallUnlike,
+    event=SomeMade,
 )
 MESSAGES = Messages(BlocksValue, (COMPUTE,), {"computed": Computed})

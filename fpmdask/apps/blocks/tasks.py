@@ -2,13 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 
+from fpmdask.errors import FpmdaskError, named
+from fpmdask.runtime.dask_private import enforced
 from fpmdask.runtime.worker.rows import cut, joined
+
+
+class MetaMismatch(FpmdaskError, ValueError):
+    """A function returned what is not like its meta; the text says what."""
+
+
+@dataclass(frozen=True)
+class LikeMeta:
+    """A function of partitions, whose results are named as ``meta`` is; others are refused."""
+
+    function: Callable[..., Any]
+    meta: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the function does.
+
+        Raises
+        ------
+        MetaMismatch
+            For rows of other columns than meta has, and for what is a frame where meta is none, or
+            none where it is one.
+        """
+        found = self.function(*args, **kwargs)
+        if getattr(found, "shape", (1,))[:1] != (0,):  # what has no rows becomes meta
+            _check_columns(found, self.meta)
+        return enforced(found, self.meta)
+
+
+def _check_columns(found: Any, meta: Any) -> None:
+    from dask.dataframe.utils import check_matching_columns, is_dataframe_like
+
+    if is_dataframe_like(found) != is_dataframe_like(meta):
+        raise MetaMismatch(f"a {type(found).__name__}, where meta is a {type(meta).__name__}")
+    if not is_dataframe_like(meta):
+        return
+    try:
+        check_matching_columns(meta, found)
+    except ValueError:
+        pairs = ("not in meta", found, meta), ("missing", meta, found)
+        other = {what: a.columns.difference(b.columns, sort=False) for what, a, b in pairs}
+        differ = [f"{what}: {_named(columns)}" for what, columns in other.items() if len(columns)]
+        raise MetaMismatch(
+            f"the columns {_named(found.columns)}, where meta has {_named(meta.columns)} "
+            f"({'; '.join(differ) or 'the order differs'})"
+        ) from None
+
+
+def _named(columns: Iterable[Any]) -> str:
+    return named([*map(repr, columns)])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from dask.sizeof import sizeof
 
 from fpmdask.apps.blocks.spec import COMPUTE
-from fpmdask.apps.blocks.tasks import Call
+from fpmdask.apps.blocks.tasks import Call, MetaMismatch
 from fpmdask.errors import KernelError
 from fpmdask.runtime.progress import PACE_SECONDS
 from fpmdask.runtime.remote_errors import describe_error
@@ -41,6 +41,8 @@ def _compute(side: WorkerSide, space: RunSpace, order: Mapping[str, Any]) -> Map
             with side.blas_threads():
                 value = call([one for one, _ in blocks], order["resource"], chunk)
             shape, nbytes = shape_of(value), sizeof(value)
+        except MetaMismatch as error:
+            return {"unlike": str(error), "number": number}
         except BaseException as error:  # the user's; one that exits must not end the worker
             return {"raised": describe_error(error), "number": number}
         space.parts[number] = Whole(value)

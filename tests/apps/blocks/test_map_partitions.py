@@ -282,3 +282,58 @@ async def test_lazy_inputs_are_not_computed_for_what_is_refused(c, s, *workers):
             await balancer.map_partitions(*arguments, **options)
     assert not s.tasks
     assert s.transition_counter == before
+
+
+UNLIKE = {
+    "columns": (
+        r"returned for rows (\d+) to \d+, on worker [01], the columns 'x', 'z', where meta has "
+        r"'x', 'y' \(not in meta: 'z'; missing: 'y'\); give a meta like what it returns, or",
+        lambda part: part[["x"]].assign(z=1),
+        {"x": "f8", "y": "i8"},
+    ),
+    "order": (
+        "the columns 'kind', 'x', where meta has 'x', 'kind' .the order differs.; give",
+        lambda part: part[["kind", "x"]],
+        {"x": "f8", "kind": "category"},
+    ),
+    "a series": (
+        "on worker [01], a Series, where meta is a DataFrame; give",
+        lambda part: part["x"],
+        {"x": "f8"},
+    ),
+    "a number": (
+        "on worker [01], a int, where meta is a DataFrame; give",
+        lambda part: len(part),
+        frame(2)[["x"]],
+    ),
+    "of other implementations": (
+        "on worker [01], the columns 'y', where meta has 'x'",
+        lambda part: part[["x"]].rename(columns={"x": "y"}),
+        {"x": "f8"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+@cluster(2)
+async def test_what_is_not_like_its_meta_is_refused_with_where_it_was_found(c, s, *workers, case):
+    message, function, meta = UNLIKE[case]
+    balancer = await fpmdask.Balancer(c)
+    ddf = dd.from_pandas(frame(30), npartitions=3)
+    more = {}
+    if case == "of other implementations":
+        function, more = (lambda part: part[["x"]]), {"implementations": {"fpm": function}}
+    with pytest.raises(PartitionError, match=message) as refused:
+        await balancer.map_partitions(function, ddf, meta=meta, **more)
+    assert refused.value.__cause__ is None
+    del refused
+    await nothing_left(s)
+
+
+@cluster(2)
+async def test_what_has_no_rows_becomes_meta_whatever_its_columns(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    pdf = frame(30)
+    for function in (lambda part: pd.DataFrame(), lambda part: part["x"][:0]):
+        found = await balancer.map_partitions(function, pdf, meta=pdf[["x"]][:0])
+        pd.testing.assert_frame_equal(await c.compute(found), pdf[["x"]][:0])

@@ -33,7 +33,7 @@ from fpmdask.apps.blocks.client.calls import (
     made_by_dask,
     placed,
 )
-from fpmdask.apps.blocks.tasks import Place
+from fpmdask.apps.blocks.tasks import LikeMeta, Place
 from fpmdask.errors import PartitionError
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.chunk_facts import divisions_of
@@ -43,7 +43,7 @@ from fpmdask.runtime.client.rows import (
     frame_of,
     partitions_of,
 )
-from fpmdask.runtime.dask_private import enforced, meta_of
+from fpmdask.runtime.dask_private import meta_of
 
 FRAMES = dd.DataFrame | dd.Series
 INFO = "partition_info"
@@ -120,7 +120,7 @@ def checked(
         is_frame = returned is None or _is_pandas(returned)
     given = Given(
         funcname(function),
-        {name: enforced(f, found) for name, f in functions.items()},
+        {name: LikeMeta(f, found) for name, f in functions.items()},
         tuple(frames),
         tuple(axes),
         arguments,

@@ -254,13 +254,17 @@ class Calls:
         if "unusable" in answer:
             raise PartitionError(answer["unusable"])
         lost = [n for n in numbers if n in self._open]
-        if "raised" in answer:
-            error = answer["raised"]
+        if "number" in answer:
             _, (start, stop), _ = self._open.get(answer["number"], (worker, (0, 0), 0.0))
+            where = f"rows {start} to {stop}, on worker {self.context.name(worker)}"
+            if "unlike" in answer:
+                raise PartitionError(
+                    f"the function returned for {where}, {answer['unlike']}; give a meta like what "
+                    "it returns, or have it return what meta says"
+                )
+            error = answer["raised"]
             raise KernelFailed(
-                f"the function raised on rows {start} to {stop}, on worker "
-                f"{self.context.name(worker)}: {error['type']}: {error['message']}",
-                error,
+                f"the function raised on {where}: {error['type']}: {error['message']}", error
             )
         if "missing" in answer or "error" in answer:
             self._give_back(worker, [n for n in numbers if n in self._open])
