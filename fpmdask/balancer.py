@@ -725,7 +725,8 @@ class Balancer:
             ``block_info`` or ``block_id`` gets the chunks of `x`, and only their places follow.
         x
             The array whose rows are shared out; along all other axes a block has all of it. No
-            other one has more dimensions, or is longer where it has length 1.
+            other one has more dimensions, or is longer where it has length 1. Its chunks are of its
+            meta's type: masked ones under a meta that is a NumPy array are refused.
         *more
             Further arguments. Dask arrays of the same length on that axis are cut alike, others
             (of length 1 there, or fewer dimensions), and NumPy ones, are given to every call as a
@@ -837,7 +838,8 @@ class Balancer:
         -------
         dask.dataframe.DataFrame or Series
             Complete and in the workers' memory, each partition on the worker that computed it.
-            Divisions are known where those of `ddf` are and the results' indices allow it.
+            Divisions are known where those of `ddf` are, the results' indices are in order, and no
+            cut falls between equal labels (`distribution` says where cuts are).
 
         Raises
         ------

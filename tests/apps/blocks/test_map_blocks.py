@@ -96,6 +96,8 @@ async def test_what_dask_gives(c, s, *workers):
         (lambda a, b: a + b, (x, np.ones(4)), {}),
         (lambda a: a.sum(1), (x,), {"drop_axis": 1}),
         (lambda a: a.sum((1, 2)), (x,), {"drop_axis": [1, -1]}),
+        (lambda a: a.sum((1, 2)), (x,), {"drop_axis": {1, 2}}),
+        (lambda a: a.sum(2), (x,), {"drop_axis": np.array([2])}),
         (lambda a: a[:, None], (x,), {"new_axis": 1}),
         (lambda a: a[None], (x,), {"new_axis": 0, "axis": 0}),
         (lambda a: a.sum(1)[..., None], (x,), {"drop_axis": 1, "new_axis": 2}),
@@ -500,6 +502,10 @@ async def test_masked_arrays_and_numbers_without_dimensions(c, s, *workers):
     x = da.ones((30, 2), chunks=(7, 2))
     found = await balancer.map_blocks(lambda a, b: a * b, x, da.asarray(3.0))
     np.testing.assert_array_equal(await c.compute(found), np.full((30, 2), 3.0))
+    # what its meta does not tell is refused: rows of NumPy arrays are put together without masks
+    hidden = da.arange(30, chunks=10).map_blocks(np.ma.masked_less, 15, meta=np.empty(0, int))
+    with pytest.raises(PartitionError, match=r"is a numpy\.ma\.MaskedArray; make it"):
+        await balancer.map_blocks(twice, hidden)
 
 
 @cluster()
@@ -579,6 +585,18 @@ BAD = {
         {"axis": 1},
     ),
     "keyword": (PartitionError, "the keyword k", (lambda b, k: b, np.ones(3)), {"k": da.ones(3)}),
+    "delayed keyword": (
+        PartitionError,
+        "the keyword k is a Delayed.* of dask; compute it",
+        (lambda b, k: b, np.ones(3)),
+        {"k": dask.delayed(3)},
+    ),
+    "delayed": (
+        PartitionError,
+        "argument 1 is a Delayed.*, or compute it",
+        (lambda b, k: b, np.ones(3), dask.delayed(3)),
+        {},
+    ),
     "unpicklable": (
         PartitionError,
         "cannot be sent",

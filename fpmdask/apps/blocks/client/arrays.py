@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -150,7 +150,8 @@ def _where(array: Any, x: Any, axis: int) -> int | None:
 
 def _axes(given: Any, what: str, ndim: int | None) -> list[int]:
     found = [] if given is None else [given]
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+    several = isinstance(given, Collection) and bool(getattr(given, "ndim", True))
+    if several and not isinstance(given, str | bytes):
         found = [*given]
     for one in found:
         if isinstance(one, bool) or not isinstance(one, int | np.integer):

@@ -122,7 +122,7 @@ def check_arguments(more: Sequence[Any], kinds: Any, advice: Callable[[Any], str
         if is_dask_collection(argument):
             raise PartitionError(
                 f"argument {n} is a {type(argument).__name__}, which is not cut as the first; "
-                f"{advice(argument)}"
+                f"{advice(argument)}, or compute it"
             )
         _check_computed(argument, f"argument {n}")
 
@@ -148,10 +148,8 @@ def _check_computed(value: Any, what: str) -> None:
         if isinstance(one, Future):
             raise PartitionError(f"{what} {found} a future; give its result (client.gather)")
         if is_dask_collection(one):
-            raise PartitionError(
-                f"{what} {found} a dask collection; give it as an argument of its own, or compute "
-                "it"
-            )
+            own = "give it as an argument of its own, or " if hasattr(type(one), "ndim") else ""
+            raise PartitionError(f"{what} {found} a {type(one).__name__} of dask; {own}compute it")
 
 
 def _within(value: Any) -> Iterator[Any]:
