@@ -699,8 +699,9 @@ async def test_any_arrays_give_what_dask_gives(c, s, *workers):
         other=st.sampled_from(["none", "same", "row", "number"]),
     )
     def draw(shape, parts, axis, kind, other):
-        if -len(shape) <= axis < len(shape):
-            cases.append((tuple(shape), parts, axis, kind, other))
+        if not -len(shape) <= axis < len(shape):
+            axis %= len(shape)
+        cases.append((tuple(shape), parts, axis, kind, other))
 
     draw()
     balancer = await fpmdask.Balancer(c)

@@ -5,7 +5,6 @@ import gc
 import os
 import resource
 import signal
-import sys
 import time
 from contextlib import contextmanager
 
@@ -23,11 +22,11 @@ from tests.apps.stencil.test_out_of_core import bytes_for
 from tests.apps.stencil.test_stencil import cluster, local, of
 from tests.apps.stencil.test_storage import snapshots, stored
 from tests.eventually import nothing_left, until
+from tests.killing import SIGNALS
 from tests.tuned import tuned
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="stops processes by signals"),
+    *SIGNALS,
     # that of a connection which a ping, or Dask, has given up
     pytest.mark.filterwarnings(
         "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
