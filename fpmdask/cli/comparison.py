@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fpmdask.errors import FpmdaskError
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
     from fpmdask.balancer import Balancer
     from fpmdask.cli.out_of_core import Iterated
@@ -22,9 +22,12 @@ MIN_SECONDS, BUDGET_SECONDS = 0.2, 0.4
 ROUNDS = 6
 # Rows per worker of what warms everything up.
 WARM_UP = 64
+# After so long without an answer, whether all workers are there.
+LOOK_SECONDS = 1.0
 
 Tell = Callable[[Mapping[str, Any]], None]
 Shares = Mapping[str, int]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -206,27 +209,52 @@ def _iterate(
     client: Client, shares: Shares, passes: int, seed: int, tell: Tell | None = None
 ) -> dict[str, Iterated]:
     """Have all workers begin at the same time with rows that they have made before."""
-    from distributed import as_completed, wait
-
     from fpmdask.cli import out_of_core
 
     first, loaded = 0, {}
     for name, rows in shares.items():
-        loaded[name] = client.submit(
-            out_of_core.load, first, rows, seed, workers=[name], pure=False
-        )
+        held = client.submit(out_of_core.load, first, rows, seed, workers=[name], pure=False)
+        loaded[held] = name
         first += rows
-    wait(loaded.values())
+    for _ in _as_completed(client, loaded):
+        pass
     running = {
         client.submit(out_of_core.iterate, held, passes, workers=[name], pure=False): name
-        for name, held in loaded.items()
+        for held, name in loaded.items()
     }
     found = {}
-    for future in as_completed(running):
+    for future in _as_completed(client, running):
         found[running[future]] = future.result()
         if tell is not None:
             tell({"event": "share", "worker": running[future]})
     return found
+
+
+def _as_completed(client: Client, running: Mapping[Future[T], str]) -> Iterator[Future[T]]:
+    """Yield futures as they end; each is of the worker that alone can compute it.
+
+    Raises
+    ------
+    FpmdaskError
+        If such a worker has left: its future would never end.
+    """
+    from distributed import wait
+
+    waiting = {*running}
+    while waiting:
+        try:
+            ended = wait(waiting, timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED").done
+        except TimeoutError:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            here = {worker["name"] for worker in workers}
+            if gone := sorted({running[future] for future in waiting} - here):
+                raise FpmdaskError(
+                    f"{', '.join(gone)} left in the middle of a run, which needs all workers; try "
+                    "again, `fpmdask doctor` examines the machine"
+                ) from None
+            continue
+        waiting -= ended
+        yield from ended
 
 
 def _deviation(

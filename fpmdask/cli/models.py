@@ -71,7 +71,7 @@ def show(url: str, kernel: str | None, worker: str | None, as_json: bool) -> Non
     found = _read(url, kernel, worker)
     if as_json:
         print_json([asdict(one.facts if isinstance(one, KnownModel) else one) for one in found])
-    else:
+    elif found:
         click.echo(as_text(found))
 
 
@@ -121,6 +121,8 @@ def _store(url: str) -> ModelStore:
     """Return the store at a URL."""
     from fpmdask.store import ModelStore
 
+    if not url:
+        raise click.UsageError("URL is empty; give a folder, . for this one")
     try:
         return ModelStore(url)
     except (ImportError, ValueError) as error:  # what fsspec says of protocols
@@ -128,8 +130,15 @@ def _store(url: str) -> ModelStore:
 
 
 def _read(url: str, kernel: str | None, worker: str | None) -> list[Known]:
-    """Return some models and machines; documents that cannot be read are told of on stderr."""
+    """Return some models and machines; on stderr it tells what cannot be read, and if none is."""
+    from fpmdask.store.document import FOLDER
+
     found, problems = _store(url).known(most_age_seconds=None)
     for problem in problems:
         click.echo(f"left alone: {problem}", err=True)
-    return [one for one in found if kernel in (None, one.kernel) and worker in (None, one.worker)]
+    named = [one for one in found if kernel in (None, one.kernel) and worker in (None, one.worker)]
+    if not named:
+        given = {"kernel": kernel, "worker": worker}
+        only = "".join(f" of the {what} {name}" for what, name in given.items() if name)
+        click.echo(f"no models{only} in {url}; a store has them in its folder {FOLDER}", err=True)
+    return named

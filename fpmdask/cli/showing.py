@@ -1,4 +1,4 @@
-"""The demo on a terminal: live while it runs, a table at the end."""
+"""The demo on a terminal: live while it runs, a table at the end; elsewhere a line at a time."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 class Show:
     """What has been done, what is being done, and DFPA's rounds as they end.
 
+    A file or a pipe gets a line when something begins and one when it ends, and the last round.
+
     Parameters
     ----------
     rows, passes : int
@@ -42,8 +44,12 @@ class Show:
         self._finished: list[str] = []
         self._stage = ""
         self._began = 0.0
-        # Drawn by the refresh thread too, so that the clock and the spinner move.
-        self._live = Live(get_renderable=self._picture, console=self._console, refresh_per_second=8)
+        self._live: Live | None = None
+        if self._console.is_terminal:
+            # Drawn by the refresh thread too, so that the clock and the spinner move.
+            self._live = Live(
+                get_renderable=self._picture, console=self._console, refresh_per_second=8
+            )
         self._spinner = Spinner("dots", style="cyan")
 
     def tell(self, event: Mapping[str, Any]) -> None:
@@ -53,22 +59,33 @@ class Show:
                 self._end_stage()
                 self._workers = event.get("workers", self._workers)
                 self._stage, self._began = str(event["what"]), time.monotonic()
+                if self._live is None:
+                    self._print(Text(f"… {self._stage}"))
             case "round":
                 self._rounds.append(event)
             case "share":
                 self._finished.append(str(event["worker"]))
             case "left out":
-                self._done.append(Text(f"! {event['worker']}: {event['reason']}", "yellow"))
-        self._live.refresh()
+                self._tell_done(Text(f"! {event['worker']}: {event['reason']}", "yellow"))
+        if self._live is not None:
+            self._live.refresh()
 
     def _end_stage(self) -> None:
         if self._stage:
             spent = time.monotonic() - self._began
-            self._done.append(
+            self._tell_done(
                 Text.assemble(("✓ ", "green"), f"{self._stage} ", (f"{spent:.1f} s", "dim"))
             )
         self._stage = ""
         self._finished.clear()
+
+    def _tell_done(self, line: Text) -> None:
+        self._done.append(line)
+        if self._live is None:
+            self._print(line)
+
+    def _print(self, line: Text) -> None:
+        self._console.print(line, soft_wrap=True)
 
     def _picture(self) -> RenderableType:
         parts: list[RenderableType] = [self._title, *self._done]
@@ -84,7 +101,10 @@ class Show:
         return Group(*parts)
 
     def __enter__(self) -> Self:
-        self._live.__enter__()
+        if self._live is None:
+            self._print(self._title)
+        else:
+            self._live.__enter__()
         return self
 
     def __exit__(
@@ -96,9 +116,10 @@ class Show:
         if error is None:
             self._end_stage()
         self._stage = ""
-        self._live.__exit__(kind, error, traceback)
-        if not self._console.is_terminal:
-            self._console.print()  # there, rich leaves the last line open
+        if self._live is not None:
+            self._live.__exit__(kind, error, traceback)
+        elif self._rounds:
+            self._console.print(round_table(self._rounds, self._workers))
 
 
 def round_table(rounds: Sequence[Mapping[str, Any]], workers: Sequence[str]) -> Table:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from bokeh.core.properties import without_property_validation
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NoOverlap
 from bokeh.plotting import figure
 
 from fpmdask.dashboard.snapshot import Snapshots
@@ -173,9 +173,10 @@ def lanes(snapshot: Snapshot) -> dict[str, int]:
 
 
 def name_lanes(axis: Any, names: Sequence[str]) -> None:
-    """Write names of workers along an axis, as many as there is room for."""
+    """Write names of workers along an axis, as many as there is room for in its browser."""
     step = -(-len(names) // MOST_NAMES) or 1
     axis.ticker = FixedTicker(ticks=[*range(0, len(names), step)])
+    axis.major_label_policy = NoOverlap(min_distance=0)
     axis.major_label_overrides = {place: str(name) for place, name in enumerate(names)}
 
 

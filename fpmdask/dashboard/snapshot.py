@@ -24,6 +24,7 @@ from fpmdask.dashboard.state import (
 )
 from fpmdask.models import PiecewiseLinearModel, from_json
 from fpmdask.runtime.activity import TIMED
+from fpmdask.runtime.explain import PLANNED
 from fpmdask.runtime.progress import Meter, words
 from fpmdask.runtime.version import PLUGIN, RECEIVED
 
@@ -260,15 +261,22 @@ def _planned(record: RunRecord) -> dict[str, float]:
 
 
 def _planned_seconds(report: Mapping[str, Any]) -> dict[str, float]:
-    """Return worker name → predicted seconds of its share, of runs that can tell.
+    """Return worker name → seconds that its share is to take, or was, of runs that can tell.
 
-    Kernel seconds are those of a part of the work: they are scaled to the makespan that was
-    predicted, and say nothing where there is none, unless earlier runs have taught them.
+    Shares that have been computed say it themselves. Kernel seconds are those of a part of the
+    work: they are scaled to the makespan that was predicted, and say nothing where there is none,
+    unless earlier runs have taught them and this one is still to come.
     """
+    found: dict[str, float] = {}
+    shares = report.get("shares", ())
+    for share in shares:
+        if PLANNED in share:
+            name = share["worker"]
+            found[name] = found.get(name, 0.0) + float(share[PLANNED])
     result, names = report.get("result") or {}, report.get("names", {})
     predicted = report.get("predicted_seconds")
-    if not predicted and result.get("reason") != "known":
-        return {}
+    if found or (not predicted and (shares or result.get("reason") != "known")):
+        return found
     seconds = {
         names.get(a, a): float(s)
         for a, s in result.get("seconds", {}).items()

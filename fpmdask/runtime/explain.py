@@ -260,8 +260,12 @@ def _reasons(
     found = []
     if limit is not None and units >= int(limit):
         found.append(f"memory limit: {int(limit)} units at most")
-    if not units:
+    if not units and _calls(report):
+        return [*found, "the others had taken all before it asked"]
+    if not units and (middle is not None or report.reason == "known"):
         return [*found, "too slow: the others are done before it could finish a unit"]
+    if not units:
+        return [*found, f"even shares: {report.reason}; there are fewer units than workers"]
     if speed is None or middle is None:
         known = report.reason == "known"
         return [*found, "known from earlier runs" if known else f"even shares: {report.reason}"]

@@ -200,7 +200,7 @@ def parsed(text: bytes, path: str) -> Document:
         raise Unreadable(
             f"{path} is damaged or foreign ({type(error).__name__}: {error})"
         ) from None
-    if not f"/{path}".endswith(f"/{right}"):
+    if path != right:
         raise Unreadable(f"{path} is of another kernel or hardware: its place is {right}")
     found: Document = data
     return found

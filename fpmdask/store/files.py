@@ -15,6 +15,8 @@ import numpy as np
 
 from fpmdask.storage import Folder, is_local, opened
 
+# Folders of documents of one version.
+VERSIONED = re.compile(r"v\d+")
 # Writers of one folder wait for each other so long, looking so often.
 LOCK, LOCKED_SECONDS, LOCK_LOOK_SECONDS = ".lock", 5.0, 0.01
 # What `fpmdask.storage.Folder.writing` calls a document that is being written. Its writer is dead
@@ -37,17 +39,21 @@ class Files:
         self.url, self._options = os.fspath(url), options
         self._fs, self._root = opened(self.url, **options)
 
-    def names(self, folder: str) -> list[str]:
-        """Return the paths, below the URL, of all JSON files in a folder and those below."""
+    def names(self) -> list[str]:
+        """Return the paths, below the URL, of all JSON files in its folders of any version.
+
+        What else is below the URL, other stores too, is none of this one's.
+        """
         # what another process has written since, too
         self._fs.invalidate_cache()
         root = self._root.rstrip("/")
         try:
-            found = self._fs.find(f"{root}/{folder}")
-        except FileNotFoundError:
+            beside = [str(path).rstrip("/") for path in self._fs.ls(f"{root}/", detail=False)]
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        names = (str(path)[len(root) :].lstrip("/") for path in found)
-        return sorted(name for name in names if name.endswith(".json"))
+        folders = (path for path in beside if VERSIONED.fullmatch(path.rpartition("/")[2]))
+        found = (str(path) for folder in folders for path in self._fs.find(folder))
+        return sorted(path[len(root) :].lstrip("/") for path in found if path.endswith(".json"))
 
     def read(self, path: str) -> bytes | None:
         """Return what a file has, None where there is none."""

@@ -123,7 +123,7 @@ class ModelStore:
         """Return path → document as plain data, and what cannot be read and why."""
         found, problems = {}, []
         # of other versions, too, so that they are named
-        for path in self._files.names(""):
+        for path in self._files.names():
             try:
                 document = self._document(path)
             except Unreadable as error:

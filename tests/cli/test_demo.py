@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import dask
 import numpy as np
 import pytest
-from distributed import Client, Scheduler, SpecCluster, Worker
+from distributed import Client, LocalCluster, Scheduler, SpecCluster, Worker
 from rich.console import Console
 
 from fpmdask.cli import comparison
@@ -99,6 +99,19 @@ def test_the_progress_tells_stages_rounds_and_losses():
         ["alpha", "1000", "200.0"],
         ["beta", "1000", "200.0"],
     ]
+
+
+def test_a_pipe_gets_each_line_when_something_begins_and_ends():
+    console = terminal()
+    with Show(4000, 5, console) as show:
+        assert "5 times X" in shown(console)
+        address = f"the dashboard is at http://127.0.0.1:8787/{'long/' * 20}fpmdask"
+        show.tell({"event": "stage", "what": address, "workers": list(SPEEDS)})
+        assert f"… {address}\n" in shown(console)
+        show.tell(round_event(1, 3.0, [0.1, 0.2, 0.3, 0.4]))
+        show.tell({"event": "stage", "what": "balancing"})
+        assert shown(console).endswith("s\n… balancing\n")
+    assert shown(console).count("imbalance 3.00") == 1
 
 
 def test_a_stage_that_fails_is_not_ticked_off():
@@ -273,6 +286,18 @@ def test_rows_in_memory_and_on_disk_are_multiplied_alike():
     assert deviation < 1e-12
     with pytest.raises(FpmdaskError, match="deviate from NumPy's by"):
         comparison._deviation([found], 5499, 3, seed)
+
+
+@pytest.mark.slow
+def test_a_run_does_not_wait_for_a_worker_that_has_left(monkeypatch):
+    monkeypatch.setattr(comparison, "LOOK_SECONDS", 0.2)
+    options = {"n_workers": 1, "processes": False, "dashboard_address": ":0"}
+    with (
+        LocalCluster(**options) as cluster,
+        Client(cluster) as client,
+        pytest.raises(FpmdaskError, match="beta left in the middle of a run"),
+    ):
+        comparison._iterate(client, {0: 64, "beta": 64}, 1, seed=0)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.runtime.identity import Fingerprint
-from fpmdask.runtime.known_models import NOTHING, KnownMachine, KnownModel
+from fpmdask.runtime.known_models import KnownMachine, KnownModel
 from fpmdask.store import ModelStore
 from fpmdask.store.document import path_of
 
@@ -78,7 +78,11 @@ def test_models_are_removed_only_where_it_is_said_which(fpm, url):
         "forgotten": 1
     }
     assert "2 models are removed" in fpm("models", "forget", url, "--all").stdout
-    assert NOTHING in fpm("models", "show", url).stdout
+    shown = fpm("models", "show", url)
+    assert (shown.stdout, shown.stderr) == (
+        "",
+        f"no models in {url}; a store has them in its folder v1\n",
+    )
 
 
 def test_what_cannot_be_read_is_told_of_and_a_url_that_cannot_be_is_an_error(fpm, url):
@@ -89,6 +93,19 @@ def test_what_cannot_be_read_is_told_of_and_a_url_that_cannot_be_is_an_error(fpm
     wrong = fpm("models", "list", "nothing://at/all")
     assert wrong.exit_code == 1
     assert "nothing://at/all" in wrong.stderr
+
+
+def test_where_no_models_are_it_is_said_which_were_sought(fpm, url, tmp_path):
+    for wrong, given, said in (
+        (tmp_path / "no", [], "no models in "),
+        (url / "v1", [], "no models in "),
+        (url, ["--kernel", "x", "--worker", "y"], "no models of the kernel x of the worker y in "),
+    ):
+        answer = fpm("models", "show", wrong, *given)
+        assert (answer.exit_code, answer.stdout) == (0, "")
+        assert answer.stderr.startswith(f"{said}{wrong};")
+    assert not (tmp_path / "no").exists()
+    assert "URL is empty" in fpm("models", "forget", "", "--all").stderr
 
 
 @pytest.mark.parametrize("command", ["list", "show", "plot", "forget"])

@@ -74,6 +74,7 @@ def test_a_drawing_shows_a_snapshot_and_names_its_workers(plot):
     for axis in plot.lanes:
         named = getattr(drawing.root, f"{axis}axis")[0]
         assert named.major_label_overrides[63] == "w63"
+        assert isinstance(named.major_label_policy, bokeh.NoOverlap)
         assert len(named.ticker.ticks) == 32
 
 

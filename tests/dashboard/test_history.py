@@ -1,11 +1,14 @@
 """What the coordinator keeps of its runs, metrics of real clusters, and a dashboard that is off."""
 
 import dask.array as da
+import numpy as np
 import pytest
 
 import fpmdask
+from fpmdask.dashboard.snapshot import Snapshots
 from fpmdask.runtime.coordinator.metrics import MetricsCollector
 from fpmdask.runtime.dask_private import add_metrics, serves_dashboard
+from tests.apps.sort.test_sort_shares import COUNT, teach
 from tests.dashboard.served import cluster, get
 
 
@@ -54,3 +57,18 @@ async def test_history_keeps_the_last_ten_runs(c, s, *workers):
     assert not history.going
     assert all(record.context is None for record in history.ended)
     assert sum("log" in record.report for record in history.ended) <= 1
+
+
+@cluster(scheduler_kwargs={"dashboard": False})
+async def test_what_is_drawn_as_predicted_is_what_reports_have_as_planned(c, s, *workers):
+    def predicted():
+        return {piece.worker: piece.seconds for piece in Snapshots(s).latest().predicted}
+
+    balancer = await fpmdask.Balancer(c)
+    for reason in ("measured", "known"):  # rows that workers take as they come: nothing was planned
+        await balancer.map_blocks(np.sort, np.ones(3000))
+        assert (balancer.report.reason, predicted()) == (reason, {})
+    teach(s, np.dtype(float), index=False)
+    await balancer.sort(da.random.random(COUNT, chunks=COUNT // 3))
+    shares = balancer.report.shares
+    assert predicted() == {share["worker"]: share["planned_seconds"] for share in shares}

@@ -1,7 +1,10 @@
 """The page in a real browser: glyphs are drawn, no plot is empty, no JavaScript error."""
 
 import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import dask.array as da
 import pytest
@@ -51,6 +54,35 @@ for (const doc of Bokeh.documents) {
 }
 return found;
 """
+# The words in the rows of a table.
+ROWS = """
+const found = [];
+const walk = (node) => {
+  if (node.classList?.contains("slick-row"))
+    found.push([...node.children].map(cell => cell.textContent));
+  [...node.shadowRoot?.children ?? [], ...node.children].forEach(walk);
+};
+walk(document.body);
+return found;
+"""
+GATE = threading.Event()
+
+
+def waiting(units):
+    GATE.wait(30)
+
+
+@contextmanager
+def served():
+    """Give the scheduler of a cluster in this process, a balancer, and the dashboard's URL."""
+    options = {"n_workers": 3, "threads_per_worker": 1, "processes": False}
+    with (
+        LocalCluster(dashboard_address="127.0.0.1:0", **options) as cluster,
+        Client(cluster, set_as_default=True) as client,
+        fpmdask.Balancer(client) as balancer,
+    ):
+        scheduler = cluster.scheduler
+        yield scheduler, balancer, f"http://127.0.0.1:{scheduler.http_server.port}"
 
 
 @pytest.fixture
@@ -84,15 +116,9 @@ def drawn(driver, figures):
 
 
 def test_every_plot_is_drawn_without_a_javascript_error_until_its_page_is_closed(browser):
-    options = {"n_workers": 3, "threads_per_worker": 1, "processes": False}
-    with (
-        LocalCluster(dashboard_address="127.0.0.1:0", **options) as cluster,
-        Client(cluster, set_as_default=True) as client,
-        fpmdask.Balancer(client) as balancer,
-    ):
+    with served() as (scheduler, balancer, root):
         a = da.random.random((900, 900), chunks=300).persist()
         balancer.matmul(a, a, max_rounds=2)
-        root = f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
         pages = {"/fpmdask": len(PLOTS), **{f"/individual-fpmdask-{plot}": 1 for plot in PLOTS}}
         for page, figures in pages.items():
             browser.get(root + page)
@@ -106,10 +132,32 @@ def test_every_plot_is_drawn_without_a_javascript_error_until_its_page_is_closed
             ]
             # Dask's own template takes nothing from elsewhere
             assert not severe, (page, severe)
-        [session] = sessions_of(cluster.scheduler, page)
+        [session] = sessions_of(scheduler, page)
         assert session.connection_count == 1
         browser.get("about:blank")
         late = time.monotonic() + 30
         while session.connection_count and time.monotonic() < late:
             time.sleep(0.02)
         assert session.connection_count == 0
+
+
+def test_the_table_of_runs_shows_how_one_ends_that_went_on(browser):
+    def shows(state):
+        late = time.monotonic() + 30
+        while time.monotonic() < late:
+            rows = browser.execute_script(ROWS)
+            if len(rows) == 1 and state in rows[0]:
+                return True
+            time.sleep(0.1)
+        return False
+
+    GATE.clear()
+    with served() as (_, balancer, root), ThreadPoolExecutor(1) as thread:
+        browser.get(f"{root}/individual-fpmdask-runs")
+        going = thread.submit(balancer.partition, waiting, 30, max_rounds=1)
+        try:
+            assert shows("running")
+        finally:
+            GATE.set()
+        going.result()
+        assert shows("finished")

@@ -134,7 +134,7 @@ def of_three(app, units, seconds, reason, phases, shares, **facts):
             "rounds": [],
             "shares": [
                 {"worker": name, "units": n, "nbytes_received": 1000 * n, **own}
-                for name, n, own in zip(names, units, shares, strict=True)
+                for name, n, own in zip(names, units, shares, strict=False)
             ],
             "left_out": {},
             "log": None,
@@ -264,6 +264,17 @@ def test_why_each_kind_of_worker_got_its_share():
     assert found["full"].startswith("memory limit: 200 units at most; about the middle speed")
     assert "its link takes 20 times as long as the middle one" in found["far"]
     assert found["idle"].startswith("too slow")
+
+
+def test_nobody_is_called_too_slow_whose_speed_had_no_part_in_it():
+    few = of_three(
+        "blocks", (1, 0, 0), (0.1, 0.0, 0.0), "measured", {}, [{"seconds": 0.1, "calls": 1}]
+    )
+    even = of_three("partition", (1, 1, 0), (None, None, None), "too short to time", {}, ())
+    found = [{one.name: one.why for one in explained(of).workers} for of in (few, even)]
+    assert found[0]["b"] == ("the others had taken all before it asked",)
+    assert found[1]["a"] == ("even shares: too short to time",)
+    assert found[1]["c"] == ("even shares: too short to time; there are fewer units than workers",)
 
 
 def test_the_efficiency_is_the_ideal_over_what_it_took():

@@ -189,6 +189,17 @@ CHANGES = {
 }
 
 
+def test_other_stores_and_files_below_a_store_are_none_of_its_own(url):
+    store, below, beside = (ModelStore(f"{url}{more}") for more in ("", "/of/another", "/v1x"))
+    for one in (store, below, beside):
+        one.save([known()])
+    store._files.replace("report.json", b"{}")
+    assert store.known() == ([known()], [])
+    assert store.forget() == 1
+    assert (store.load(), below.load(), beside.load()) == ([], [known()], [known()])
+    assert store._files.read("report.json") == b"{}"
+
+
 @pytest.mark.parametrize("kind", CHANGES)
 def test_what_cannot_be_read_is_named_in_one_warning_and_left_alone(tmp_path, kind):
     change, said = CHANGES[kind]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from bokeh.layouts import column
-from bokeh.models import DataTable, DateFormatter, Div, NumberFormatter, TableColumn
+from bokeh.models import CustomJS, DataTable, DateFormatter, Div, NumberFormatter, TableColumn
 
 from fpmdask.dashboard.figures import Columns, Drawn, Plot, Sources
 from fpmdask.dashboard.state import Snapshot
@@ -82,6 +82,9 @@ def draw(sources: Sources) -> Drawn:
         min_height=120,
         stylesheets=[".bk-data-table { z-index: 0; }"],
     )
+    # of itself the table of bokeh 3.9 shows only rows that come and go, not what changes in them
+    shown_again = CustomJS(args={"view": table.view}, code="view.change.emit()")
+    sources["runs"].js_on_change("data", shown_again)
     heading = Div(text=title(Snapshot()), styles={"font-weight": "bold"})
     return column(heading, table, sizing_mode="stretch_both"), heading
 
