@@ -152,7 +152,8 @@ class Iterating:
         if self._start > stored:
             nbytes = max(1, rows.spec.row_nbytes)
             fields = survivors.bring(team, max(1, self._means.tuning.band_nbytes // nbytes))
-        rows.load(fields, self._inputs.args, instruments=self._metering.instruments)
+        unit, instruments = self._inputs.unit, self._metering.instruments
+        rows.load(fields, self._inputs.args, unit, instruments=instruments)
         survivors.brought(team, len(rows.spec.fields))
         return 0
 
