@@ -200,3 +200,13 @@ def test_a_worker_starts_without_the_large_parts_of_scipy():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert answer.stdout == "[]\n", answer.stderr
+
+
+def test_a_worker_starts_and_iterates_without_models():
+    """They, and the rest of scipy, take a sixth of what it imports before a first call."""
+    code = (
+        "import sys, fpmdask.runtime.worker.side, fpmdask.apps.stencil.worker.iterate; "
+        "print([name for name in ('scipy', 'fpmdask.models') if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.stdout == "[]\n", answer.stderr

@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from fpmdask.errors import PartitionError
-from fpmdask.models import PiecewiseLinearModel, from_json
 from fpmdask.runtime.identity import Fingerprint
+
+if TYPE_CHECKING:
+    from fpmdask.models import PiecewiseLinearModel
 
 # Figures of `KnownMachine`: of its node, of the network, and of its computing.
 NODE, SHARED, SECONDS_PER_ROW, MODEL = "node", "shared", "seconds_per_row", "model"
@@ -106,6 +108,8 @@ class KnownModel(OfWorker):
     @classmethod
     def from_facts(cls, facts: ModelFacts) -> KnownModel:
         """Rebuild it from its `facts`."""
+        from fpmdask.models import PiecewiseLinearModel, from_json  # workers need none
+
         model = from_json(facts.model)
         if not isinstance(model, PiecewiseLinearModel):
             raise PartitionError(f"found a model of kind {model.kind!r}; give a piecewise one")

@@ -179,6 +179,11 @@ class StoredRows:
             found = f"{self._array.dtype} of the shape {self._array.shape}"
             raise self._error(f"it is {found} there")
 
+    @property
+    def unit(self) -> int:
+        """Rows of a chunk."""
+        return int(self._array.chunks[0])
+
     def read(self, low: int, out: np.ndarray[Any, Any]) -> None:
         """Fill an array, also a strided one, with rows from number ``low`` on.
 
@@ -191,7 +196,7 @@ class StoredRows:
 
         if not out.size:
             return
-        unit = int(self._array.chunks[0])
+        unit = self.unit
         at_once = unit * max(1, DECODED_NBYTES // max(1, unit * out[0].nbytes))
         start, end = low, low + len(out)
         while start < end:

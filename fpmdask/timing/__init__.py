@@ -7,7 +7,6 @@ from fpmdask.timing.deadline import Clock as Clock
 from fpmdask.timing.deadline import Deadline as Deadline
 from fpmdask.timing.deadline import DeadlinePassed as DeadlinePassed
 from fpmdask.timing.deadline import Interruptible as Interruptible
-from fpmdask.timing.emulated import EmulatedKernel as EmulatedKernel
 from fpmdask.timing.kernel import FunctionKernel as FunctionKernel
 from fpmdask.timing.kernel import Kernel as Kernel
 from fpmdask.timing.kernel import KernelFactory as KernelFactory
@@ -27,12 +26,14 @@ from fpmdask.timing.repetitions import student_t as student_t
 from fpmdask.timing.scratch import Scratch as Scratch
 
 if TYPE_CHECKING:
+    from fpmdask.timing.emulated import EmulatedKernel as EmulatedKernel
     from fpmdask.timing.gbbp import BuilderReason as BuilderReason
     from fpmdask.timing.gbbp import FullModelBuilder as FullModelBuilder
     from fpmdask.timing.surface import SurfaceModelBuilder as SurfaceModelBuilder
 
-# Workers time kernels and build no models: what builders need would take a slow one half a second.
-_BUILDERS = {
+# Workers time kernels and have no models: what these need would take a slow one half a second.
+_WITH_MODELS = {
+    "EmulatedKernel": "fpmdask.timing.emulated",
     "BuilderReason": "fpmdask.timing.gbbp",
     "FullModelBuilder": "fpmdask.timing.gbbp",
     "SurfaceModelBuilder": "fpmdask.timing.surface",
@@ -42,6 +43,6 @@ _BUILDERS = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _BUILDERS:
+    if name not in _WITH_MODELS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_BUILDERS[name]), name)
+    return getattr(import_module(_WITH_MODELS[name]), name)

@@ -3,8 +3,6 @@
 import functools
 import math
 
-import scipy
-
 # When there are so many batches, neighbours are joined: 8 to 15 remain, whose Student's t (2.4 to
 # 2.1 at 95 %) is close to the normal quantile 2.0
 _MANY = 16
@@ -30,6 +28,8 @@ def student_t(degrees: int, confidence: float) -> float:
     >>> round(student_t(4, 0.95), 3)
     2.776
     """
+    import scipy  # only who measures needs it
+
     return float(scipy.special.stdtrit(degrees, (1 + confidence) / 2))
 
 

@@ -1,12 +1,14 @@
 """Workers whose process is stopped: they keep their connections, and the scheduler lists them."""
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
 import time
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 
 import dask
 import dask.array as da
@@ -16,13 +18,17 @@ from dask._task_spec import Task, TaskRef
 from distributed import Client, LocalCluster, wait
 
 import fpmdask
+from fpmdask.apps.stencil import jacobi
 from fpmdask.errors import ChunksLostError
+from fpmdask.runtime import patience
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.chunk_facts import divisions_of, rows_of, values_of
 from fpmdask.runtime.client.rows import partitions_of
 from fpmdask.runtime.client.stages import Stages, WorkerLeft, token
+from fpmdask.runtime.coordinator import liveness
 from fpmdask.runtime.coordinator.library import ModelLibrary
 from tests.killing import SIGNALS
+from tests.tuned import tuned
 
 pytestmark = [
     *SIGNALS,
@@ -69,6 +75,7 @@ def started():
         "fpmdask.hang": "1h",
         # what Dask takes for surplus replicas it drops at once, not after up to 2 s
         "distributed.scheduler.active-memory-manager.interval": "20ms",
+        **tuned(stencil={"news_seconds": 0.1}),
     }
     with (
         dask.config.set(settings),
@@ -131,13 +138,38 @@ def rows(balancer, client):
     )
 
 
+def slow_jacobi(block):
+    time.sleep(0.01)
+    return jacobi(block)
+
+
+def iterated(u, times):
+    for _ in range(times):
+        u = jacobi(np.pad(u, 1, mode="symmetric"))
+    return u
+
+
+def stencil(balancer, client):
+    u0 = da.random.RandomState(1).random_sample((90, 20), chunks=(10, 20)).persist()
+    expected = iterated(u0.compute(), 40)
+    return (lambda: balancer.stencil(slow_jacobi, u0, 40)), lambda u: np.testing.assert_array_equal(
+        u, expected
+    )
+
+
+# what a worker is stopped amid
+EVENTS = {matmul: "round", sort: "step", rows: "step", stencil: "iterated"}
+
+
 def pid_of_inputs(client, pids):
     """Return the process of the worker that holds most inputs, wherever Dask has put them."""
     return pids[max(pids, key=lambda worker: len(client.has_what([worker])[worker]))]
 
 
-@pytest.mark.parametrize("work", [matmul, sort, rows])
-@pytest.mark.parametrize("at", ["before", "during"])
+@pytest.mark.parametrize(
+    ("work", "at"),
+    [*product([matmul, sort, rows], ["before", "during"]), (stencil, "during")],
+)
 def test_a_stopped_worker_is_not_waited_for(cluster, work, at):
     """Its inputs are recomputed, its work is done by others, and it may come back afterwards."""
     client, pids = cluster
@@ -149,7 +181,7 @@ def test_a_stopped_worker_is_not_waited_for(cluster, work, at):
     if at == "before":
         os.kill(pid, signal.SIGSTOP)
     else:  # products and sorts have steps under way then
-        heard.at = "step" if work is not matmul else "round"
+        heard.at = EVENTS[work]
         if work is matmul:
             client.run_on_scheduler(forget_models)
     result = call()
@@ -219,7 +251,7 @@ def test_facts_about_chunks_are_found_without_a_stopped_worker(cluster):
     np.testing.assert_array_equal(series, np.arange(9000) + 2)
 
 
-@pytest.mark.parametrize("work", [matmul, sort])
+@pytest.mark.parametrize("work", [matmul, sort, stencil])
 def test_a_worker_that_goes_on_once_it_was_given_up_does_no_harm(cluster, work):
     """The others ask it no more in this run, although the scheduler hears of it again."""
     client, pids = cluster
@@ -228,12 +260,39 @@ def test_a_worker_that_goes_on_once_it_was_given_up_does_no_harm(cluster, work):
     call, check = work(balancer, client)
     check(call().compute())
     heard.pid = pid_of_inputs(client, pids)
-    heard.at = "step" if work is not matmul else "round"
+    heard.at = EVENTS[work]
     client.run_on_scheduler(forget_models)
     result = call()
     assert any("no sign of life" in reason for reason in heard.reasons())
     check(result.compute())
     check(call().compute())
+    del result
+    give_up = time.monotonic() + 30
+    while any(client.run(runs_kept).values()):  # of runs that are over it keeps nothing
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def runs_kept(dask_worker):
+    return len(dask_worker.plugins["fpmdask"].side.spaces)
+
+
+def holding_the_interpreter(block):
+    ctypes.PyDLL(None).usleep(400_000)
+    return jacobi(block)
+
+
+def test_an_update_that_holds_the_interpreter_has_not_stopped(cluster, monkeypatch):
+    """Its worker sends no heartbeat meanwhile and answers no ping; the others are done sooner."""
+    client, _ = cluster
+    monkeypatch.setattr(patience, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(liveness, "PING_SECONDS", 0.1)
+    heard, u0 = Stopping(), np.random.default_rng(0).random((30, 8))
+    balancer = fpmdask.Balancer(client, progress=heard)
+    found = balancer.stencil(holding_the_interpreter, u0, 4, distribution="even")
+    assert [event for event in heard.events if event["event"] == "iterated"]
+    assert not heard.reasons()
+    np.testing.assert_array_equal(found, iterated(u0, 4))
 
 
 def forget_models(dask_scheduler):

@@ -290,11 +290,11 @@ class Block(Part):
         low = (self.low - self.reach, self.high)[side]
         return self.rows(self.buffers[turn % 2], low, low + self.reach)
 
-    def bring(self, turn: int, bring: Bring) -> None:
-        """Have the fields' rows filled."""
+    def bring(self, turn: int, bring: Bring, unit: int = 1) -> None:
+        """Have the fields' rows filled, all at once, whatever their unit."""
         bring(self.cells(self.buffers[turn % 2], self.low, self.high), self.low, self.high)
 
-    def bring_args(self, bring: Bring) -> None:
+    def bring_args(self, bring: Bring, unit: int = 1) -> None:
         """Have the rows of the constant arrays filled, and the halo that neighbours have."""
         if not self.args or self.low == self.high:
             return

@@ -201,9 +201,10 @@ class Warned(TeamEvent):
 
 
 class Iterated(TeamEvent):
-    """How many iterations are made."""
+    """How many iterations are made, and what the longest of the last ones took."""
 
     iterations: int
+    longest_seconds: float
 
 
 class Saved(TeamEvent):

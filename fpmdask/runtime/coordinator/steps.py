@@ -38,12 +38,16 @@ class Steps:
     ----------
     expected : float or None
         Seconds that the steps under way should take.
+    longest_call : float or None
+        Seconds that a call of the user's function takes at most, where a step makes many: a call
+        may hold the interpreter, and the worker is silent for so long.
     """
 
     def __init__(self, context: RunContext, declared: Sequence[Step]) -> None:
         self._context, self._declared = context, declared
         self._coordinator = context.coordinator
         self.expected: float | None = None
+        self.longest_call: float | None = None
         self._inbox: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self._under_way: list[StepTimes] = []
 
@@ -87,13 +91,13 @@ class Steps:
         )
         while not self._context.closed:
             await asyncio.sleep(STOPPED_LOOK_SECONDS)
+            expected = self.expected if self.longest_call is None else self.longest_call
             # one that has done its own steps may hold what others wait for
             waited = [
                 patience
                 for steps in self._under_way
                 if steps.open
-                and time.monotonic() - steps.began
-                >= (patience := steps.patience(self.expected, hang))
+                and time.monotonic() - steps.began >= (patience := steps.patience(expected, hang))
             ]
             least = min(waited, default=math.inf)
             late = {w for w in self._context.workers if liveness.silent_seconds(w) >= least}

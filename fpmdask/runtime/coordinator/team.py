@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from distributed.core import Status
@@ -19,8 +19,6 @@ from fpmdask.runtime.wire import Step
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
 
-# A worker that does not say so soon that it is there hangs.
-PING_SECONDS = 5.0
 PAUSED = (
     "it is paused, and does nothing: its memory is full; give it more (memory_limit), add workers, "
     "or let go of what it holds"
@@ -133,7 +131,7 @@ class Attempt:
                 if heard:  # where nobody is done it may just take long
                     patience = self.overdue * self._more_work(silent, heard) * (last - began)
                     overdue = time.monotonic() - last > max(hang, patience)
-                await self._look_after(silent, overdue=overdue)
+                self._look_after(sorted(silent), overdue=overdue)
                 continue
             match event:
                 case ("left", worker) if worker in self.workers:
@@ -164,45 +162,26 @@ class Attempt:
             1.0, max(self.work.get(worker, 0) for worker in silent) / most if most else math.inf
         )
 
-    async def _look_after(self, silent: set[str], *, overdue: bool) -> None:
-        """Leave out workers that do not even say that they are there, and those that are overdue.
+    def _look_after(self, silent: Sequence[str], *, overdue: bool) -> None:
+        """Leave out workers that are paused, or else those that are overdue.
+
+        Those that have stopped `Steps` finds.
 
         Raises
         ------
         LostWorker
             If there are any.
         """
-
         states = self.context.scheduler.workers
-        liveness = self.context.coordinator.known_workers.liveness
-
-        async def there(worker: str) -> bool:
-            last_seen = states[worker].last_seen if worker in states else 0.0
-            try:
-                asking = self.context.scheduler.rpc(worker).identity()
-                async with asyncio.timeout(PING_SECONDS):
-                    await asking
-            except (OSError, TimeoutError):
-                liveness.found_stopped(worker, last_seen)
-                return False
-            return True
-
-        workers = sorted(silent)
-        answered = await asyncio.gather(*map(there, workers))
-        gone = [worker for worker, ok in zip(workers, answered, strict=True) if not ok]
-        reason = "nothing heard of it"
-        if not gone:
-            gone = [w for w in workers if w in states and does_nothing(states[w])]
-            reason = PAUSED
-        if not gone:
-            reason = f"{self.overdue:g} times as late as the others"
-        for worker in gone or (workers if overdue else ()):
+        paused = [w for w in silent if w in states and does_nothing(states[w])]
+        late = paused or (silent if overdue else ())
+        reason = PAUSED if paused else f"{self.overdue:g} times as late as the others"
+        for worker in late:
             if worker in self.context.workers:
                 self.context.members.give_up_on(worker, reason)
             self.context.members.shun(worker)
-        if gone or overdue:
-            names = ", ".join(map(self.context.name, gone or workers))
-            raise LostWorker(f"{names}: {reason}")
+        if late:
+            raise LostWorker(f"{', '.join(map(self.context.name, late))}: {reason}")
 
     def _check(self, worker: str, answer: Mapping[str, Any]) -> None:
         context = self.context

@@ -4,6 +4,7 @@ import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
@@ -49,6 +50,7 @@ def cases(draw):
         "blocks": [draw(st.sampled_from([0, 1, 2, 3, 5, 8, 50])) for _ in counts],
         "prefetch": draw(st.booleans()),
         "threads": draw(st.integers(1, 3)),
+        "unit": draw(st.sampled_from([1, 4, 7])),
         "iterations": draw(st.integers(1, 4)),
     }
 
@@ -65,7 +67,7 @@ def spec_of(shape, depth, boundary, dtypes, args=(), iterations=1):
 class Team:
     """Parts of which each has some rows, in this process."""
 
-    def __init__(self, spec, update, arrays, spans, blocks, *, prefetch=True, threads=1):
+    def __init__(self, spec, update, arrays, spans, blocks, *, prefetch=True, threads=1, unit=1):
         self.spec, self.spans = spec, dict(enumerate(spans))
         self.files = [BlockFile(tempfile.gettempdir()) for _ in blocks]
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -79,8 +81,8 @@ class Team:
         ]
         fields = len(spec.fields)
         for part in self.parts:
-            part.bring(0, lambda targets, low, high: fill(targets, arrays[:fields], low, high))
-            part.bring_args(lambda targets, low, high: fill(targets, arrays[fields:], low, high))
+            part.bring(0, partial(fill, arrays[:fields]), unit)
+            part.bring_args(partial(fill, arrays[fields:]), unit)
 
     def together(self, function, bands):
         if self.pool is None:
@@ -125,7 +127,7 @@ class Team:
             self.pool.shutdown()
 
 
-def fill(targets, arrays, low, high):
+def fill(arrays, targets, low, high):
     for target, array in zip(targets, arrays, strict=True):
         target[...] = array.take(range(low, high), axis=0, mode="wrap")
 
@@ -154,6 +156,7 @@ def test_streamed_rows_are_those_in_memory(case):
         case["blocks"],
         prefetch=case["prefetch"],
         threads=case["threads"],
+        unit=case["unit"],
     )
     with closing(team):
         before = arrays[: len(spec.fields)]

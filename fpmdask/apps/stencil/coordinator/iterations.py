@@ -47,6 +47,7 @@ class Iterations(Attempt):
         """Iterate and publish."""
         context, spec = self.context, self.spec
         began = time.perf_counter()
+        self._expect(None, 0)
         inputs = (*spec.fields, *spec.args)
         places = await wait_for_chunks(context, [key for one in inputs for key in one.keys])
         workers = ordered(context, spec, places)
@@ -76,7 +77,7 @@ class Iterations(Attempt):
         if common["probe"]:
             await self._probed()
         answers = await (self._planned() if split.planner else self._tried())
-        context.steps.expected = None
+        self._expect(None, 0)
         value = await published(context, spec, split, answers)
         report(context, split, self.sharing.learned, answers, time.perf_counter() - began)
         if split.planner is not None:
@@ -106,6 +107,17 @@ class Iterations(Attempt):
             raise KernelFailed(what, {**error, "summary": says})
         super()._check(worker, answer)
 
+    def _heard(self, worker: str, news: Mapping[str, Any]) -> None:
+        """Take in what a worker tells amid its step."""
+        self.progress.heard(worker, news)
+        if "longest_seconds" in news and news["attempt"] == self.number:
+            self.context.steps.longest_call = news["longest_seconds"]
+
+    def _expect(self, seconds: float | None, left: int) -> None:
+        """Take note of how long the iterations to come should take each, None: unknown."""
+        steps = self.context.steps
+        steps.expected, steps.longest_call = None if seconds is None else left * seconds, seconds
+
     # ---- what comes first
 
     def _first_note(self) -> dict[str, Any]:
@@ -126,7 +138,7 @@ class Iterations(Attempt):
 
     async def _probed(self) -> None:
         """Tell the workers who has which rows, by what a row has taken each of them."""
-        told = await self.everyone("probe", "measure", self.progress.heard, counts=True)
+        told = await self.everyone("probe", "measure", self._heard, counts=True)
         seconds = {worker: told[worker]["probe"] for worker in self.split.shares}
         await self.sharing.by_probes(self.split, seconds)
         self.work = self.split.having
@@ -140,7 +152,7 @@ class Iterations(Attempt):
         """Return the workers' answers; rows move once, by what the first iterations take."""
         self.progress.tell_iterations()
         while True:
-            answers = await self.everyone("trial", "iterate", self.progress.heard)
+            answers = await self.everyone("trial", "iterate", self._heard)
             if not any("trial" in told for told in answers.values()):
                 return answers
             await self._revise(answers)
@@ -170,7 +182,7 @@ class Iterations(Attempt):
             split.reason = "measured"
         split.shares = shares
         spent = [(speeds[w].row_seconds or 0.0) * rows for w, rows in shares.items()]
-        self.context.steps.expected = left * max(spent)
+        self._expect(max(spent), left)
         split.planned = dict(zip(shares, spent, strict=True))
         again, self.every = shares != before or every != self.every, every
         if split.planner is not None:
@@ -185,7 +197,7 @@ class Iterations(Attempt):
         """Return the workers' answers; rows move where MHETA says so."""
         split = self.split
         if split.instruments:
-            told = await self.everyone("measured", "instrument", self.progress.heard, counts=True)
+            told = await self.everyone("measured", "instrument", self._heard, counts=True)
             if not all("measured" in one for one in told.values()):
                 assert split.planner is not None
                 split.planner.give_up("the run has ended with its first iteration")
@@ -194,7 +206,7 @@ class Iterations(Attempt):
             await self._measured(told)
         self.progress.tell_iterations()
         while True:
-            answers = await self.everyone("again", "iterate", self.progress.heard)
+            answers = await self.everyone("again", "iterate", self._heard)
             if not any("again" in told for told in answers.values()):
                 return answers
             await self._again(answers)
@@ -257,7 +269,7 @@ class Iterations(Attempt):
         # where rows stay they take what they took
         expected = found.seconds if found.moves or middle is None else middle
         known = math.isfinite(expected)
-        self.context.steps.expected = (self.spec.iterations - done) * expected if known else None
+        self._expect(expected if known else None, self.spec.iterations - done)
         self._go_on(before, done, expected if known else None, found.why)
 
     def _planner_with(

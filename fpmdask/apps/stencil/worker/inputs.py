@@ -36,6 +36,12 @@ class Inputs:
         self._space, self._spec, self._order, self._name = space, spec, order, name
         self.nbytes_received = 0
 
+    @property
+    def unit(self) -> int:
+        """Rows of the longest chunks of Zarr inputs: who reads a part of a chunk decodes it all."""
+        inputs = (*self._spec.fields, *self._spec.args)
+        return max((self._stored(one.stored).unit for one in inputs if one.stored), default=1)
+
     def fields(self, targets: Sequence[Array], low: int, high: int) -> None:
         """Fill rows of the fields."""
         self._load(self._spec.fields, self._order["fields"], targets, low)

@@ -152,7 +152,8 @@ class Iterating:
         if self._start > stored:
             nbytes = max(1, rows.spec.row_nbytes)
             fields = survivors.bring(team, max(1, self._means.tuning.band_nbytes // nbytes))
-        rows.load(fields, self._inputs.args, instruments=self._metering.instruments)
+        unit, instruments = self._inputs.unit, self._metering.instruments
+        rows.load(fields, self._inputs.args, unit, instruments=instruments)
         survivors.brought(team, len(rows.spec.fields))
         return 0
 
@@ -172,16 +173,19 @@ class Iterating:
         """Make all of them but the `first` ones; return how many there were."""
         spec, looks, team, tuning = self.rows.spec, self._looks, self._team, self._means.tuning
         looks.begin(first)
-        told = time.perf_counter()
+        told, longest = time.perf_counter(), 0.0
         for done in range(first + 1, spec.iterations + 1):
             count = self._start + done
             checks = spec.tolerance is not None and not count % spec.check_every
+            began = time.perf_counter()
             change = self._one(done, checks=checks and done < spec.iterations)
             if done == spec.iterations:
                 break
-            if time.perf_counter() - told >= tuning.news_seconds and team.leads:
-                told = time.perf_counter()
-                team.commands.tell(iterations=count)
+            now = time.perf_counter()
+            longest = max(longest, now - began)
+            if now - told >= tuning.news_seconds and team.leads:
+                team.commands.tell(iterations=count, longest_seconds=longest)
+                told, longest = now, 0.0
             due, taken, asked = looks.due(done), looks.seconds, 0.0
             if checks or due:
                 change, seconds, asked = team.reduce([change, taken, float(looks.asked)])

@@ -87,22 +87,22 @@ class OwnRows:
         self._files: list[BlockFile] = []
         self._every, self.byte_seconds = 1, 0.0
 
-    def load(self, fields: Bring, args: Bring, *, instruments: bool) -> None:
-        """Bring the rows that this worker begins with."""
+    def load(self, fields: Bring, args: Bring, unit: int, *, instruments: bool) -> None:
+        """Bring the rows that this worker begins with; so many of an input are read at once."""
         with self._means.counters.timed("loading"):
             self._make(instruments=instruments)
-            self._bring(0, fields, args)
+            self._bring(0, fields, args, unit)
 
     def join(self) -> None:
         """Have no rows yet, in a team whose rows are elsewhere."""
         block = Block(self.spec, self._means.update, self._team.span)
         self.sweeps = self._in_core(block)
 
-    def _bring(self, done: int, fields: Bring, args: Bring) -> None:
+    def _bring(self, done: int, fields: Bring, args: Bring, unit: int) -> None:
         began, block = time.perf_counter(), self.sweeps.block
         with given_back() if isinstance(block, Streamed) else nullcontext():
-            block.bring(done, fields)
-            block.bring_args(args)
+            block.bring(done, fields, unit)
+            block.bring_args(args, unit)
         low, high = self._team.span
         if nbytes := (high - low) * self.spec.row_nbytes:
             self.byte_seconds = (time.perf_counter() - began) / nbytes
@@ -174,7 +174,7 @@ class OwnRows:
             self.survivors.keep(Kept(iteration, before[team.own], sources))
             self._files = [file for file in self._files if file not in files]
         self._make()
-        self._bring(done, brought(team, before, sources, self._key, note["piece"]), args)
+        self._bring(done, brought(team, before, sources, self._key, note["piece"]), args, 1)
         team.reduce([0.0])  # all have what they need: the old rows can go
         for key in (*self._keys(), *retired):
             team.exchange.retire(key)

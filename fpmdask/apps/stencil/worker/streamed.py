@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -113,12 +114,14 @@ class Streamed(Part):
         They begin where transfers need no copy: their address and their place in the file differ by
         sectors.
         """
-        found, row = [], self._first(number) - self.low
-        for raw, region in zip(
-            self._buffers[number % len(self._buffers)], self._regions, strict=True
-        ):
-            start = SECTOR + row * region.row_nbytes % SECTOR
-            rows = raw[start : start + self._rows * region.row_nbytes]
+        return self._placed(number, self._first(number), self._rows)
+
+    def _placed(self, number: int, first: int, count: int) -> list[Array]:
+        """Return rows from a number on, in the buffer of a block."""
+        found = []
+        for raw, region in self._raw(number):
+            start = SECTOR + (first - self.low) * region.row_nbytes % SECTOR
+            rows = raw[start : start + count * region.row_nbytes]
             found.append(rows.view(region.dtype).reshape(-1, *self.row_shape))
         return found
 
@@ -341,16 +344,16 @@ class Streamed(Part):
         """Return where the rows of the neighbour above (0), below (1) go."""
         return self._halo_rows[side][: self._count]
 
-    def bring(self, turn: int, bring: Bring) -> None:
-        """Have the fields' rows filled, block by block."""
-        self._bring(slice(0, self._count), bring)
+    def bring(self, turn: int, bring: Bring, unit: int = 1) -> None:
+        """Have the fields' rows filled, some at once, as `pieces` cuts them."""
+        self._bring(slice(0, self._count), bring, unit)
 
-    def bring_args(self, bring: Bring) -> None:
+    def bring_args(self, bring: Bring, unit: int = 1) -> None:
         """Have the rows of the constant arrays filled, and the halo that neighbours have."""
         if not self.spec.args:
             return
         which = slice(self._count, None)
-        self._bring(which, bring)
+        self._bring(which, bring, unit)
         starts = self.low - self.reach, self.high
         for is_open, low, some in zip(self.open, starts, self._halo_rows, strict=True):
             if is_open:
@@ -359,15 +362,28 @@ class Streamed(Part):
                     self.fill_sides(rows)
         self._fill_halos(args=True)
 
-    def _bring(self, which: slice, bring: Bring) -> None:
-        for number, (low, high) in enumerate(self.blocks):
-            first = self._first(number)
-            arrays = [array[low - first : high - first] for array in self._old(number)[which]]
-            bring([self.inner(rows) for rows in arrays], low, high)
-            for region, rows in zip(self._regions[which], arrays, strict=True):
-                self.fill_sides(rows)
-                region.write((low - self.low, high - self.low), rows)
-            self._keep_edges(arrays, low, [some[which] for some in self._edges])
+    def _bring(self, which: slice, bring: Bring, unit: int) -> None:
+        """Fill one buffer while the rows in the other one are written."""
+        most, edges = self._rows - 3 * self.reach, [some[which] for some in self._edges]
+        writing: list[Future[None] | None] = [None] * len(self._buffers)
+        with ThreadPoolExecutor(1, "fpmdask-bring") as thread:
+            for number, (low, high) in enumerate(pieces(self.low, self.high, most, unit)):
+                at = number % len(writing)
+                if (before := writing[at]) is not None:
+                    before.result()
+                arrays = self._placed(number, low, high - low)[which]
+                bring([self.inner(rows) for rows in arrays], low, high)
+                for rows in arrays:
+                    self.fill_sides(rows)
+                self._keep_edges(arrays, low, edges)
+                writing[at] = thread.submit(self._keep, which, low, arrays)
+            for last in writing:
+                if last is not None:
+                    last.result()
+
+    def _keep(self, which: slice, first: int, arrays: Sequence[Array]) -> None:
+        for region, rows in zip(self._regions[which], arrays, strict=True):
+            region.write((first - self.low, first - self.low + len(rows)), rows)
 
     def sources(self, turn: int) -> Sequence[OnDisk]:
         """Return the fields' rows."""
@@ -411,12 +427,17 @@ def shared(value: Array, arrays: Sequence[Array]) -> bool:
     return any(np.may_share_memory(value, array) for array in arrays)
 
 
-def pieces(low: int, high: int, count: int) -> Iterable[Span]:
-    """Return rows in pieces of at most so many.
+def pieces(low: int, high: int, count: int, unit: int = 1) -> Iterator[Span]:
+    """Yield rows in pieces of at most so many, which end at multiples of a unit where they can.
 
     Examples
     --------
-    >>> list(pieces(3, 8, 2))
-    [(3, 5), (5, 7), (7, 8)]
+    >>> list(pieces(3, 8, 2)), list(pieces(3, 20, 9, 5)), list(pieces(3, 9, 4, 5))
+    ([(3, 5), (5, 7), (7, 8)], [(3, 10), (10, 15), (15, 20)], [(3, 5), (5, 9)])
     """
-    return ((start, min(start + count, high)) for start in range(low, high, count))
+    while low < high:
+        stop = min(high, low + count)
+        if stop < high and (whole := stop // unit * unit) > low:
+            stop = whole
+        yield low, stop
+        low = stop

@@ -66,8 +66,8 @@ class Team:
 
     @property
     def leads(self) -> bool:
-        """Whether this worker speaks for all."""
-        return self.own == next(iter(self.spans))
+        """Whether this worker speaks for all: it is the first that has rows."""
+        return self.own == next(iter(self.placed.ranks))
 
     @property
     def spans(self) -> Mapping[str, Span]:
