@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from fpmdask.apps.stencil.history import typical
 from fpmdask.apps.stencil.plan import Cost
 from fpmdask.apps.stencil.program import with_computing
 from fpmdask.errors import PartitionError
@@ -234,7 +235,7 @@ def predicted(program: Program, machine: Machine, rows: Sequence[int]) -> dict[s
 def measured(
     phases: Sequence[Mapping[str, Any]], expected: Mapping[str, Sequence[float]] | None
 ) -> dict[str, list[float]]:
-    """Return what an iteration took each node on average, by the parts of a prediction.
+    """Return what a typical iteration took each node on average, by the parts of a prediction.
 
     Parameters
     ----------
@@ -245,7 +246,7 @@ def measured(
         are predicted count as receiving, the others as waiting.
     """
     found = {
-        name: [phase[name] / max(1, phase["count"]) for phase in phases]
+        name: [phase[name] / max(1, typical(phase)) for phase in phases]
         for name in ("seconds", *METERED)
     }
     together = found["receive"]

@@ -46,19 +46,28 @@ def instrumented_rows(rows: int, streamed: int) -> int:
 class History:
     """What the iterations of one worker have taken, by distribution.
 
+    The first one of a distribution is not typical: it writes to memory that is new, which may take
+    ten times as long. It counts only where no other one has been made.
+
     Parameters
     ----------
     done
         Iterations that were made before.
 
+    Attributes
+    ----------
+    phases : list of dict
+        Of each distribution: ``first`` and ``count`` of its iterations, and what those that are
+        typical have taken: their sums of ``seconds`` and of its parts.
+
     Examples
     --------
     >>> history = History()
     >>> parts = {"compute": 0.5, "io": 0.0, "send": 0.0, "receive": 0.0}
-    >>> for seconds in (1.0, 1.2, 1.1):
+    >>> for seconds in (7.0, 1.0, 1.5, 1.25):
     ...     history.add({"seconds": seconds, **parts})
-    >>> history.middle(), history.phases[-1]["count"]
-    (1.1, 3)
+    >>> history.middle(), history.phases[-1]["count"], history.phases[-1]["seconds"]
+    (1.25, 4, 3.75)
     """
 
     def __init__(self, done: int = 0) -> None:
@@ -81,14 +90,16 @@ class History:
         phase = self.phases[-1]
         phase["count"] += 1
         for name, seconds in spent.items():
-            phase[name] += seconds
+            phase[name] = seconds + (phase[name] if phase["count"] > 2 else 0.0)
         self._each.append([spent[name] for name in ("seconds", *METERED)])
+        if phase["count"] == 2:
+            self._recent.clear()
         self._recent.append(dict(spent))
 
     @property
     def is_full(self) -> bool:
         """Whether the last `WINDOW` iterations of this distribution can be judged now."""
-        return not self.phases[-1]["count"] % WINDOW and self.phases[-1]["count"] > 0
+        return not typical(self.phases[-1]) % WINDOW and len(self._recent) >= WINDOW
 
     def middle(self) -> float:
         """Return the median seconds of the last iterations."""
@@ -99,14 +110,26 @@ class History:
         seconds = [one["seconds"] for one in self._recent]
         return scatter(seconds[:-WINDOW] or seconds)
 
-    def mean(self) -> dict[str, float]:
-        """Return what the last iterations took, each part on average."""
+    def medians(self) -> dict[str, float]:
+        """Return the median of what each part took in the last iterations."""
         recent = [*self._recent][-WINDOW:]
-        return {part: sum(one[part] for one in recent) / len(recent) for part in METERED}
+        return {part: float(np.median([one[part] for one in recent])) for part in METERED}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return {"phases": self.phases, "iterations": list(self._each)}
+
+
+def typical(phase: Mapping[str, Any]) -> int:
+    """Return of how many iterations a phase has the sums.
+
+    Examples
+    --------
+    >>> [typical({"count": count}) for count in (0, 1, 2, 9)]
+    [0, 1, 1, 8]
+    """
+    count: int = phase["count"]
+    return count - (count > 1)
 
 
 def scatter(seconds: Sequence[float]) -> float:

@@ -103,7 +103,7 @@ class Planner:
         self.figures = fitted(self.program, told, self.memory, row_seconds)
 
     def update(self, rows: Sequence[int], told: Sequence[Mapping[str, float]]) -> None:
-        """Take the mean seconds of each worker's last iterations, with these rows."""
+        """Take the median seconds of each worker's last iterations, with these rows."""
         assert self.figures is not None
         compute, io = ([one[part] for one in told] for part in ("compute", "io"))
         self.figures = updated(*self.figures, rows, compute, io)

@@ -46,20 +46,23 @@ def test_a_history_has_phases_and_forgets_single_iterations_at_last():
         history.add(parts(seconds=2.0, compute=1.0))
     history.begin()
     assert not history.is_full
+    history.add(parts(seconds=70.0, io=9.0))  # memory is new
+    assert not history.is_full
     for n in range(5):
         history.add(parts(seconds=3.0 + n, io=1.0))
     assert history.is_full
     assert history.middle() == 5.0
+    assert history.phases[-1]["seconds"] == 25.0
     assert history.scatter() == pytest.approx(1.4826)
     for n in range(5):
         history.add(parts(seconds=30.0 + n))
     assert history.scatter() == pytest.approx(1.4826), "of those before"
     for n in range(5):
         history.add(parts(seconds=3.0 + n, io=1.0))
-    assert history.mean() == {"compute": 0.0, "io": 1.0, "send": 0.0, "receive": 0.0}
+    assert history.medians() == {"compute": 0.0, "io": 1.0, "send": 0.0, "receive": 0.0}
     found = json.loads(json.dumps(history.to_json()))
-    assert [(phase["first"], phase["count"]) for phase in found["phases"]] == [(1, 600), (601, 15)]
-    assert found["phases"][0]["compute"] == 600.0
+    assert [(phase["first"], phase["count"]) for phase in found["phases"]] == [(1, 600), (601, 16)]
+    assert found["phases"][0]["compute"] == 599.0
     assert len(found["iterations"]) == 512
     assert found["iterations"][-1] == [7.0, 0.0, 1.0, 0.0, 0.0]
 

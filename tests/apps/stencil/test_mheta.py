@@ -266,7 +266,7 @@ def test_a_machine_that_is_wrong_is_measured_again_and_not_kept(tmp_path):
     @cluster(config=with_store(tmp_path))
     async def run(c, s, *workers):
         balancer = await fpmdask.Balancer(c)
-        await balancer.stencil(busy, U0, 6, memory=MEMORY)
+        await balancer.stencil(busy, U0, 8, memory=MEMORY)
         found.append(balancer.report)
         seen.extend((await balancer.models).machines)
 
@@ -274,7 +274,7 @@ def test_a_machine_that_is_wrong_is_measured_again_and_not_kept(tmp_path):
     async def twice(c, s, *workers):
         balancer = await fpmdask.Balancer(c)
         for _ in range(2):
-            await balancer.stencil(busy, U0, 6, memory=MEMORY)
+            await balancer.stencil(busy, U0, 8, memory=MEMORY)
             found.append(balancer.report)
 
     run()

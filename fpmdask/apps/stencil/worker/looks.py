@@ -205,5 +205,5 @@ class Metering:
             "byte_seconds": rows.byte_seconds,
             "call_seconds": self._counters.call_seconds,
             "calls": 1 + sum(rows.sweeps.block.open),
-            **self.history.mean(),
+            **self.history.medians(),
         }
