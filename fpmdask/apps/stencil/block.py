@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,8 +17,11 @@ from fpmdask.runtime.rows import Span
 from fpmdask.tuning import DEFAULT
 
 Array = np.ndarray[Any, Any]
-# Calls a function with each of some rows, in threads perhaps.
-Each = Callable[[Callable[[Span], None], Sequence[Span]], None]
+# Calls a function with each of some rows, and another one with these and what the first one has
+# made, in this order; in threads perhaps, as many at once as there are: all are made first.
+InGroups = Callable[
+    [Callable[[Span], list[Array]], Callable[[Span, list[Array]], None], Sequence[Span]], None
+]
 # Fills rows start … stop of all fields, or of all constant arrays, without halo.
 Bring = Callable[[list[Array], int, int], None]
 # A band has so many times as many rows as its halo at least.
@@ -188,6 +193,54 @@ class Part:
             for value, block in zip(made, blocks, strict=True)
         ]
 
+    def replace(
+        self,
+        bands: Sequence[Span],
+        fields: Sequence[Array],
+        args: Sequence[Array],
+        first: int,
+        there: Span,
+        targets: Callable[[Span], Sequence[Array]],
+        in_groups: InGroups,
+        changes: list[float] | None = None,
+    ) -> None:
+        """Compute bands of rows in their order, and put each where old rows may be.
+
+        Parameters
+        ----------
+        bands
+            Of rows. What one replaces is not needed for those that come after it.
+        fields, args, first, there
+            As for `updated`.
+        targets
+            Where the new rows of a band go.
+        in_groups
+            Calls functions with the bands.
+        changes
+            Gets the largest differences of a cell to the iteration before.
+
+        Raises
+        ------
+        UpdateFailed, PartitionError
+            As `updated`.
+        """
+
+        def make(span: Span) -> list[Array]:
+            made = [  # it may return its input, of another field perhaps
+                np.array(value) if shared(value, fields) else value
+                for value in self.updated(span, fields, args, first, there)
+            ]
+            if changes is not None:
+                old = (self.inner(rows[span[0] - first : span[1] - first]) for rows in fields)
+                changes.extend(map(difference, made, old))
+            return made
+
+        def put(span: Span, made: list[Array]) -> None:
+            for value, target in zip(made, targets(span), strict=True):
+                target[...] = value
+
+        in_groups(make, put, bands)
+
     def _cut(self, value: Array, block: Array, count: int, above: int) -> Array:
         """Return what an update has made, without halo."""
         if value.dtype != block.dtype:
@@ -207,7 +260,21 @@ class Part:
 
 
 class Block(Part):
-    """Rows of all fields, in two buffers that take turns, and of the constant arrays; in memory."""
+    """Rows of all fields, which an iteration replaces in place, and of the constant arrays.
+
+    A field's buffer has room for `depth` rows more than there are. A sweep upward computes the rows
+    in ascending order, and puts the new ones `depth` rows further up, where old ones are no longer
+    needed; the next one goes downward. So a field takes half the memory of two buffers that take
+    turns, and new rows are written where old ones are in the cache.
+
+    With halos of neighbours, a sweep may compute the rows that need none of them first. Those at
+    both ends are computed from copies then: `strips` of the halo and of `2 * depth` rows.
+
+    Attributes
+    ----------
+    fields, args : list of numpy.ndarray
+        Rows from `first` on, with their halo.
+    """
 
     def __init__(
         self,
@@ -218,9 +285,25 @@ class Block(Part):
         band_nbytes: int = DEFAULT.stencil.band_nbytes,
     ) -> None:
         super().__init__(spec, update, rows, every, band_nbytes)
-        shape = (self.last - self.first, *self.row_shape)
-        self.buffers = [[np.empty(shape, one.dtype) for one in spec.fields] for _ in range(2)]
-        self.args = [np.empty(shape, one.dtype) for one in spec.args]
+        self._depth, count = spec.depth[0], self.last - self.first
+        buffer = (count + self._depth, *self.row_shape)
+        self._buffers = [np.empty(buffer, one.dtype) for one in spec.fields]
+        self._upward = True  # the next sweep: rows are at the lower end
+        self.args = [np.empty((count, *self.row_shape), one.dtype) for one in spec.args]
+        strip = (self.reach + 2 * self._depth, *self.row_shape)
+        self._strips = [
+            [np.empty(strip, one.dtype) for one in spec.fields] if is_open else []
+            for is_open in self.open
+        ]
+
+    @property
+    def fields(self) -> list[Array]:
+        """Return the fields' rows of now: views."""
+        return self._at(self._depth if self._upward else 0)
+
+    def _at(self, start: int) -> list[Array]:
+        count = self.last - self.first
+        return [buffer[start : start + count] for buffer in self._buffers]
 
     def rows(self, arrays: Sequence[Array], low: int, high: int) -> list[Array]:
         """Return rows of arrays with their halo on the other axes: views."""
@@ -243,56 +326,131 @@ class Block(Part):
         for array in self.rows(arrays, low, high):
             self.fill_sides(array)
 
-    def compute(
-        self, old: int, low: int, high: int, each: Each, into: Sequence[Array] | None = None
+    def sweep(
+        self,
+        low: int,
+        high: int,
+        in_groups: InGroups,
+        *,
+        halos: Callable[[], None] | None = None,
+        computing: Callable[[Span], AbstractContextManager[Any]] = nullcontext,
+        compact: bool = False,
+        changes: list[float] | None = None,
     ) -> None:
-        """Make the next iteration's rows in the other buffer, or in what begins with the first row.
+        """Make the next iteration's rows from `low` to `high`, which may be beyond this part's.
+
+        Parameters
+        ----------
+        in_groups
+            As for `Part.replace`.
+        halos
+            Waits for the halos that neighbours have sent to `neighbours_rows`; None: rows of
+            neighbours are here from the iterations before.
+        computing
+            Is entered with the rows that are computed within.
+        compact
+            Whether this is the last sweep: its rows go where `room` is, without any halo.
+        changes
+            Gets the largest differences of a cell to the iteration before.
 
         Raises
         ------
         UpdateFailed, PartitionError
-            As `updated`.
+            As `Part.updated`.
         """
+        fields, new = self.fields, self._at(0 if self._upward else self._depth)
+        room = self.room() if compact else None
+        there = self.first, self.last
 
-        def band(span: Span) -> None:
-            targets = (
-                self.cells(self.buffers[1 - old], *span)
-                if into is None
-                else [one[span[0] - self.low : span[1] - self.low] for one in into]
-            )
-            there = self.first, self.last
-            made = self.updated(span, self.buffers[old], self.args, self.first, there)
-            for value, target in zip(made, targets, strict=True):
-                target[...] = value
+        def targets(span: Span) -> list[Array]:
+            if room is None:
+                return self.cells(new, *span)
+            return [one[span[0] - self.low : span[1] - self.low] for one in room]
 
-        each(band, self.bands(low, high))
+        def compute(span: Span, some: Sequence[Array], args: Sequence[Array], at: Span) -> None:
+            bands = self.bands(*span)
+            bands = bands if self._upward else bands[::-1]
+            with computing(span):
+                self.replace(bands, some, args, at[0], at, targets, in_groups, changes)
 
-    def change(self, each: Each) -> float:
-        """Return the largest difference of a cell between the two buffers, 0 without rows."""
-        found = [0.0]
+        above, below = (self._depth * is_open for is_open in self.open)
+        inner = self.low + above, self.high - below
+        if halos is None or inner[0] >= inner[1]:
+            if halos is not None:
+                halos()
+                for side, strips in enumerate(self._strips):
+                    self._take(fields, side, strips)
+            compute((low, high), fields, self.args, there)
+        else:
+            spans = [self._strip(side) for side in range(2)]
+            for strips, span, own in zip(self._strips, spans, self._ends(), strict=True):
+                if strips:
+                    rows = self.rows(fields, *own)
+                    for strip, old in zip(strips, rows, strict=True):
+                        strip[own[0] - span[0] : own[1] - span[0]] = old
+            compute(inner, fields, self.args, there)
+            halos()
+            for side, (start, stop) in enumerate(((low, inner[0]), (inner[1], high))):
+                if start < stop:
+                    args = self.rows(self.args, *spans[side])
+                    compute((start, stop), self._strips[side], args, spans[side])
+        self._upward = not self._upward
 
-        def band(span: Span) -> None:
-            one, other = (self.cells(buffers, *span) for buffers in self.buffers)
-            found.extend(map(difference, one, other))
+    def _strip(self, side: int) -> Span:
+        """Return the rows of the strip at the upper end (0), the lower one (1)."""
+        if side:
+            return self.high - 2 * self._depth, self.high + self.reach
+        return self.low - self.reach, self.low + 2 * self._depth
 
-        each(band, self.bands(self.low, self.high))
-        return float(np.max(found))
+    def _ends(self) -> tuple[Span, Span]:
+        """Return this part's own rows of both strips."""
+        twice = 2 * self._depth
+        return (self.low, self.low + twice), (self.high - twice, self.high)
+
+    def _take(self, fields: Sequence[Array], side: int, strips: Sequence[Array]) -> None:
+        """Copy a neighbour's rows from a strip to where this part's rows are."""
+        low = (self.low - self.reach, self.high)[side]
+        own = self.neighbours_rows(side)
+        for target, rows in zip(self.rows(fields, low, low + self.reach), own, strict=False):
+            target[...] = rows
+
+    def room(self) -> list[Array]:
+        """Return where the last sweep puts all rows, without halo: at an end of each buffer.
+
+        New memory costs over 1 s per GB.
+        """
+        shape = (self.high - self.low, *self.spec.shape[1:])
+        count = math.prod(shape)
+        flat = [buffer.reshape(-1) for buffer in self._buffers]
+        ends = [one[:count] if self._upward else one[len(one) - count :] for one in flat]
+        return [one.reshape(shape) for one in ends]
+
+    def compacted(self, count: int) -> list[Array]:
+        """Return all rows without halo, moved to an end of each buffer, so many rows at once."""
+        made = []
+        shape, own = (self.high - self.low, *self.spec.shape[1:]), self.sources()
+        for buffer, rows in zip(self._buffers, own, strict=True):
+            target = buffer.reshape(-1)[: math.prod(shape)].reshape(shape)
+            for low in range(0, len(target), max(1, count)):
+                target[low : low + count] = rows[low : low + count]
+            made.append(target)
+        return made
 
     # ---- as `Streamed` has it, too
 
-    def edge(self, turn: int, side: int) -> list[Array]:
+    def edge(self, side: int) -> list[Array]:
         """Return copies of the rows of each field that the neighbour above (0), below (1) needs."""
         low = (self.low, self.high - self.reach)[side]
-        return [rows.copy() for rows in self.rows(self.buffers[turn % 2], low, low + self.reach)]
+        return [rows.copy() for rows in self.rows(self.fields, low, low + self.reach)]
 
-    def neighbours_rows(self, turn: int, side: int) -> list[Array]:
+    def neighbours_rows(self, side: int) -> list[Array]:
         """Return where the rows of the neighbour above (0), below (1) go."""
-        low = (self.low - self.reach, self.high)[side]
-        return self.rows(self.buffers[turn % 2], low, low + self.reach)
+        here = slice(2 * self._depth, None) if side else slice(0, self.reach)
+        return [strip[here] for strip in self._strips[side]]
 
-    def bring(self, turn: int, bring: Bring, unit: int = 1) -> None:
+    def bring(self, bring: Bring, unit: int = 1) -> None:
         """Have the fields' rows filled, all at once, whatever their unit."""
-        bring(self.cells(self.buffers[turn % 2], self.low, self.high), self.low, self.high)
+        bring(self.sources(), self.low, self.high)
 
     def bring_args(self, bring: Bring, unit: int = 1) -> None:
         """Have the rows of the constant arrays filled, and the halo that neighbours have."""
@@ -305,9 +463,13 @@ class Block(Part):
         bring(self.cells(self.args, low, high), low, high)
         self.fill(self.args, self.first, self.last)
 
-    def sources(self, turn: int) -> Sequence[Array]:
+    def sources(self) -> list[Array]:
         """Return the fields' rows."""
-        return self.cells(self.buffers[turn % 2], self.low, self.high)
+        return self.cells(self.fields, self.low, self.high)
+
+    def release(self) -> None:
+        """Let go of the memory; who has asked for rows keeps theirs."""
+        self.args, self._buffers, self._strips = [], [], [[], []]
 
 
 def difference(one: Array, other: Array) -> float:
@@ -318,10 +480,19 @@ def difference(one: Array, other: Array) -> float:
     return float(np.abs(np.subtract(one, other, dtype=kind)).max())
 
 
-def in_turn(function: Callable[[Span], None], spans: Iterable[Span]) -> None:
-    """Call a function with each of some rows."""
+def shared(value: Array, arrays: Sequence[Array]) -> bool:
+    """Tell whether an array is a view of others, perhaps."""
+    return any(np.may_share_memory(value, array) for array in arrays)
+
+
+def in_turn(
+    make: Callable[[Span], list[Array]],
+    put: Callable[[Span, list[Array]], None],
+    spans: Sequence[Span],
+) -> None:
+    """Call functions with each of some rows."""
     for span in spans:
-        function(span)
+        put(span, make(span))
 
 
 def iterated(
@@ -337,12 +508,12 @@ def iterated(
     total = spec.shape[0]
     block = Block(spec, update, (0, total))
     count = len(spec.fields)
-    for target, source in zip(block.cells(block.buffers[0], 0, total), arrays, strict=False):
+    for target, source in zip(block.sources(), arrays, strict=False):
         target[...] = source
     for target, source in zip(block.cells(block.args, 0, total), arrays[count:], strict=True):
         target[...] = source
     block.fill(block.args, 0, total)
-    for turn in range(iterations):
-        block.fill(block.buffers[turn % 2], 0, total)
-        block.compute(turn % 2, 0, total, in_turn)
-    return [one.copy() for one in block.cells(block.buffers[iterations % 2], 0, total)]
+    for _ in range(iterations):
+        block.fill(block.fields, 0, total)
+        block.sweep(0, total, in_turn)
+    return [one.copy() for one in block.sources()]

@@ -232,8 +232,7 @@ def moving_seconds(
     for worker, (low, high) in old.items():
         start, stop = new[worker]
         kept = max(0, min(high, stop) - max(low, start))
-        # what it sends, and both its new buffers
-        rows = (high - low - kept) + 2 * (stop - start)
+        rows = (high - low - kept) + (stop - start)  # what it sends, and its new buffer
         cost = max(cost, rows * row_nbytes * told[worker].byte_seconds)
     return cost
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fpmdask.apps.stencil.sizes import Sizes, arg_name, field_name, second_name
+from fpmdask.apps.stencil.sizes import Sizes, arg_name, field_name
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import Array, Communication, Program, Section, Stage
@@ -34,8 +34,8 @@ def program(spec: StencilSpec, *, prefetch: bool = True, checks: bool = False) -
 
     Notes
     -----
-    1. In core a field has two buffers that take turns: a second array, which no stage streams. Out
-       of core rows are replaced in place, in a block and on disk (`Streamed`).
+    1. Rows are replaced in place: in core (`Block`), and out of core in a block and on disk
+       (`Streamed`).
     2. What does not depend on the rows is `fixed_bytes`: what a block has beside its rows, which
        are 3 · depth rows in each buffer, the halos of the rows, and the rows at both ends, which
        neighbours need, before and after an iteration.
@@ -49,18 +49,14 @@ def program(spec: StencilSpec, *, prefetch: bool = True, checks: bool = False) -
     >>> rows = Rows(("a",), (100,), 0, "<f8", (100, 1000))
     >>> found = program(StencilSpec((rows,), (), (1, 0), ("reflect", "none"), 10))
     >>> [(array.name, array.row_bytes) for array in found.arrays]
-    [('u0[0]', 8000), ('second[0]', 8000)]
+    [('u0[0]', 8000)]
     >>> found.sections[0].communication.message_bytes
     8000
     """
     sizes = Sizes.of(spec, prefetch=prefetch)
     fields, args = sizes.fields, sizes.args
     read = [*map(field_name, range(len(fields))), *map(arg_name, range(len(args)))]
-    second = list(map(second_name, range(len(fields))))
-    arrays = [
-        Array(name, nbytes)
-        for name, nbytes in zip([*read, *second], [*fields, *args, *fields], strict=True)
-    ]
+    arrays = [Array(name, nbytes) for name, nbytes in zip(read, [*fields, *args], strict=True)]
     depth = spec.depth[0]
     stage = Stage(reads=read, writes=read[: len(fields)], prefetch=prefetch)
     halos = Communication("nearest_neighbour", depth * sum(fields)) if depth else Communication()

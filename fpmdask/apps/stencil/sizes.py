@@ -30,11 +30,6 @@ def is_moved(name: str) -> bool:
     return name.startswith("u0[")
 
 
-def second_name(number: int) -> str:
-    """Return the name of a field's second buffer, which it has in core."""
-    return f"second[{number}]"
-
-
 def arg_name(number: int) -> str:
     """Return the name of a constant array."""
     return f"args[{number}]"
@@ -51,7 +46,9 @@ class Sizes:
     block
         Of a row in a block, out of core: one buffer, or two where the next block is prefetched.
     fixed
-        Beside the rows: halos and edges.
+        Beside the rows: halos and edges, as many as out of core, or in core if these are more
+        (`Block`: two halos, two strips of three times `depth` rows, two copies of either edge, and
+        `depth` rows by which rows move).
     """
 
     fields: tuple[int, ...]
@@ -66,13 +63,14 @@ class Sizes:
             tuple(row_nbytes(spec, one.dtype) for one in some) for some in (spec.fields, spec.args)
         )
         read, buffers = sum(fields) + sum(args), 2 if prefetch else 1
-        fixed = spec.depth[0] * ((3 * buffers + 2) * read + 4 * sum(fields))
-        return cls(fields, args, buffers * read, fixed)
+        halos = (3 * buffers + 2) * read + 4 * sum(fields)
+        in_core = 13 * sum(fields) + 2 * sum(args)
+        return cls(fields, args, buffers * read, spec.depth[0] * max(halos, in_core))
 
     @property
     def in_core(self) -> int:
-        """Bytes of a row in core: fields have two buffers."""
-        return 2 * sum(self.fields) + sum(self.args)
+        """Bytes of a row in core."""
+        return sum(self.fields) + sum(self.args)
 
 
 def in_core_nbytes(spec: StencilSpec, rows: int, *, prefetch: bool = True) -> int:
@@ -111,7 +109,7 @@ def most_rows(
     >>> rows = Rows(("a",), (100,), 0, "<f8", (100, 1000))
     >>> spec = StencilSpec((rows,), (), (0, 0), ("none", "none"), 10)
     >>> most_rows(spec, [160_000.0, 15_999.0, 15.0])
-    ([10.0, 0.0, 0.0], [20.0, 0.0, 0.0])
+    ([20.0, 1.0, 0.0], [20.0, 1.0, 0.0])
     """
     sizes = Sizes.of(spec, prefetch=prefetch)
     rooms = [nbytes - sizes.fixed for nbytes in memory]

@@ -12,7 +12,7 @@ from distributed import Worker
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
-from tests.apps.stencil.test_mheta import SLOW, U0, check_report, shares_of
+from tests.apps.stencil.test_mheta import KEPT, SLOW, U0, check_report, shares_of
 from tests.apps.stencil.test_out_of_core import no_files, open_block_files
 from tests.apps.stencil.test_stencil import cluster, local, of, worker_name
 from tests.apps.stencil.test_storage import snapshots, stored, zarr_cluster
@@ -24,7 +24,7 @@ RANDOM = np.random.default_rng(0)
 QUICK = {"stencil": {"trial_seconds": 0.0, "load_check_seconds": 0.02}}
 
 
-def slowly(block):
+def slowly(block, *_):
     """Compute for a time that does not depend on who does it."""
     time.sleep(0.002 * (len(block) - 2))
     return jacobi(block)
@@ -121,8 +121,8 @@ async def test_who_joins_takes_rows_off_the_disk(c, s, *workers, prefetch):
     events = []
     await workers[2].close()
     balancer = await fpmdask.Balancer(c, progress=events.append)
-    memory = {"0": 50_000, "1": 16_000}
-    call = balancer.stencil(slowly, U0, 120, memory=memory, prefetch=prefetch)
+    memory = {"0": 53_300, "1": 19_200}
+    call = balancer.stencil(slowly, U0, 120, memory=memory, args=(KEPT,), prefetch=prefetch)
     (found,) = await iterated(c, s, events, call, "late", when="shared out")
     np.testing.assert_allclose(found, local(jacobi, U0, 120))
     assert [event["worker"] for event in of_kind(events, "taken in")] == ["late"]
@@ -289,7 +289,9 @@ async def test_who_are_left_are_measured_anew(c, s, *workers):
     """The distribution that MHETA has chosen was one of three workers."""
     events = []
     balancer = await fpmdask.Balancer(c, progress=events.append)
-    running = asyncio.ensure_future(of(balancer.stencil(slowly, U0, 60, memory={"1": 16_000})))
+    running = asyncio.ensure_future(
+        of(balancer.stencil(slowly, U0, 60, memory={"1": 19_200}, args=(KEPT,)))
+    )
     await until(lambda: len(of_kind(events, "shared out")) > 0)
     await workers[2].close(timeout=1)
     found = await running

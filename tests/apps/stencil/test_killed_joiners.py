@@ -51,7 +51,7 @@ def test_the_others_go_on(client, tmp_path, when, streamed):
     pids(client, 2)
     events, joined, taken, dead = [], *(tmp_path / name for name in ("joined", "taken", "dead"))
     u0 = np.random.default_rng(0).random((ROWS, 8 if streamed else 2000))
-    memory = {"0": 4500, "1": 4500} if streamed else None
+    memory = {"0": 3200, "1": 3200} if streamed else None
     balancer = fpmdask.Balancer(client)
     balancer.stencil(jacobi, u0[:8], 2)  # modules are imported
     with joining(client) as late:

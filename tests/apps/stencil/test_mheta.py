@@ -23,11 +23,14 @@ from tests.tuned import tuned
 
 SLOW = {"fpmdask.lab.disk.overhead-seconds": 0.001, "fpmdask.lab.disk.seconds-per-byte": 1e-5}
 U0 = RANDOM.random((60, 50))
-# Of worker "1": 7 rows are in core, 5 with prefetch. The others have no limit.
-MEMORY = {"1": 9600}
+# Of worker "1": 6 rows are in core, 5 with prefetch. The others have no limit. With a constant
+# array rows take more in core than the result does, which has to be in memory.
+MEMORY = {"1": 12_480}
+KEPT = np.zeros(U0.shape)
+GIVEN = {"memory": MEMORY, "args": (KEPT,)}
 
 
-def busy(block):
+def busy(block, *_):
     """Compute for a time that does not depend on who does it."""
     time.sleep(0.001 * len(block))
     return jacobi(block)
@@ -38,7 +41,7 @@ STATE = ModuleType("state")
 STATE.calls = CALLS = collections.Counter()
 
 
-def slowing(block):
+def slowing(block, *_):
     """Compute as `busy`, but worker "2" four times as long after some iterations."""
     STATE.calls[worker_name()] += 1
     late = worker_name() == "2" and STATE.calls["2"] > 50
@@ -86,7 +89,7 @@ def check_report(report, iterations):
 async def test_rows_move_off_the_disk(c, s, *workers, prefetch):
     events = []
     balancer = await fpmdask.Balancer(c, progress=events.append)
-    found = await balancer.stencil(busy, U0, 20, memory=MEMORY, prefetch=prefetch)
+    found = await balancer.stencil(busy, U0, 20, **GIVEN, prefetch=prefetch)
     np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 20))
     report = balancer.report
     said = check_report(report, 20)
@@ -103,9 +106,7 @@ async def test_rows_move_off_the_disk(c, s, *workers, prefetch):
     # the same again, of which nothing is measured
     for machine in (report, said["document"], Document.from_dict(said["document"]).machine):
         events.clear()
-        found = await balancer.stencil(
-            busy, U0, 6, memory=MEMORY, prefetch=prefetch, machine=machine
-        )
+        found = await balancer.stencil(busy, U0, 6, **GIVEN, prefetch=prefetch, machine=machine)
         np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 6))
         again = check_report(balancer.report, 6)
         assert balancer.report.reason == "predicted"
@@ -125,7 +126,7 @@ async def test_rules_have_names(c, s, *workers):
     wanted = local(jacobi, U0, 4)
     shares = {}
     for rule in ("even", "balanced", "in-core"):
-        found = await balancer.stencil(busy, U0, 4, memory=MEMORY, distribution=rule)
+        found = await balancer.stencil(busy, U0, 4, **GIVEN, distribution=rule)
         np.testing.assert_allclose(await c.compute(found), wanted)
         assert not balancer.report.mheta
         shares[rule] = shares_of(balancer.report)
@@ -152,10 +153,10 @@ async def test_what_is_in_core_with_room_to_spare_is_never_on_disk(c, s, *worker
 @cluster(config=SLOW)
 async def test_given_rows_are_predicted_by_a_saved_machine(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    await balancer.stencil(busy, U0, 6, memory=MEMORY)
+    await balancer.stencil(busy, U0, 6, **GIVEN)
     saved = balancer.report.mheta["document"]
     given = {"0": 30, "1": 20, "2": 10}
-    await balancer.stencil(busy, U0, 6, memory=MEMORY, machine=saved, distribution=given)
+    await balancer.stencil(busy, U0, 6, machine=saved, distribution=given, **GIVEN)
     said = check_report(balancer.report, 6)
     assert balancer.report.reason == "given"
     assert shares_of(balancer.report) == given
@@ -164,8 +165,9 @@ async def test_given_rows_are_predicted_by_a_saved_machine(c, s, *workers):
     for side in ("predicted", "measured"):
         assert phase[side]["io"][at] > 0.02
         assert phase[side]["compute"][at] > 0.015
+    given = {"memory": MEMORY, "args": (KEPT[:, :20],)}
     with pytest.raises(PartitionError, match="of the same program"):
-        await balancer.stencil(busy, U0[:, :20], 6, memory=MEMORY, machine=saved)
+        await balancer.stencil(busy, U0[:, :20], 6, machine=saved, **given)
 
 
 @pytest.mark.slow
@@ -173,7 +175,7 @@ async def test_given_rows_are_predicted_by_a_saved_machine(c, s, *workers):
 async def test_a_worker_that_slows_down_is_measured_again(c, s, *workers):
     CALLS.clear()
     balancer = await fpmdask.Balancer(c)
-    found = await balancer.stencil(slowing, U0, 60, memory=MEMORY)
+    found = await balancer.stencil(slowing, U0, 60, **GIVEN)
     np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 60))
     said = check_report(balancer.report, 60)
     assert len(said["choices"]) > 1
@@ -189,9 +191,9 @@ async def test_a_worker_that_slows_down_is_measured_again(c, s, *workers):
 async def test_a_run_by_a_machine_of_before_adapts_to_a_worker_that_slows_down(c, s, *workers):
     CALLS.clear()
     balancer = await fpmdask.Balancer(c)
-    await balancer.stencil(slowing, U0, 6, memory=MEMORY)
+    await balancer.stencil(slowing, U0, 6, **GIVEN)
     assert CALLS["2"] < 50
-    found = await balancer.stencil(slowing, U0, 60, memory=MEMORY)
+    found = await balancer.stencil(slowing, U0, 60, **GIVEN)
     np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 60))
     said = check_report(balancer.report, 60)
     assert said["why"].startswith(WHY)
@@ -205,7 +207,7 @@ async def test_a_run_by_a_machine_of_before_adapts_to_a_worker_that_slows_down(c
 async def test_with_a_tolerance_rows_move_after_as_many_iterations_as_pay(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     found = await balancer.stencil(
-        busy, U0, 50, memory=MEMORY, tolerance=1e-12, check_every=4, boundary="periodic"
+        busy, U0, 50, **GIVEN, tolerance=1e-12, check_every=4, boundary="periodic"
     )
     assert found.shape == U0.shape
     said = check_report(balancer.report, 50)
@@ -218,11 +220,11 @@ async def test_with_a_tolerance_rows_move_after_as_many_iterations_as_pay(c, s, 
 @cluster(config=SLOW)
 async def test_a_machine_of_other_workers_is_refused(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    await balancer.stencil(busy, U0, 6, memory=MEMORY)
+    await balancer.stencil(busy, U0, 6, **GIVEN)
     saved = balancer.report.mheta["document"]
     two = await fpmdask.Balancer(c, workers=["0", "1"])
     with pytest.raises(PartitionError, match=r"machine is of .*2.*, and the workers are"):
-        await two.stencil(busy, U0, 6, memory=MEMORY, machine=saved)
+        await two.stencil(busy, U0, 6, **GIVEN, machine=saved)
     with pytest.raises(CoordinatorError, match="memory names 7"):
         await two.stencil(busy, U0, 6, memory={"7": 10**6})
 
@@ -240,7 +242,7 @@ def test_a_machine_is_found_after_a_restart_and_nothing_is_measured(tmp_path):
     async def run(c, s, *workers):
         events = []
         balancer = await fpmdask.Balancer(c, progress=events.append)
-        result = await balancer.stencil(busy, U0, 6, memory=MEMORY)
+        result = await balancer.stencil(busy, U0, 6, **GIVEN)
         np.testing.assert_allclose(await c.compute(result), local(jacobi, U0, 6))
         steps = {event["step"] for event in events if event["event"] == "step"}
         found.append((balancer.report, steps))
@@ -266,7 +268,7 @@ def test_a_machine_that_is_wrong_is_measured_again_and_not_kept(tmp_path):
     @cluster(config=with_store(tmp_path))
     async def run(c, s, *workers):
         balancer = await fpmdask.Balancer(c)
-        await balancer.stencil(busy, U0, 8, memory=MEMORY)
+        await balancer.stencil(busy, U0, 8, **GIVEN)
         found.append(balancer.report)
         seen.extend((await balancer.models).machines)
 
@@ -274,7 +276,7 @@ def test_a_machine_that_is_wrong_is_measured_again_and_not_kept(tmp_path):
     async def twice(c, s, *workers):
         balancer = await fpmdask.Balancer(c)
         for _ in range(2):
-            await balancer.stencil(busy, U0, 8, memory=MEMORY)
+            await balancer.stencil(busy, U0, 8, **GIVEN)
             found.append(balancer.report)
 
     run()

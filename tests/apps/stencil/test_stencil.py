@@ -262,7 +262,7 @@ async def test_an_update_may_ask_for_its_worker_in_all_threads(c, s, *workers, s
     balancer = await fpmdask.Balancer(c)
     u0 = RANDOM.random((120, 8))
     THREADS.clear()
-    memory = {"0": 6000} if streamed else None
+    memory = {"0": 5500} if streamed else None
     found = await balancer.stencil(asking, u0, 4, distribution="even", memory=memory)
     np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 4))
     assert any(share["blocks"] for share in balancer.report.shares) == streamed

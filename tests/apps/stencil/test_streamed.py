@@ -51,7 +51,8 @@ def cases(draw):
         "prefetch": draw(st.booleans()),
         "threads": draw(st.integers(1, 3)),
         "unit": draw(st.sampled_from([1, 4, 7])),
-        "iterations": draw(st.integers(1, 4)),
+        "iterations": draw(st.integers(1, 5)),
+        "every": draw(st.integers(1, 3)),
     }
 
 
@@ -67,56 +68,77 @@ def spec_of(shape, depth, boundary, dtypes, args=(), iterations=1):
 class Team:
     """Parts of which each has some rows, in this process."""
 
-    def __init__(self, spec, update, arrays, spans, blocks, *, prefetch=True, threads=1, unit=1):
-        self.spec, self.spans = spec, dict(enumerate(spans))
+    def __init__(
+        self, spec, update, arrays, spans, blocks, *, prefetch=True, threads=1, unit=1, every=1
+    ):
+        self.spec, self.spans, self.threads = spec, dict(enumerate(spans)), threads
+        self.every, self.ahead, self.compacted = every, 0, {}
         self.files = [BlockFile(tempfile.gettempdir()) for _ in blocks]
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self.parts = [
-            Streamed(
-                spec, update, span, rows, file, prefetch=prefetch, threads=threads, band_nbytes=100
-            )
+            Streamed(spec, update, span, rows, file, prefetch=prefetch, band_nbytes=100)
             if rows
-            else Block(spec, update, span, band_nbytes=100)
+            else Block(spec, update, span, every, band_nbytes=100)
             for span, rows, file in zip(spans, blocks, self.files, strict=True)
         ]
         fields = len(spec.fields)
         for part in self.parts:
-            part.bring(0, partial(fill, arrays[:fields]), unit)
+            part.bring(partial(fill, arrays[:fields]), unit)
             part.bring_args(partial(fill, arrays[fields:]), unit)
 
-    def together(self, function, bands):
+    def in_groups(self, make, put, bands):
         if self.pool is None:
-            in_turn(function, bands)
-        else:
-            list(self.pool.map(function, bands))
+            in_turn(make, put, bands)
+            return
+        for at in range(0, len(bands), self.threads):
+            some = bands[at : at + self.threads]
+            list(self.pool.map(put, some, list(self.pool.map(make, some))))
 
-    def iterate(self, turn, recorders=None):
-        for part in self.parts:
+    def iterate(self, recorders=None, left=None):
+        """Make an iteration, of which so many are left; None: nobody asks for the rows at once."""
+        fresh, last = not self.ahead, left == 1
+        if fresh:
+            self.ahead = min(self.every, left or self.every)
+        self.ahead -= 1
+        wraps, depth = self.spec.boundary[0] == "periodic", self.spec.depth[0]
+        spans, ends = {}, {}
+        for n, part in enumerate(self.parts):
+            above, below = (depth * is_open for is_open in part.open)
+            spans[n] = part.low - self.ahead * above, part.high + self.ahead * below
             if isinstance(part, Block):
-                part.fill(part.buffers[turn % 2], part.low, part.high)
-        wraps = self.spec.boundary[0] == "periodic"
-        for n, part in enumerate(self.parts):
-            for side, peer in enumerate(neighbours(self.spans, n, wraps)):
-                if peer is not None and self.spec.depth[0]:
-                    theirs = self.parts[peer].edge(turn, 1 - side)
-                    for mine, rows in zip(part.neighbours_rows(turn, side), theirs, strict=True):
-                        mine[...] = rows
+                low, high = (part.low, part.high) if fresh else spans[n]
+                rest = (0, 0) if fresh else (above, below)
+                part.fill(part.fields, low - rest[0], high + rest[1])
+        for n in self.spans:
+            peers = enumerate(neighbours(self.spans, n, wraps)) if depth and fresh else ()
+            ends[n] = [(s, self.parts[p].edge(1 - s)) for s, p in peers if p is not None]
         found = [0.0]
-        before = [part.edge(turn, 0) for part in self.parts]
         for n, part in enumerate(self.parts):
+
+            def halos(part=part, ends=ends[n]):
+                for side, theirs in ends:
+                    for mine, rows in zip(part.neighbours_rows(side), theirs, strict=True):
+                        mine[...] = rows
+
             if isinstance(part, Streamed):
-                recorder = recorders[n] if recorders else NoRecorder()
-                part.sweep(self.together, recorder, found)
-                assert before[n] is not part.edge(turn, 0)
-            else:
-                part.compute(turn % 2, part.low, part.high, in_turn)
-                found.append(part.change(in_turn))
+                halos()
+                before, recorder = part.edge(0), recorders[n] if recorders else NoRecorder()
+                part.sweep(self.in_groups, recorder, found)
+                assert before is not part.edge(0)
+                continue
+            if last:
+                self.compacted[n] = part.room()
+            waits = halos if fresh and any(part.open) else None
+            part.sweep(*spans[n], self.in_groups, halos=waits, compact=last, changes=found)
         return max(found)
 
-    def result(self, turn):
+    def result(self):
         found = []
         for n in range(len(self.spec.fields)):
-            sources = [part.sources(turn)[n] for part in self.parts]
+            sources = [
+                self.compacted.get(which, part.sources())[n]
+                for which, part in enumerate(self.parts)
+            ]
             found.append(np.concatenate([rows_of(one, 0, one.shape[0]) for one in sources]))
         return found
 
@@ -148,6 +170,7 @@ def test_streamed_rows_are_those_in_memory(case):
 
     updates = Update(update, several=True)
     arrays = [random.integers(0, 9, shape).astype(kind) for kind in case["dtypes"] + case["args"]]
+    counts = np.diff(case["spans"], axis=1).ravel()
     team = Team(
         spec,
         updates,
@@ -157,13 +180,14 @@ def test_streamed_rows_are_those_in_memory(case):
         prefetch=case["prefetch"],
         threads=case["threads"],
         unit=case["unit"],
+        every=1 if any(case["blocks"]) else min(case["every"], *counts // max(1, depth[0])),
     )
     with closing(team):
         before = arrays[: len(spec.fields)]
         for turn in range(case["iterations"]):
-            change = team.iterate(turn)
+            change = team.iterate(left=case["iterations"] - turn)
             wanted = iterated(spec, updates, arrays, turn + 1)
-            for one, other in zip(team.result(turn + 1), wanted, strict=True):
+            for one, other in zip(team.result(), wanted, strict=True):
                 np.testing.assert_array_equal(one, other)
             assert change == max(map(difference, wanted, before))
             before = wanted
@@ -176,10 +200,10 @@ def test_an_update_may_return_what_it_was_given(threads):
     spec = spec_of((60, 4), (1, 0), ("periodic", "none"), ["f8", "f8"])
     update = Update(lambda blocks: (blocks[1][2:], blocks[0]), several=True)
     with closing(Team(spec, update, fields, [(0, 60)], [7], threads=threads)) as team:
-        for turn in range(3):
-            team.iterate(turn)
+        for _ in range(3):
+            team.iterate()
             fields = [np.roll(fields[1], -1, axis=0), fields[0]]
-            for one, other in zip(team.result(turn + 1), fields, strict=True):
+            for one, other in zip(team.result(), fields, strict=True):
                 np.testing.assert_array_equal(one, other)
 
 
@@ -196,7 +220,7 @@ def test_an_update_that_raises_in_one_thread_ends_the_others():
     with closing(Team(spec, update, [rows], [(0, 60)], [20], threads=3)) as team:
         for _ in range(2):  # and the parts are usable
             with pytest.raises(UpdateFailed):
-                team.iterate(0)
+                team.iterate()
     assert not [t for t in threading.enumerate() if "fpmdask" in t.name]
 
 
@@ -216,7 +240,7 @@ def test_a_row_is_read_once_and_written_once_and_the_recorder_is_told():
         team = Team(spec, updating, args, [(0, 30), (30, 50)], [8, 6], prefetch=prefetch)
         recorders = [Recorder(lambda: now[0]) for _ in range(2)]
         with closing(team):
-            team.iterate(0, recorders)
+            team.iterate(recorders)
         traces = {}
         for n, recorder in enumerate(recorders):
             events = traces[n] = recorder.events
@@ -263,7 +287,7 @@ def test_what_is_in_memory_is_what_was_said(data):
     assert bool(count) is (rows > in_core)
     if not count:
         block = Block(spec, Update(lambda x: x, several=False), (0, rows))
-        arrays = [*block.buffers[0], *block.buffers[1], *block.args]
+        arrays = [*block._buffers, *block.args, *chain(*block._strips)]
     else:
         with closing(BlockFile(tempfile.gettempdir())) as file:
             update = Update(lambda x: x, several=False)

@@ -113,7 +113,8 @@ class Revising:
         """
         tuning, prefetch = self.context.tuning.stencil, self.context.spec["prefetch"]
         most, worth = min(self.left, tuning.most_every), 0.0
-        halo = 2 * self.spec.depth[0] * Sizes.of(self.spec, prefetch=prefetch).in_core
+        sizes = Sizes.of(self.spec, prefetch=prefetch)
+        halo = 2 * self.spec.depth[0] * (sizes.in_core + sum(sizes.fields))
         for worker, rows in after.items():
             spare = self.room.memory[worker] - in_core_nbytes(self.spec, rows, prefetch=prefetch)
             if rows and halo:

@@ -39,16 +39,16 @@ class Halos:
         self._cycle = 0
 
     def exchanged(
-        self, block: Block | Streamed, old: int, recorder: Recorder | NoRecorder
+        self, block: Block | Streamed, recorder: Recorder | NoRecorder
     ) -> list[tuple[str, list[Want]]]:
-        """Offer what neighbours need of buffer `old`; return what to ask each of them for."""
+        """Offer what neighbours need; return what to ask each of them for."""
         self._cycle += 1
         found = []
         for side, peer in enumerate((self._team.placed.above, self._team.placed.below)):
             if peer is None or not block.open[side]:
                 continue
             way, back = ("up", "down") if side else ("down", "up")
-            edges, halos = block.edge(old, side), block.neighbours_rows(old, side)
+            edges, halos = block.edge(side), block.neighbours_rows(side)
             # Who has come so far has read the version before the last one. These rows stay as they
             # are, so that the part may be written to whenever they are read.
             with recorder.send(self.rank(peer), sum(rows.nbytes for rows in edges)):

@@ -126,7 +126,7 @@ class Iterating:
         if self._stored.output is not None:
             self._save(done, last=True)
         else:
-            for number, value in enumerate(self.rows.result(done)):
+            for number, value in enumerate(self.rows.result()):
                 self._space.parts[number] = Whole(value)
         counters.seconds["total"] = time.perf_counter() - began
         received = counters.nbytes_received + self._team.nbytes_received
@@ -238,7 +238,7 @@ class Iterating:
             return
         self._looks.moves += note["moves"]
         with self._means.counters.timed("moving"):
-            if self.rows.move(self._start + done, done, note, self._inputs.args):
+            if self.rows.move(self._start + done, note, self._inputs.args):
                 self._stored.gather()
         if self._metering.history is not None:
             self._metering.history.begin()
@@ -246,7 +246,7 @@ class Iterating:
     def _save(self, done: int, *, last: bool = False) -> float:
         fields = len(self.rows.spec.fields)
         count = self._start + done
-        return self._stored.save(count, fields, lambda: self.rows.now(done), last=last)
+        return self._stored.save(count, fields, self.rows.now, last=last)
 
     def end(self) -> None:
         """Have all that wait for this worker be refused: it goes on no further."""

@@ -173,7 +173,7 @@ class Metering:
         ]
         messages = []
         if block.spec.depth[0]:
-            sizes = [1, max(2, sum(rows.nbytes for rows in block.edge(0, 0)))]
+            sizes = [1, max(2, sum(rows.nbytes for rows in block.edge(0)))]
             name = f"{team.attempt} {count}"
             messages = benchmark_messages(team.exchange, name, [*team.placed.ranks], sizes)
         seconds = sum(event["seconds"] for event in events if event["kind"] == "compute")

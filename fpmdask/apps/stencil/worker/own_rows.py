@@ -91,17 +91,17 @@ class OwnRows:
         """Bring the rows that this worker begins with; so many of an input are read at once."""
         with self._means.counters.timed("loading"):
             self._make(instruments=instruments)
-            self._bring(0, fields, args, unit)
+            self._bring(fields, args, unit)
 
     def join(self) -> None:
         """Have no rows yet, in a team whose rows are elsewhere."""
         block = Block(self.spec, self._means.update, self._team.span)
         self.sweeps = self._in_core(block)
 
-    def _bring(self, done: int, fields: Bring, args: Bring, unit: int) -> None:
+    def _bring(self, fields: Bring, args: Bring, unit: int) -> None:
         began, block = time.perf_counter(), self.sweeps.block
         with given_back() if isinstance(block, Streamed) else nullcontext():
-            block.bring(done, fields, unit)
+            block.bring(fields, unit)
             block.bring_args(args, unit)
         low, high = self._team.span
         if nbytes := (high - low) * self.spec.row_nbytes:
@@ -131,7 +131,6 @@ class OwnRows:
                 count,
                 self._file(),
                 prefetch=means.prefetch,
-                threads=means.threads.count,
                 band_nbytes=band_nbytes,
             )
         self.sweeps = OutOfCore(streamed, self._halos, means.threads, means.counters)
@@ -142,7 +141,7 @@ class OwnRows:
             block, self._halos, means.threads, means.counters, self._every, self.spec.iterations
         )
 
-    def move(self, iteration: int, done: int, note: Mapping[str, Any], args: Bring) -> bool:
+    def move(self, iteration: int, note: Mapping[str, Any], args: Bring) -> bool:
         """Have the rows of a new distribution, those of others straight from them.
 
         Where workers are out of core, some rows at once: holders read them from disk. Workers that
@@ -151,8 +150,8 @@ class OwnRows:
 
         Parameters
         ----------
-        iteration, done
-            After which this is, of all and of this attempt.
+        iteration
+            After which this is.
 
         Returns
         -------
@@ -165,7 +164,7 @@ class OwnRows:
         halos.moved()
         joined, self._every = reduce is not team.reduce, note["every"]
         team.say_phase("move", team.moved)
-        sources = self._old_sources(old, done)
+        sources = self._old_sources(old)
         for n, source in enumerate(sources):
             team.exchange.offer(self._key(n), source)
         files = {one.file for one in sources if isinstance(one, OnDisk)}
@@ -174,7 +173,7 @@ class OwnRows:
             self.survivors.keep(Kept(iteration, before[team.own], sources))
             self._files = [file for file in self._files if file not in files]
         self._make()
-        self._bring(done, brought(team, before, sources, self._key, note["piece"]), args, 1)
+        self._bring(brought(team, before, sources, self._key, note["piece"]), args, 1)
         team.reduce([0.0])  # all have what they need: the old rows can go
         for key in (*self._keys(), *retired):
             team.exchange.retire(key)
@@ -186,25 +185,25 @@ class OwnRows:
         team.say_phase("move", team.moved, ended=True)
         return joined
 
-    def _old_sources(self, old: Block | Streamed, done: int) -> Sequence[Array | OnDisk]:
+    def _old_sources(self, old: Block | Streamed) -> Sequence[Array | OnDisk]:
         """Return the rows so far, in as little memory as may be: new ones come beside them."""
+        sources: Sequence[Array | OnDisk] = old.sources()
         if isinstance(old, Streamed):
             old.release()
-            return old.sources(done)
+            return sources
         low, high = self._team.span
-        old.args, old.buffers[(done + 1) % 2] = [], []
-        memory, now = self._means.memory, old.buffers[done % 2]
+        memory, now = self._means.memory, old.rows(old.fields, old.low, old.high)
+        old.release()
         beside = sum(rows.nbytes for rows in now)
         if (kept := self.survivors.kept) is not None:
             beside += kept.nbytes
         new = in_core_nbytes(self.spec, high - low, prefetch=self._means.prefetch)
         if memory is None or new + beside <= memory:
-            return old.sources(done)
+            return sources
         file, found = self._file(), []
-        for rows in old.rows(now, old.low, old.high):
+        for rows in now:
             found.append(OnDisk(old, file, file.reserve(rows.shape, rows.dtype)))
             found[-1].region.write((0, len(rows)), rows)
-        now.clear()
         return found
 
     def _file(self) -> BlockFile:
@@ -217,21 +216,17 @@ class OwnRows:
     def _keys(self) -> Iterator[tuple[Any, ...]]:
         return map(self._key, range(len(self.spec.fields)))
 
-    def now(self, done: int) -> Iterator[tuple[int, Sequence[Array]]]:
+    def now(self) -> Iterator[tuple[int, Sequence[Array]]]:
         """Yield the rows of now, in order, those on disk in pieces: the first one, and fields."""
         low, high = self._team.span
-        sources = self.sweeps.now(done)
+        sources = self.sweeps.now()
         for start, stop in pieces(0, high - low, min(map(self._piece, sources))):
             yield low + start, [rows_of(source, start, stop) for source in sources]
 
-    def result(self, done: int) -> list[Array]:
+    def result(self) -> list[Array]:
         """Return the fields' rows, all in memory, after the last iteration."""
-        low, high = self._team.span
-        found, sources = self.sweeps.result(done)
-        for target, one in zip(found, sources, strict=False):
-            for start, stop in pieces(0, high - low, self._piece(one)):
-                target[start:stop] = rows_of(one, start, stop)
-        return found
+        nbytes = max(1, self.spec.row_nbytes)
+        return self.sweeps.result(max(1, self._means.tuning.band_nbytes // nbytes))
 
     def _piece(self, source: Array | OnDisk) -> int:
         """Return how many rows are copied at once."""

@@ -31,26 +31,26 @@ def probed(
     part = Part(spec, means.update, span, 1, means.tuning.band_nbytes)
     low, high = part.bands(*span)[0]
     nearest = replace(spec, boundary=("nearest", *spec.boundary[1:]))
-    block = Block(nearest, means.update, (low, high))
-    block.open = False, False
-    block.bring(0, inputs.fields)
-    block.bring_args(inputs.args)
     rows, few, call = high - low, spec.least, None
-    seconds = _seconds(block, means, high)
+    seconds = _seconds(nearest, means, inputs, (low, high))
     if joins and few < rows:
         costs = CallCosts()
         costs.add(1, rows, seconds)
-        costs.add(1, few, _seconds(block, means, low + few))
+        costs.add(1, few, _seconds(nearest, means, inputs, (low, low + few)))
         call = costs.seconds and costs.seconds[0]
     return {"probe": seconds / rows, "rows": rows, "call_seconds": call}
 
 
-def _seconds(block: Block, means: Means, stop: int) -> float:
-    """Return what computing the first rows takes, in the mean of some turns."""
+def _seconds(spec: StencilSpec, means: Means, inputs: Inputs, rows: Span) -> float:
+    """Return what computing some rows takes, in the mean of some turns."""
+    block = Block(spec, means.update, rows)
+    block.open = False, False
+    block.bring(inputs.fields)
+    block.bring_args(inputs.args)
     turn, began, least = 0, time.perf_counter(), means.tuning.trial_seconds
     while True:
-        block.fill(block.buffers[turn % 2], block.low, block.high)
-        block.compute(turn % 2, block.low, stop, means.threads.each)
+        block.fill(block.fields, *rows)
+        block.sweep(*rows, means.threads.in_groups)
         turn += 1
         now = time.perf_counter()
         if turn == 1:  # not typical: memory is new

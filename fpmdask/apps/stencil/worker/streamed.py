@@ -19,9 +19,8 @@ buffer as much memory as a block: one to compute in, one to prefetch into.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -29,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fpmdask.apps.stencil.block import Array, Bring, Part, Update, difference, fill
+from fpmdask.apps.stencil.block import Array, Bring, InGroups, Part, Update, fill
 from fpmdask.apps.stencil.sizes import arg_name, field_name
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.runtime.regions import Box, whole
@@ -40,9 +39,6 @@ from fpmdask.tuning import DEFAULT
 
 if TYPE_CHECKING:
     from fpmdask.mheta.instrument import Recorder
-
-# Calls a function with each of some bands, all at once.
-Together = Callable[[Callable[[Span], None], Sequence[Span]], None]
 
 
 class Streamed(Part):
@@ -58,8 +54,6 @@ class Streamed(Part):
         Where the rows are kept.
     prefetch
         Whether the next block is read while one is computed.
-    threads
-        Bands that are computed at once.
 
     Attributes
     ----------
@@ -78,14 +72,13 @@ class Streamed(Part):
         file: BlockFile,
         *,
         prefetch: bool = True,
-        threads: int = 1,
         band_nbytes: int = DEFAULT.stencil.band_nbytes,
     ) -> None:
         super().__init__(spec, update, rows, 1, band_nbytes)
         low, high = rows
         starts = range(low, high, block_rows)
         self.blocks = [(start, min(start + block_rows, high)) for start in starts]
-        self.file, self._threads, self.io_seconds = file, threads, 0.0
+        self.file, self.io_seconds = file, 0.0
         arrays = [np.dtype(one.dtype) for one in (*spec.fields, *spec.args)]
         self._count = len(spec.fields)
         self._names = [
@@ -143,7 +136,7 @@ class Streamed(Part):
 
     def sweep(
         self,
-        together: Together,
+        in_groups: InGroups,
         recorder: Recorder | NoRecorder,
         changes: list[float] | None = None,
     ) -> None:
@@ -151,8 +144,8 @@ class Streamed(Part):
 
         Parameters
         ----------
-        together
-            Calls a function with up to `threads` bands at once.
+        in_groups
+            As for `Part.replace`.
         recorder
             Is told what a `Recorder` wants to know, in section 0, stage 0, tile 0 and by the names
             of `program`. If it records, a prefetch is a blocking read (MHETA.md section 6).
@@ -172,7 +165,7 @@ class Streamed(Part):
         with recorder.stage(0, rows=self.high - self.low):
             self._read(0, recorder)
             for number in range(len(self.blocks)):
-                self._block(number, edges, together, recorder, changes)
+                self._block(number, edges, in_groups, recorder, changes)
         for rows in chain(*edges):
             self.fill_sides(rows)
         self._edges = edges
@@ -181,7 +174,7 @@ class Streamed(Part):
         self,
         number: int,
         edges: Sequence[Sequence[Array]],
-        together: Together,
+        in_groups: InGroups,
         recorder: Recorder | NoRecorder,
         changes: list[float] | None,
     ) -> None:
@@ -199,7 +192,7 @@ class Streamed(Part):
                         reads[-1].wait()
         if begin < end:
             with recorder.compute(rows=end - begin):
-                self._compute(number, new, together, changes)
+                self._compute(number, new, in_groups, changes)
         for read, name in zip(reads, self._names, strict=False):
             with self._io(recorder.wait(name)):
                 if not recorder.records:
@@ -256,7 +249,7 @@ class Streamed(Part):
         self,
         number: int,
         new: Sequence[Array],
-        together: Together,
+        in_groups: InGroups,
         changes: list[float] | None,
     ) -> None:
         arrays, first, begin = self._old(number), self._first(number), self._begin(number)
@@ -264,31 +257,11 @@ class Streamed(Part):
         low, high = max(first, self.first), self.blocks[number][1]
         there = low, self.last if high == self.high else high
         bands = self.bands(begin, begin + len(new[0]))
-        for n in range(0, len(bands), self._threads):
-            some = bands[n : n + self._threads]
-            barrier = threading.Barrier(len(some))
 
-            def band(span: Span, barrier: threading.Barrier = barrier) -> None:
-                start, stop = span
-                try:
-                    made = [  # it may return its input, of another field perhaps
-                        np.array(value) if shared(value, fields) else value
-                        for value in self.updated(span, fields, args, first, there)
-                    ]
-                    if changes is not None:
-                        old = (self.inner(rows[start - first : stop - first]) for rows in fields)
-                        changes.extend(map(difference, made, old))
-                except BaseException:
-                    barrier.abort()
-                    raise
-                try:
-                    barrier.wait()  # all have read what is replaced now
-                except threading.BrokenBarrierError:
-                    return  # another one has failed
-                for value, rows in zip(made, new, strict=True):
-                    self.inner(rows[start - begin : stop - begin])[...] = value
+        def targets(span: Span) -> list[Array]:
+            return [self.inner(rows[span[0] - begin : span[1] - begin]) for rows in new]
 
-            together(band, some)
+        self.replace(bands, fields, args, first, there, targets, in_groups, changes)
 
     def _carry(self, number: int) -> None:
         """Copy the rows that are there and that the next block needs, too."""
@@ -336,15 +309,15 @@ class Streamed(Part):
 
     # ---- as `Block` has it, too
 
-    def edge(self, turn: int, side: int) -> list[Array]:
+    def edge(self, side: int) -> list[Array]:
         """Return the rows of each field that the neighbour above (0), below (1) needs."""
         return self._edges[side][: self._count]
 
-    def neighbours_rows(self, turn: int, side: int) -> list[Array]:
+    def neighbours_rows(self, side: int) -> list[Array]:
         """Return where the rows of the neighbour above (0), below (1) go."""
         return self._halo_rows[side][: self._count]
 
-    def bring(self, turn: int, bring: Bring, unit: int = 1) -> None:
+    def bring(self, bring: Bring, unit: int = 1) -> None:
         """Have the fields' rows filled, some at once, as `pieces` cuts them."""
         self._bring(slice(0, self._count), bring, unit)
 
@@ -385,7 +358,7 @@ class Streamed(Part):
         for region, rows in zip(self._regions[which], arrays, strict=True):
             region.write((first - self.low, first - self.low + len(rows)), rows)
 
-    def sources(self, turn: int) -> Sequence[OnDisk]:
+    def sources(self) -> Sequence[OnDisk]:
         """Return the fields' rows."""
         return [OnDisk(self, self.file, region) for region in self._regions[: self._count]]
 
@@ -420,11 +393,6 @@ def rows_of(source: Array | OnDisk, low: int, high: int) -> Array:
     if isinstance(source, OnDisk):
         return source.read(((low, high), *whole(source.shape[1:])))
     return source[low:high]
-
-
-def shared(value: Array, arrays: Sequence[Array]) -> bool:
-    """Tell whether an array is a view of others, perhaps."""
-    return any(np.may_share_memory(value, array) for array in arrays)
 
 
 def pieces(low: int, high: int, count: int, unit: int = 1) -> Iterator[Span]:

@@ -5,11 +5,11 @@ Runs in the thread of a step.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from fpmdask.apps.stencil.block import Array, Block
 from fpmdask.apps.stencil.worker.counters import Counters
 from fpmdask.apps.stencil.worker.halos import Halos
-from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed
+from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
 from fpmdask.errors import RunCancelledError
 from fpmdask.runtime.dask_private import for_the_task_of_this_thread
 from fpmdask.runtime.rows import Span
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Threads:
-    """Calls a function with each of some rows, in a worker's threads.
+    """Calls functions with each of some rows, in a worker's threads.
 
     Parameters
     ----------
@@ -43,27 +43,26 @@ class Threads:
         begin = for_the_task_of_this_thread()  # an update may ask for its worker
         self._pool = ThreadPoolExecutor(count, "fpmdask-stencil", begin) if count > 1 else None
 
-    def each(self, function: Callable[[Span], None], spans: Sequence[Span]) -> None:
-        """Call it with each, until the run is over."""
+    def in_groups(
+        self,
+        make: Callable[[Span], list[Array]],
+        put: Callable[[Span, list[Array]], None],
+        spans: Sequence[Span],
+    ) -> None:
+        """Call `make` with as many rows at once as there are threads, then `put` with what it made.
 
-        def one(span: Span) -> None:
+        Until the run is over.
+        """
+        for at in range(0, len(spans), self.count):
+            some = spans[at : at + self.count]
             self.check()
-            function(span)
-
-        self._call(one, spans)
-
-    def together(self, function: Callable[[Span], None], spans: Sequence[Span]) -> None:
-        """Call it with all of them, which wait for one another: at most `count`."""
-        self.check()
-        self._call(function, spans)
-
-    def _call(self, function: Callable[[Span], None], spans: Sequence[Span]) -> None:
-        if self._pool is None or len(spans) < 2:
-            for span in spans:
-                function(span)
-        else:
-            for _ in self._pool.map(function, spans):
-                pass
+            if self._pool is None or len(some) < 2:
+                for span in some:
+                    put(span, make(span))
+            else:
+                made = list(self._pool.map(make, some))
+                for _ in self._pool.map(put, some, made):
+                    pass
 
     def check(self) -> None:
         """Raise `RunCancelledError` if the run is over."""
@@ -110,86 +109,61 @@ class InCore:
         Halos are exchanged with the first one of a cycle, while rows that do not need them are
         computed.
         """
-        self._made(turn, recorder)
-        return self.block.change(self._threads.each) if checks else 0.0
-
-    def _made(self, turn: int, recorder: Recorder | NoRecorder) -> None:
-        block, old = self.block, turn % 2
-        into = self._last(turn)
+        block, changes = self.block, [0.0] if checks else None
         if block.low == block.high:
-            return
+            return 0.0
         fresh = not self._ahead
         if fresh:
             self._ahead = min(self._every, self._iterations - turn)
         self._ahead -= 1
         above, below = (block.spec.depth[0] * is_open for is_open in block.open)
         low, high = block.low - self._ahead * above, block.high + self._ahead * below
-        if not fresh or not (above or below):
-            self._compute(old, [(low, high)], into, fill=(low - above, high + below))
-            return
+        halos = None
         with self._counters.timed("computing"):
-            block.fill(block.buffers[old], block.low, block.high)
-        exchanged = self._halos.exchanged(block, old, recorder)
-        fetch = self._halos.fetch([want for _, some in exchanged for want in some])
-        inner = block.low + above, block.high - below
-        if inner[0] < inner[1]:
-            self._compute(old, [inner], into)
-            rest = [(low, inner[0]), (inner[1], high)]
-        else:
-            rest = [(low, high)]
-        with recorder.receive():
-            fetch.wait()
-        self._counters.nbytes_received += fetch.nbytes
-        self._compute(old, rest, into)
+            ends = (0, 0) if fresh else (above, below)
+            block.fill(block.fields, low - ends[0], high + ends[1])
+        if fresh and (above or below):
+            exchanged = self._halos.exchanged(block, recorder)
+            fetch = self._halos.fetch([want for _, some in exchanged for want in some])
 
-    def _compute(
-        self,
-        old: int,
-        spans: Sequence[Span],
-        into: Sequence[Array] | None,
-        fill: Span | None = None,
-    ) -> None:
-        block, counters, rows, calls = self.block, self._counters, 0, 0
-        began = time.perf_counter()
-        if fill is not None:
-            block.fill(block.buffers[old], *fill)
-        for low, high in spans:
-            block.compute(old, low, high, self._threads.each, into)
-            rows += high - low
-            calls += -(-len(block.bands(low, high)) // self._threads.count)
-            counters.spans += low < high
+            def halos() -> None:
+                with recorder.receive():
+                    fetch.wait()
+                self._counters.nbytes_received += fetch.nbytes
+
+        last = turn + 1 == self._iterations
+        if last:
+            self._result = block.room()
+        block.sweep(
+            low,
+            high,
+            self._threads.in_groups,
+            halos=halos,
+            computing=self._computing,
+            compact=last,
+            changes=changes,
+        )
+        return float(np.max(changes)) if changes else 0.0
+
+    @contextmanager
+    def _computing(self, span: Span) -> Iterator[None]:
+        """Count what computing some rows takes."""
+        counters, began, rows = self._counters, time.perf_counter(), span[1] - span[0]
+        yield
         seconds = time.perf_counter() - began
         counters.seconds["computing"] += seconds
         counters.rows_computed += rows
+        counters.spans += 1
+        calls = -(-len(self.block.bands(*span)) // self._threads.count)
         counters.call_costs.add(calls, rows, seconds)
 
-    def _last(self, turn: int) -> Sequence[Array] | None:
-        """Return where the last iteration goes: it is the result."""
-        if turn + 1 < self._iterations:
-            return None
-        self._result = self._unused(turn)
-        return self._result
+    def now(self) -> Sequence[Array]:
+        """Return the fields' rows."""
+        return self._result or self.block.sources()
 
-    def _unused(self, turn: int) -> list[Array]:
-        """Return room for all rows in the memory of the buffer that an iteration writes to.
-
-        New memory costs over 1 s per GB.
-        """
-        shape = (self.block.high - self.block.low, *self.block.spec.shape[1:])
-        return [
-            one.reshape(-1)[: math.prod(shape)].reshape(shape)
-            for one in self.block.buffers[(turn + 1) % 2]
-        ]
-
-    def now(self, done: int) -> Sequence[Array]:
-        """Return the fields' rows after so many iterations."""
-        return self._result or self.block.sources(done)
-
-    def result(self, done: int) -> tuple[list[Array], Sequence[Array | OnDisk]]:
-        """Return room for the fields' rows, and what is to be copied there, if anything."""
-        if self._result:
-            return self._result, []
-        return self._unused(done), self.block.sources(done)
+    def result(self, piece: int) -> list[Array]:
+        """Return the fields' rows, so many of which are copied at once."""
+        return self._result or self.block.compacted(piece)
 
 
 class OutOfCore:
@@ -208,7 +182,7 @@ class OutOfCore:
         block, counters, changes = self.block, self._counters, [0.0]
         fetches = [
             (self._halos.rank(peer), self._halos.fetch(wants))
-            for peer, wants in self._halos.exchanged(block, 0, recorder)
+            for peer, wants in self._halos.exchanged(block, recorder)
         ]
         for rank, fetch in fetches:
             with recorder.receive(rank) as receiving:
@@ -217,19 +191,23 @@ class OutOfCore:
                     receiving.nbytes = fetch.nbytes
             counters.nbytes_received += fetch.nbytes
         began, io = time.perf_counter(), block.io_seconds
-        block.sweep(self._threads.together, recorder, changes if checks else None)
+        block.sweep(self._threads.in_groups, recorder, changes if checks else None)
         io = block.io_seconds - io
         counters.seconds["io"] += io
         counters.seconds["computing"] += time.perf_counter() - began - io
         counters.rows_computed += block.high - block.low
         return float(np.max(changes))
 
-    def now(self, done: int) -> Sequence[OnDisk]:
+    def now(self) -> Sequence[OnDisk]:
         """Return the fields' rows."""
-        return self.block.sources(done)
+        return self.block.sources()
 
-    def result(self, done: int) -> tuple[list[Array], Sequence[Array | OnDisk]]:
-        """Return room for the fields' rows, and what is to be copied there."""
-        sources = self.block.sources(done)
+    def result(self, piece: int) -> list[Array]:
+        """Return the fields' rows, in new memory: so many are read at once."""
+        sources = self.block.sources()
         self.block.release()
-        return [np.empty(one.shape, one.dtype) for one in sources], sources
+        found = [np.empty(one.shape, one.dtype) for one in sources]
+        for target, source in zip(found, sources, strict=True):
+            for start, stop in pieces(0, len(target), piece):
+                target[start:stop] = rows_of(source, start, stop)
+        return found
