@@ -82,12 +82,12 @@ class Jacobi:
         beside = 16 * row + 2 * self.OUT_ROWS * row  # halos, and what is written as one
         even = self.ROWS // len(lab.workers)
         self._memory = {
-            worker.name: int(2 * row * even * self.SHARES[worker.memory] + beside)
+            worker.name: int(row * even * self.SHARES[worker.memory] + beside)
             for worker in lab.workers
             if worker.memory is not None
         }
         # Where all is in core, nothing would be measured: only the calls that measure are streamed.
-        half = int(row * even + beside)
+        half = int(row * even / 2 + beside)
         self._streamed = self._memory or {worker.name: half for worker in lab.workers}
 
     def run(

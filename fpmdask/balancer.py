@@ -1082,17 +1082,18 @@ class Balancer:
 
         Notes
         -----
-        Each worker keeps its rows, in two buffers, and gets only the halo of its neighbours: for
-        several iterations at once where messages cost more than computing some rows twice. The
-        first iterations are made on even shares, or on those that earlier calls of the same update
-        have taught; what they take tells whether rows should move, which they do once.
+        Each worker keeps its rows, which an iteration replaces in place, and gets only the halo of
+        its neighbours: for several iterations at once where messages cost more than computing some
+        rows twice. The first iterations are made on even shares, or on those that earlier calls of
+        the same update have taught; what they take tells whether rows should move, which they do
+        once.
         O(iterations · (rows / workers + halo)) per worker. The values do not depend on the shares
         where update makes the same of a cell in any block.
 
-        A worker whose rows do not fit into its memory (two buffers of them, and args) streams them
-        from a file in its local directory, which takes as much disk as they do: in each iteration
-        each row is read once and written once, past the page cache. `report.shares` has the
-        ``"blocks"`` and the ``"io_seconds"``. Workers that can hold their rows keep them in memory.
+        A worker whose rows, and those of args, do not fit into its memory streams them from a file
+        in its local directory, which takes as much disk as they do: in each iteration each row is
+        read once and written once, past the page cache. `report.shares` has the ``"blocks"`` and
+        the ``"io_seconds"``. Workers that can hold their rows keep them in memory.
         Without `out` the memory of the workers must hold the result once, which is checked before
         anything is computed. What update itself takes, and what Zarr does to decode some chunks,
         comes on top of `memory`.

@@ -62,8 +62,8 @@ display(plate.info)
 # %% [markdown]
 # ## The run
 #
-# In core a worker has two buffers of its rows, 20 MB in all. `memory=` bounds what each may use:
-# together they have 16 MB, and at least one of them goes out of core. A snapshot of every tenth
+# The rows take 10 MB. `memory=` bounds what each worker may use: together they have 8 MB, and at
+# least one of them goes out of core. A snapshot of every tenth
 # iteration goes to Zarr, written by the workers that have the rows. Its chunks are small, since who
 # writes one holds all of it. With `checkpoint=` the same call would go on after a failure.
 
@@ -71,7 +71,7 @@ display(plate.info)
 snapshots = zarr.create_array(
     f"{folder}/snapshots", shape=(0, *shape), chunks=(1, 50, shape[1]), dtype="f8"
 )
-memory = {"n1": "5 MB", "n2": "5 MB", "n3": "3 MB", "n4": "3 MB"}
+memory = {"n1": "2.5 MB", "n2": "2.5 MB", "n3": "1.5 MB", "n4": "1.5 MB"}
 found = balancer.stencil(
     heat(0.2),
     plate,

@@ -123,8 +123,8 @@ class Report:
         predicted seconds along its path and the names of its corners; ``choices``: what was found
         after which iteration; ``phases``: for each distribution ``first`` and ``count`` of its
         iterations, ``rows``, and per iteration ``predicted`` and ``measured`` seconds of each node
-        in compute, io, send, wait and receive; ``iterations``: the measured ones of each of the
-        last iterations. Empty for other runs.
+        in compute, io, send, wait and receive (but for the first one, which writes to new memory);
+        ``iterations``: the measured ones of each of the last iterations. Empty for other runs.
     """
 
     run: str

@@ -375,7 +375,7 @@ class Block(Part):
 
         above, below = (self._depth * is_open for is_open in self.open)
         inner = self.low + above, self.high - below
-        if halos is None or inner[0] >= inner[1]:
+        if halos is None or inner[0] >= inner[1] or self.high - self.low < 2 * self._depth:
             if halos is not None:
                 halos()
                 for side, strips in enumerate(self._strips):

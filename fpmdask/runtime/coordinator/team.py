@@ -131,7 +131,7 @@ class Attempt:
                 if heard:  # where nobody is done it may just take long
                     patience = self.overdue * self._more_work(silent, heard) * (last - began)
                     overdue = time.monotonic() - last > max(hang, patience)
-                self._look_after(sorted(silent), overdue=overdue)
+                await self._look_after(sorted(silent), overdue=overdue)
                 continue
             match event:
                 case ("left", worker) if worker in self.workers:
@@ -162,10 +162,10 @@ class Attempt:
             1.0, max(self.work.get(worker, 0) for worker in silent) / most if most else math.inf
         )
 
-    def _look_after(self, silent: Sequence[str], *, overdue: bool) -> None:
+    async def _look_after(self, silent: Sequence[str], *, overdue: bool) -> None:
         """Leave out workers that are paused, or else those that are overdue.
 
-        Those that have stopped `Steps` finds.
+        Those that have stopped `Steps` finds; where others are overdue, too, these wait for them.
 
         Raises
         ------
@@ -174,8 +174,12 @@ class Attempt:
         """
         states = self.context.scheduler.workers
         paused = [w for w in silent if w in states and does_nothing(states[w])]
-        late = paused or (silent if overdue else ())
-        reason = PAUSED if paused else f"{self.overdue:g} times as late as the others"
+        late, reason = paused, PAUSED
+        if overdue and not paused:
+            late = await self.context.coordinator.known_workers.liveness.stopped(silent)
+            reason = "nothing heard of it"
+        if overdue and not late:
+            late, reason = [*silent], f"{self.overdue:g} times as late as the others"
         for worker in late:
             if worker in self.context.workers:
                 self.context.members.give_up_on(worker, reason)

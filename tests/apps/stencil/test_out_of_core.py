@@ -97,7 +97,7 @@ async def test_halos_for_several_iterations_fit_into_memory(c, s, *workers):
         time.sleep(0.003)
         return jacobi(block)
 
-    for memory, most in ((None, 64), (in_core_nbytes(spec, 20) + 4 * row, 2)):
+    for memory, most in ((None, 64), (in_core_nbytes(spec, 20) + 8 * row, 2)):
         given = {"distribution": "even", "memory": memory}
         found = await balancer.stencil(fixed, u0, 60, **given)
         np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 60))

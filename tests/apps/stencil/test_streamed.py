@@ -18,6 +18,7 @@ from fpmdask.apps.stencil.program import program, streamed_rows
 from fpmdask.apps.stencil.sizes import most_rows, row_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.apps.stencil.worker.streamed import Streamed, rows_of
+from fpmdask.apps.stencil.worker.sweeps import Threads
 from fpmdask.mheta import Machine
 from fpmdask.mheta.instrument import Recorder, fit
 from fpmdask.runtime.rows import Rows
@@ -191,6 +192,42 @@ def test_streamed_rows_are_those_in_memory(case):
                 np.testing.assert_array_equal(one, other)
             assert change == max(map(difference, wanted, before))
             before = wanted
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(10, 3), (6, 2), (9, 4)])
+def test_parts_of_few_rows_at_ends_without_halo(rows, depth):
+    spec = spec_of((rows, 4), (depth, 0), ("none", "none"), ["f8"], iterations=3)
+    field = np.random.default_rng(0).random((rows, 4))
+    mix = mixing((depth, 0), ("none", "none"))
+    update = Update(lambda block: mix(block, 1), several=False)
+    half = rows // 2
+    with closing(Team(spec, update, [field], [(0, half), (half, rows)], [0, 0])) as team:
+        for turn in range(3):
+            team.iterate(left=3 - turn)
+            wanted = iterated(spec, update, [field], turn + 1)
+            np.testing.assert_array_equal(*team.result(), *wanted)
+
+
+@pytest.mark.parametrize("blocks", [0, 20])
+def test_an_update_may_return_a_buffer_of_its_thread(blocks):
+    """Threads that are through take no other rows before what they made has been copied."""
+    local, threads = threading.local(), Threads(3, threading.Event())
+
+    def update(block):
+        made = local.__dict__.setdefault(block.shape, np.empty_like(block))
+        made[...] = block + 1
+        return made
+
+    spec = spec_of((300, 4), (1, 0), ("reflect", "none"), ["f8"], iterations=4)
+    field = np.random.default_rng(0).random((300, 4))
+    with (
+        closing(threads),
+        closing(Team(spec, Update(update, several=False), [field], [(0, 300)], [blocks])) as team,
+    ):
+        team.in_groups = threads.in_groups
+        for _ in range(3):
+            team.iterate()
+        np.testing.assert_array_equal(*team.result(), field + 1 + 1 + 1)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

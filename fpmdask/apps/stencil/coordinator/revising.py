@@ -114,7 +114,8 @@ class Revising:
         tuning, prefetch = self.context.tuning.stencil, self.context.spec["prefetch"]
         most, worth = min(self.left, tuning.most_every), 0.0
         sizes = Sizes.of(self.spec, prefetch=prefetch)
-        halo = 2 * self.spec.depth[0] * (sizes.in_core + sum(sizes.fields))
+        # in the buffers, in strips, and in two copies of either edge
+        halo = 2 * self.spec.depth[0] * (sizes.in_core + 3 * sum(sizes.fields))
         for worker, rows in after.items():
             spare = self.room.memory[worker] - in_core_nbytes(self.spec, rows, prefetch=prefetch)
             if rows and halo:

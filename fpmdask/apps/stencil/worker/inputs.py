@@ -38,7 +38,10 @@ class Inputs:
 
     @property
     def unit(self) -> int:
-        """Rows of the longest chunks of Zarr inputs: who reads a part of a chunk decodes it all."""
+        """Rows of the longest chunks of Zarr inputs: who reads a part of a chunk decodes it all.
+
+        It opens them: for who has rows to read.
+        """
         inputs = (*self._spec.fields, *self._spec.args)
         return max((self._stored(one.stored).unit for one in inputs if one.stored), default=1)
 

@@ -152,7 +152,9 @@ class Iterating:
         if self._start > stored:
             nbytes = max(1, rows.spec.row_nbytes)
             fields = survivors.bring(team, max(1, self._means.tuning.band_nbytes // nbytes))
-        unit, instruments = self._inputs.unit, self._metering.instruments
+        low, high = team.span
+        unit = self._inputs.unit if low < high else 1
+        instruments = self._metering.instruments
         rows.load(fields, self._inputs.args, unit, instruments=instruments)
         survivors.brought(team, len(rows.spec.fields))
         return 0

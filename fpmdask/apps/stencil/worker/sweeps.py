@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +51,8 @@ class Threads:
     ) -> None:
         """Call `make` with as many rows at once as there are threads, then `put` with what it made.
 
-        Until the run is over.
+        Until the run is over. Each is made by a thread of its own, as what is made may be a buffer
+        of that thread's.
         """
         for at in range(0, len(spans), self.count):
             some = spans[at : at + self.count]
@@ -60,7 +61,7 @@ class Threads:
                 for span in some:
                     put(span, make(span))
             else:
-                made = list(self._pool.map(make, some))
+                made = list(self._pool.map(_with_others(make, len(some)), some))
                 for _ in self._pool.map(put, some, made):
                     pass
 
@@ -73,6 +74,23 @@ class Threads:
         """End them."""
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def _with_others(make: Callable[[Span], list[Array]], count: int) -> Callable[[Span], list[Array]]:
+    """Return a function that so many threads call, and that returns once all have made theirs."""
+    barrier = threading.Barrier(count)
+
+    def made(span: Span) -> list[Array]:
+        try:
+            found = make(span)
+        except BaseException:
+            barrier.abort()
+            raise
+        with suppress(threading.BrokenBarrierError):  # another one has failed, and says why
+            barrier.wait()
+        return found
+
+    return made
 
 
 class InCore:
@@ -118,10 +136,10 @@ class InCore:
         self._ahead -= 1
         above, below = (block.spec.depth[0] * is_open for is_open in block.open)
         low, high = block.low - self._ahead * above, block.high + self._ahead * below
-        halos = None
+        here = (block.low, block.high) if fresh else (low - above, high + below)
         with self._counters.timed("computing"):
-            ends = (0, 0) if fresh else (above, below)
-            block.fill(block.fields, low - ends[0], high + ends[1])
+            block.fill(block.fields, *here)
+        halos = None
         if fresh and (above or below):
             exchanged = self._halos.exchanged(block, recorder)
             fetch = self._halos.fetch([want for _, some in exchanged for want in some])
