@@ -289,8 +289,7 @@ def test_rows_in_memory_and_on_disk_are_multiplied_alike():
 
 
 @pytest.mark.slow
-def test_a_run_does_not_wait_for_a_worker_that_has_left(monkeypatch):
-    monkeypatch.setattr(comparison, "LOOK_SECONDS", 0.2)
+def test_a_run_does_not_wait_for_a_worker_that_has_left():
     options = {"n_workers": 1, "processes": False, "dashboard_address": ":0"}
     with (
         LocalCluster(**options) as cluster,

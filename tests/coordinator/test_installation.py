@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -160,6 +161,18 @@ def multiply_after_seceding(size):
     """The same where the task has given its thread back by itself."""
     secede()
     return multiply_and_sort(size)
+
+
+def test_a_client_that_another_thread_connects_is_waited_for():
+    """Tasks on one worker share a client, which `get_client` returns as soon as it is made."""
+    options = {"n_workers": 1, "processes": False, "dashboard_address": ":0"}
+    with Client(**options, set_as_default=False) as client:
+        for status in ("newly-created", "connecting"):
+            client.status = status
+            timer = threading.Timer(0.2, setattr, (client, "status", "running"))
+            timer.start()
+            fpmdask.Balancer(client).close()
+            timer.join()
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Workers whose process is stopped: they keep their connections, and the scheduler lists them."""
 
 import asyncio
-import ctypes
 import gc
 import os
 import signal
@@ -20,12 +19,10 @@ from distributed import Client, LocalCluster, wait
 import fpmdask
 from fpmdask.apps.stencil import jacobi
 from fpmdask.errors import ChunksLostError
-from fpmdask.runtime import patience
 from fpmdask.runtime.client import proxy
 from fpmdask.runtime.client.chunk_facts import divisions_of, rows_of, values_of
 from fpmdask.runtime.client.rows import partitions_of
 from fpmdask.runtime.client.stages import Stages, WorkerLeft, token
-from fpmdask.runtime.coordinator import liveness
 from fpmdask.runtime.coordinator.library import ModelLibrary
 from tests.killing import SIGNALS
 from tests.tuned import tuned
@@ -275,24 +272,6 @@ def test_a_worker_that_goes_on_once_it_was_given_up_does_no_harm(cluster, work):
 
 def runs_kept(dask_worker):
     return len(dask_worker.plugins["fpmdask"].side.spaces)
-
-
-def holding_the_interpreter(block):
-    ctypes.PyDLL(None).usleep(400_000)
-    return jacobi(block)
-
-
-def test_an_update_that_holds_the_interpreter_has_not_stopped(cluster, monkeypatch):
-    """Its worker sends no heartbeat meanwhile and answers no ping; the others are done sooner."""
-    client, _ = cluster
-    monkeypatch.setattr(patience, "SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(liveness, "PING_SECONDS", 0.1)
-    heard, u0 = Stopping(), np.random.default_rng(0).random((30, 8))
-    balancer = fpmdask.Balancer(client, progress=heard)
-    found = balancer.stencil(holding_the_interpreter, u0, 4, distribution="even")
-    assert [event for event in heard.events if event["event"] == "iterated"]
-    assert not heard.reasons()
-    np.testing.assert_array_equal(found, iterated(u0, 4))
 
 
 def forget_models(dask_scheduler):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 
+import dask
 from dask.base import is_dask_collection
+from dask.utils import parse_timedelta
 from distributed import Client, rejoin, secede
 
 import fpmdask
@@ -29,6 +32,7 @@ Follow = Callable[..., Awaitable[tuple[Any, Any]]]
 
 Result = TypeVar("Result")
 
+CONNECTING_LOOK_SECONDS = 0.01
 # What the scheduler gets; the client has no other use for it.
 COORDINATOR = "fpmdask.runtime.coordinator.plugin", "CoordinatorPlugin"
 
@@ -45,6 +49,7 @@ async def install(client: Client, settings: Mapping[str, Any]) -> None:
     VersionMismatchError
         If the scheduler runs another version.
     """
+    await _begun(client)
     if client.status not in ("running", "connecting"):
         raise CoordinatorError(
             f"found a client that is {client.status}; connect a new `distributed.Client`"
@@ -61,6 +66,14 @@ async def install(client: Client, settings: Mapping[str, Any]) -> None:
             "the wheel or checkout that this client has, and restart them"
         ) from error
     await HELLO.ask(_scheduler(client), version=fpmdask.__version__)
+
+
+async def _begun(client: Client) -> None:
+    """Wait for a client that connects, for another thread perhaps: tasks on one worker share it."""
+    most = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+    ends = time.monotonic() + most
+    while client.status in ("newly-created", "connecting") and time.monotonic() < ends:
+        await asyncio.sleep(CONNECTING_LOOK_SECONDS)
 
 
 def _scheduler(client: Client) -> Any:
