@@ -49,7 +49,7 @@ async def install(client: Client, settings: Mapping[str, Any]) -> None:
     VersionMismatchError
         If the scheduler runs another version.
     """
-    await _begun(client)
+    await _wait_until_connected(client)
     if client.status not in ("running", "connecting"):
         raise CoordinatorError(
             f"found a client that is {client.status}; connect a new `distributed.Client`"
@@ -68,7 +68,7 @@ async def install(client: Client, settings: Mapping[str, Any]) -> None:
     await HELLO.ask(_scheduler(client), version=fpmdask.__version__)
 
 
-async def _begun(client: Client) -> None:
+async def _wait_until_connected(client: Client) -> None:
     """Wait for a client that connects, for another thread perhaps: tasks on one worker share it."""
     most = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
     ends = time.monotonic() + most

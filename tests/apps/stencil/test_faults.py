@@ -207,3 +207,23 @@ async def test_a_tolerance_that_is_never_met_ends_after_all_iterations(c, s, *wo
         assert {share["iterations"] for share in balancer.report.shares} == {7}
     del found
     await nothing_left(s)
+
+
+@cluster(config=tuned(stencil={"news_seconds": 0.0}))
+async def test_a_worker_may_be_silent_for_as_long_as_its_longest_call_takes(c, s, *workers):
+    """An update may hold the interpreter; `StepTimes.patience` has the rule."""
+    calls = []
+
+    def heard(event):
+        if event["event"] == "iterated":
+            calls.extend(run.steps.longest_call for run in s.plugins["fpmdask"].runs.values())
+
+    def slow(block):
+        time.sleep(0.2)
+        return jacobi(block)
+
+    balancer = await fpmdask.Balancer(c, progress=heard)
+    u0 = RANDOM.random((30, 8))
+    found = await balancer.stencil(slow, u0, 5, distribution="even")
+    np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 5))
+    assert any(call is not None and call >= 0.2 for call in calls)

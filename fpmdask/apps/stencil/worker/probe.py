@@ -6,11 +6,12 @@ Runs in the thread of a step, before rows are shared out.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from fpmdask.apps.stencil.block import Block, Part
+from fpmdask.apps.stencil.block import Array, Block, Bring, Part
 from fpmdask.apps.stencil.call_costs import CallCosts
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.apps.stencil.worker.inputs import Inputs
@@ -32,21 +33,37 @@ def probed(
     low, high = part.bands(*span)[0]
     nearest = replace(spec, boundary=("nearest", *spec.boundary[1:]))
     rows, few, call = high - low, spec.least, None
-    seconds = _seconds(nearest, means, inputs, (low, high))
+    block = _alone(nearest, means, (low, high), inputs.fields, inputs.args)
+    seconds = _seconds(block, means)
     if joins and few < rows:
         costs = CallCosts()
         costs.add(1, rows, seconds)
-        costs.add(1, few, _seconds(nearest, means, inputs, (low, low + few)))
+        # of rows that are here: reading some of a chunk of Zarr decodes all of it
+        have = block.sources(), block.cells(block.args, low, high)
+        fields, args = (partial(_copied, some, low) for some in have)
+        costs.add(1, few, _seconds(_alone(nearest, means, (low, low + few), fields, args), means))
         call = costs.seconds and costs.seconds[0]
     return {"probe": seconds / rows, "rows": rows, "call_seconds": call}
 
 
-def _seconds(spec: StencilSpec, means: Means, inputs: Inputs, rows: Span) -> float:
-    """Return what computing some rows takes, in the mean of some turns."""
+def _alone(spec: StencilSpec, means: Means, rows: Span, fields: Bring, args: Bring) -> Block:
+    """Return rows that have no neighbours."""
     block = Block(spec, means.update, rows)
     block.open = False, False
-    block.bring(inputs.fields)
-    block.bring_args(inputs.args)
+    block.bring(fields)
+    block.bring_args(args)
+    return block
+
+
+def _copied(arrays: Sequence[Array], first: int, targets: list[Array], low: int, high: int) -> None:
+    """Fill rows from arrays that begin with the row `first`."""
+    for target, array in zip(targets, arrays, strict=True):
+        target[...] = array[low - first : high - first]
+
+
+def _seconds(block: Block, means: Means) -> float:
+    """Return what computing a block's rows takes, in the mean of some turns."""
+    rows = block.low, block.high
     turn, began, least = 0, time.perf_counter(), means.tuning.trial_seconds
     while True:
         block.fill(block.fields, *rows)

@@ -61,7 +61,7 @@ class Threads:
                 for span in some:
                     put(span, make(span))
             else:
-                made = list(self._pool.map(_with_others(make, len(some)), some))
+                made = list(self._pool.map(_with_barrier(make, len(some)), some))
                 for _ in self._pool.map(put, some, made):
                     pass
 
@@ -76,7 +76,7 @@ class Threads:
             self._pool.shutdown()
 
 
-def _with_others(make: Callable[[Span], list[Array]], count: int) -> Callable[[Span], list[Array]]:
+def _with_barrier(make: Callable[[Span], list[Array]], count: int) -> Callable[[Span], list[Array]]:
     """Return a function that so many threads call, and that returns once all have made theirs."""
     barrier = threading.Barrier(count)
 
