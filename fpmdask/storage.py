@@ -20,6 +20,9 @@ from fpmdask.rawio import read_at, write_at
 
 # Where a file appears once all of it has been sent, and another process never sees a part.
 WHOLE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
+# Object stores with conditional requests, and what these answer where a file is not as it was.
+CONDITIONAL = {"s3", "s3a"}
+CHANGED = {"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "412", "409", "404"}
 # Who may do what is asked of the user that the process acts as.
 EFFECTIVE = os.access in os.supports_effective_ids
 
@@ -134,6 +137,47 @@ class Folder:
         with self._explained():
             return read_bytes(self.fs, self.at(name), at, target)
 
+    @property
+    def compares(self) -> bool:
+        """Whether the file system has conditional requests."""
+        return self._is_one_of(CONDITIONAL)
+
+    def tag(self, name: str) -> str | None:
+        """Return a file's tag, which changes with its content; None where there is no file, or tag.
+
+        Tags are those of object stores with conditional requests (ETag).
+        """
+        if not self.compares:
+            return None
+        with self._explained(), contextlib.suppress(FileNotFoundError):
+            found: str = self.fs.info(self.at(name), refresh=True)["ETag"]
+            return found
+        return None
+
+    def compare_and_swap(self, name: str, content: bytes, tag: str | None) -> bool:
+        """Write a file if it still has a tag, or, with None, if it is not there; tell whether.
+
+        File systems without conditional requests write it in any case.
+        """
+        if self.compares:
+            condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+            with self._explained():
+                try:
+                    self.fs.pipe_file(self.at(name), content, **condition)
+                    return True
+                except OSError as error:
+                    if _code(error) in CHANGED:
+                        return False
+                    if error.errno != errno.ENOSYS:  # a server that has no conditional requests
+                        raise
+        with self.writing(name, durable=True) as write:
+            write(np.frombuffer(content, np.uint8))
+        return True
+
+    def _is_one_of(self, protocols: set[str]) -> bool:
+        own = self.fs.protocol
+        return bool(protocols.intersection([own] if isinstance(own, str) else own))
+
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         with self._explained(), contextlib.suppress(FileNotFoundError):
@@ -160,8 +204,7 @@ class Folder:
             if not self.local:
                 if new and self.fs.exists(self.at(name)):
                     raise self.exists(f"there is a {name} in {self.url}")
-                protocols = self.fs.protocol
-                whole = WHOLE.intersection([protocols] if isinstance(protocols, str) else protocols)
+                whole = self._is_one_of(WHOLE)
                 target = self.at(name) if whole else temporary
                 file = self.fs.open(target, "wb")
                 try:
@@ -264,6 +307,13 @@ def opened(url: str, **options: Any) -> tuple[Any, str]:
         return LocalFileSystem(), os.path.abspath(url)
     fs, path = fsspec.core.url_to_fs(url, **options)
     return fs, str(path)
+
+
+def _code(error: OSError) -> str | None:
+    """Return the code with which an object store has refused a request."""
+    response = getattr(error.__cause__, "response", None) or {}
+    code: str | None = response.get("Error", {}).get("Code")
+    return code
 
 
 def said(error: OSError) -> str:

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fpmdask.storage import Folder, is_local, opened
 
 # Folders of documents of one version.
@@ -63,13 +61,25 @@ class Files:
             return None
         return found
 
-    def replace(self, path: str, content: bytes) -> None:
-        """Write a file, in the place of one that may be there, all at once."""
-        above, _, name = path.rpartition("/")
-        folder = Folder(f"{self.url.rstrip('/')}/{above}", **self._options)
+    @property
+    def compares(self) -> bool:
+        """Whether `compare_and_swap` compares anything."""
+        return Folder(self.url, **self._options).compares
+
+    def tag(self, path: str) -> str | None:
+        """Return what `compare_and_swap` compares: see `Folder.tag`."""
+        folder, name = self._folder(path)
+        return folder.tag(name)
+
+    def compare_and_swap(self, path: str, content: bytes, tag: str | None) -> bool:
+        """Write a file, all at once, if it has not changed since: see `Folder`."""
+        folder, name = self._folder(path)
         folder.make()
-        with folder.writing(name, durable=True) as write:
-            write(np.frombuffer(content, np.uint8))
+        return folder.compare_and_swap(name, content, tag)
+
+    def _folder(self, path: str) -> tuple[Folder, str]:
+        above, _, name = path.rpartition("/")
+        return Folder(f"{self.url.rstrip('/')}/{above}", **self._options), name
 
     @contextlib.contextmanager
     def alone(self, path: str) -> Iterator[None]:

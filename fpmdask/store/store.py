@@ -28,8 +28,8 @@ from fpmdask.store.files import Files
 
 # Points that are older are not loaded: machines change.
 MOST_AGE_SECONDS = 180 * 86400.0
-# Another cluster may write the same document at this moment: what it left out is put in again.
-TRIES = 5
+# Another cluster may write the same document at this moment: it is read, and written, again.
+TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,11 @@ class ModelStore:
     -----
     A document is replaced as a whole: a process that is killed while it writes leaves the one
     before. Two clusters that write the same document merge what they have, worker by worker; where
-    both know a worker the last one counts. Local ones wait for each other; on object storage what
-    another has overwritten at that moment is put in again, up to `TRIES` times. A document that is
-    damaged, of another version, or not what its path says is left alone, and named in a warning.
-    Never pickle.
+    both know a worker the last one counts. Local ones wait for each other; S3 writes a document
+    only if it is as it was read (compare-and-swap by its ETag), up to `TRIES` times. Other object
+    storage has no such condition: there what another overwrites at that moment is put in again,
+    unless it is overwritten after that was looked at. A document that is damaged, of another
+    version, or not what its path says is left alone, and named in a warning. Never pickle.
 
     Examples
     --------
@@ -155,15 +156,17 @@ class ModelStore:
 
     def _save(self, path: str, models: list[Known]) -> bool:
         """Put models into a document; tell whether it was written."""
-        before, now = self._document(path), datetime.now(UTC)
+        now = datetime.now(UTC)
         oldest = oldest_of(now, MOST_AGE_SECONDS)
-        if has(before, models, oldest):
-            return False
-        for _ in range(TRIES):
-            self._write(path, merged(before, models, now, fpmdask.__version__, oldest))
-            before = self._document(path)
+        for number in range(TRIES):
+            tag, before = self._files.tag(path), self._document(path)  # in this order
             if has(before, models, oldest):
-                break
+                return number > 0
+            document = merged(before, models, now, fpmdask.__version__, oldest)
+            if self._write(path, document, tag) and self._files.compares:
+                return True
+        if self._files.compares:
+            raise Unreadable(f"{path} is written by others all the time; try again")
         return True
 
     def forget(self, kernel: str | None = None, worker: str | None = None) -> int:
@@ -184,17 +187,19 @@ class ModelStore:
         return count
 
     def _forget(self, path: str, kernel: str | None, worker: str | None) -> int:
-        document = self._document(path)
-        if document is None or kernel not in (None, document["kernel"]):
-            return 0
-        names = [name for name in document["workers"] if worker in (None, name)]
-        for name in names:
-            document = without(document, name)
-        if not document["workers"]:
-            self._files.remove(path)
-        elif names:
-            self._write(path, document)
-        return len(names)
+        for _ in range(TRIES):
+            tag, document = self._files.tag(path), self._document(path)  # in this order
+            if document is None or kernel not in (None, document["kernel"]):
+                return 0
+            names = [name for name in document["workers"] if worker in (None, name)]
+            for name in names:
+                document = without(document, name)
+            if not document["workers"]:
+                self._files.remove(path)
+                return len(names)
+            if not names or self._write(path, document, tag):
+                return len(names)
+        raise Unreadable(f"{path} is written by others all the time; try again")
 
     def _document(self, path: str) -> Document | None:
         try:
@@ -203,9 +208,10 @@ class ModelStore:
             raise Unreadable(f"{path} cannot be read: {said(error)}") from error
         return None if text is None else parsed(text, path)
 
-    def _write(self, path: str, document: Document) -> None:
+    def _write(self, path: str, document: Document, tag: str | None) -> bool:
+        """Write a document if it is still as it was with this tag; tell whether."""
         text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
-        self._files.replace(path, text.encode())
+        return self._files.compare_and_swap(path, text.encode(), tag)
 
     def __repr__(self) -> str:
         return f"<ModelStore {self.url}>"

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pytest
 
+from fpmdask.storage import Folder
 from fpmdask.store import ModelStore
 from tests.coordinator.test_stored_models import measured
 from tests.store.test_store import check_store, known
@@ -84,19 +85,34 @@ def test_credentials_and_an_endpoint_can_be_given(url, endpoint, monkeypatch):
 
 
 def test_what_two_clusters_write_at_once_is_there(url):
-    """Both write the same document, again and again: the last one of each worker is in it."""
+    """All write the same document, again and again: the last one of each worker is in it."""
 
     def save(worker):
         store = ModelStore(url)
         for n in range(1, 6):
             store.save([known(worker, [(100, float(n)), (200, 4.0 * n)])])
 
-    with ThreadPoolExecutor(2) as threads:
-        for done in [threads.submit(save, worker) for worker in ("alpha", "beta")]:
+    workers = ["alpha", "beta", "gamma"]
+    with ThreadPoolExecutor(len(workers)) as threads:
+        for done in [threads.submit(save, worker) for worker in workers]:
             done.result()
     last = [(100, 5.0), (200, 20.0)]
     found = sorted(ModelStore(url).load(), key=lambda one: one.worker)
-    assert found == [known("alpha", last), known("beta", last)]
+    assert found == [known(worker, last) for worker in workers]
+
+
+def test_what_has_changed_since_it_was_read_is_not_overwritten(url):
+    """One that reads, and writes after another has: without a condition the other's was lost."""
+    folder = Folder(url)
+    assert folder.tag("a") is None
+    assert folder.compare_and_swap("a", b"first", None)
+    assert not folder.compare_and_swap("a", b"second", None)
+    before = folder.tag("a")
+    assert folder.compare_and_swap("a", b"third", before)
+    assert not folder.compare_and_swap("a", b"fourth", before)
+    assert folder.fs.cat_file(folder.at("a")) == b"third"
+    folder.remove("a")
+    assert not folder.compare_and_swap("a", b"fifth", before)
 
 
 def test_the_next_scheduler_begins_with_what_is_on_s3(url):

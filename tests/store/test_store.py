@@ -193,7 +193,7 @@ def test_other_stores_and_files_below_a_store_are_none_of_its_own(url):
     store, below, beside = (ModelStore(f"{url}{more}") for more in ("", "/of/another", "/v1x"))
     for one in (store, below, beside):
         one.save([known()])
-    store._files.replace("report.json", b"{}")
+    store._files.compare_and_swap("report.json", b"{}", None)
     assert store.known() == ([known()], [])
     assert store.forget() == 1
     assert (store.load(), below.load(), beside.load()) == ([], [known()], [known()])
