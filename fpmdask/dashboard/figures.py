@@ -6,6 +6,7 @@ is one of a document, and sends only what has changed.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ Sources = Mapping[str, ColumnDataSource]
 # A bokeh model, and that of its title, whose `text` is set.
 Drawn = tuple[Any, Any]
 
-# Milliseconds between two updates of a page.
-INTERVAL = 750
+# Milliseconds between two updates of a page, at least; and the part of the scheduler's time that
+# they take at most, as far as such a pause is not too long to look at, in seconds. What bokeh does
+# to send them takes about as much again.
+INTERVAL, PART_OF_TIME, MOST_SECONDS = 750, 0.008, 4.0
 # Names of workers along an axis; where there are more, every second or third one.
 MOST_NAMES = 32
 # Okabe and Ito's colours, without yellow: those of workers.
@@ -128,14 +131,22 @@ def update_regularly(document: Any, page: Page) -> None:
     """Update a page while a browser shows its document; it ends with the browser's session.
 
     bokeh keeps a session for half a minute after its page was closed, and calls back all that time.
+    With many workers an update takes long: the next one comes so much later.
     """
     document.components = {page}
     reference = weakref.ref(page)  # a callback that held the page would keep both alive
+    due = 0.0
 
     def update() -> None:
+        nonlocal due
         session = document.session_context.session
-        if session.connection_count and (shown := reference()) is not None:
-            shown.update()
+        shown = reference()
+        if not session.connection_count or shown is None or time.monotonic() < due:
+            return
+        began = time.thread_time()
+        shown.update()
+        spent = time.thread_time() - began
+        due = time.monotonic() + min(MOST_SECONDS, spent / PART_OF_TIME)
 
     document.add_periodic_callback(update, INTERVAL)
 
