@@ -95,7 +95,7 @@ display(found)
 # %% [markdown]
 # ## Predicted and measured
 #
-# The first iteration was instrumented; what it told made the prediction.
+# An iteration of a sample of the rows was instrumented first; what it told made the prediction.
 
 # %%
 display(balancer.report)

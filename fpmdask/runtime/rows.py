@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -29,6 +29,22 @@ class Wanted(TypedDict):
     dtype: str | None
     pieces: Sequence[tuple[Any, int, int, int, Sequence[str]]]
     serialized: NotRequired[Mapping[int, tuple[Any, str]]]
+
+
+def in_pieces(low: int, high: int, count: int, unit: int = 1) -> Iterator[Span]:
+    """Yield rows in pieces of at most so many, which end at multiples of a unit where they can.
+
+    Examples
+    --------
+    >>> list(in_pieces(3, 8, 2)), list(in_pieces(3, 20, 9, 5)), list(in_pieces(3, 9, 4, 5))
+    ([(3, 5), (5, 7), (7, 8)], [(3, 10), (10, 15), (15, 20)], [(3, 5), (5, 9)])
+    """
+    while low < high:
+        stop = min(high, low + count)
+        if stop < high and (units := stop // unit * unit) > low:
+            stop = units
+        yield low, stop
+        low = stop
 
 
 def edges_of(lengths: Iterable[int]) -> list[int]:

@@ -78,6 +78,7 @@ def choose(
     most: Sequence[float] | None = None,
     *,
     placed: bool = True,
+    byte_seconds: float = 0.0,
 ) -> Choice:
     """Return the rows with which to go on.
 
@@ -95,6 +96,9 @@ def choose(
         Rows that each node may have, whatever the model says.
     placed
         Whether `before` is where the rows are already; if not, moving costs nothing.
+    byte_seconds
+        What it takes to bring a byte of rows into new buffers, whoever had it: memory that is
+        touched for the first time may take most of it.
 
     Notes
     -----
@@ -119,7 +123,7 @@ def choose(
     )
     best, rows = tuple(found.distribution.tolist()), tuple(map(int, before))
     now, then = (steady_seconds(program, machine, some) for some in (rows, best))
-    moving = moving_seconds(program, machine, rows, best) if placed else 0.0
+    moving = moving_seconds(program, machine, rows, best, byte_seconds) if placed else 0.0
     saved = (now - then) * left if now > then and left else 0.0
     moves = best != rows and saved > moving and np.isfinite(found.seconds)
     why = (
@@ -139,7 +143,11 @@ def _budget(seconds: float, nodes: int) -> int:
 
 
 def moving_seconds(
-    program: Program, machine: Machine, before: Sequence[int], after: Sequence[int]
+    program: Program,
+    machine: Machine,
+    before: Sequence[int],
+    after: Sequence[int],
+    byte_seconds: float = 0.0,
 ) -> float:
     """Return what it takes to move rows, on the node that it takes longest.
 
@@ -177,7 +185,8 @@ def moving_seconds(
             seconds += moved * (high - low) * per_byte["read_s_per_byte"]
         if stop - start > most[node]:
             seconds += (moved + constant) * (stop - start) * per_byte["write_s_per_byte"]
-        longest = max(longest, seconds)
+        buffers = byte_seconds * (moved + constant) * (stop - start)
+        longest = max(longest, seconds, buffers)
     return longest
 
 

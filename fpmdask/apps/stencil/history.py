@@ -20,6 +20,8 @@ WINDOW, OFF, SCATTERS = 5, 0.10, 3.0
 NORMAL = 1.4826
 # The instrumented iteration has so many blocks: two, and the last one half as large.
 BLOCKS = 2.5
+# Rows that every worker has in it, at least: blocks of two sizes.
+LEAST_INSTRUMENTED = 5
 # Iterations of which a worker remembers each, the last ones.
 REMEMBERED = 512
 
@@ -41,6 +43,28 @@ def instrumented_rows(rows: int, streamed: int) -> int:
     """
     found = -int(-rows // BLOCKS)
     return max(1, min(found, streamed or found))
+
+
+def sample_rows(rows: int, row_nbytes: int, nbytes: int, least: int = 1) -> int:
+    """Return how many rows of a worker are iterated once to measure it.
+
+    Parameters
+    ----------
+    rows
+        That it would have.
+    row_nbytes
+        Of one.
+    nbytes
+        Of the sample.
+    least
+        Rows that a worker must have.
+
+    Examples
+    --------
+    >>> sample_rows(100, 1000, 30_000), sample_rows(100, 1000, 0), sample_rows(3, 1000, 30_000)
+    (30, 5, 3)
+    """
+    return min(rows, max(LEAST_INSTRUMENTED, least, nbytes // max(1, row_nbytes)))
 
 
 class History:

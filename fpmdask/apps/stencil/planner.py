@@ -159,14 +159,24 @@ class Planner:
         )
         self.why, self.expected = other.why, other.expected
 
-    def choose(self, before: Sequence[int], done: int, *, placed: bool = True) -> Choice:
-        """Return with which rows to go on after some iterations."""
+    def choose(
+        self, before: Sequence[int], done: int, *, placed: bool = True, byte_seconds: float = 0.0
+    ) -> Choice:
+        """Return with which rows to go on after some iterations; see `distribution.choose`."""
         assert self.figures is not None
         spec = self.spec
         left = spec.iterations - done
         if spec.tolerance is not None and done:
             left = min(done, left)  # it may end at any time
-        found = choose(*self.figures, before, left, spec.least, self.most, placed=placed)
+        found = choose(
+            *self.figures,
+            before,
+            left,
+            spec.least,
+            self.most,
+            placed=placed,
+            byte_seconds=byte_seconds,
+        )
         self.why, self.expected = found.why, found.seconds
         self._choices.append(
             {

@@ -118,10 +118,12 @@ Shares = Sequence[tuple[str, int, int]]  # worker, first row, end
 class FirstRows(TypedDict):
     """Who begins with which rows, in the order of the ranks.
 
-    ``instrument``: the first iteration is measured for MHETA; ``history``: all are.
+    ``instrument``: tell first what an iteration of a sample of rows takes, for MHETA; ``history``:
+    all iterations are measured; ``row_seconds``: what a row takes this worker, if that is known.
     """
 
     rows: Shares
+    row_seconds: float | None
     instrument: bool
     history: bool
     expected: float | None
@@ -234,11 +236,10 @@ class Tried(TeamEvent):
 
 
 class Instrumented(TeamEvent):
-    """What the instrumented iteration took."""
+    """What the instrumented iteration of a sample of rows took."""
 
     measured: Mapping[str, Any]
     row_seconds: float
-    done: int
 
 
 class LookAgain(TeamEvent):

@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+
 from fpmdask.errors import RunCancelledError, StorageError
 from fpmdask.runtime.checkpoint import Call, Checkpoint, found_in, part_name, remove, written
 from fpmdask.runtime.rows import Span, edges_of
 from fpmdask.runtime.worker.fetch import FetchFailed
 from fpmdask.runtime.worker.reduce import AllReduce
-from fpmdask.runtime.worker.rows_output import Pieces
 from fpmdask.storage import Folder
 
+# First row, and rows of each field.
+Pieces = Iterable[tuple[int, Sequence[np.ndarray[Any, Any]]]]
 # The end of a run is heard so much later than that its peers do not answer, at most.
 OVER_SECONDS = 1.0
 

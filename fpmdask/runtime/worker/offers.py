@@ -38,6 +38,13 @@ class Source(Protocol):
         """
 
 
+def rows_of(source: np.ndarray | Source, low: int, high: int) -> Any:
+    """Return rows of what may be offered: of an array a view."""
+    if isinstance(source, np.ndarray):
+        return source[low:high]
+    return source.read(((low, high), *whole(source.shape[1:])))
+
+
 class Refused(Exception):
     """What is asked for will not come."""
 

@@ -1,33 +1,43 @@
 """Fields that the workers of a team have by rows, written to Zarr arrays.
 
-Runs in the thread of a step. Each chunk is written once, by the worker that has its first row;
-others that have rows of it send them through the run's exchange.
+Runs in the thread of a step. All workers offer their rows through the run's exchange; each chunk is
+written once, by a worker that gets the rows of it that others have: see `chunk_writers`.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fpmdask.errors import PartitionError
-from fpmdask.runtime.aligned_rows import AlignedRows, Array
+from fpmdask.runtime.chunk_writers import writers
 from fpmdask.runtime.regions import common, whole
-from fpmdask.runtime.rows import Span
+from fpmdask.runtime.rows import Span, in_pieces
 from fpmdask.runtime.worker.exchange import Exchange
-from fpmdask.runtime.worker.fetch import Want
+from fpmdask.runtime.worker.fetch import Fetch, Want
+from fpmdask.runtime.worker.offers import Source, rows_of
 from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.zarr_storage import OUT_MARK, Marked, snapshot_index, write_unit
 
-# First row, and rows of each field.
-Pieces = Iterable[tuple[int, Sequence[Array]]]
+Array = np.ndarray[Any, Any]
+# Rows come in pieces of so many bytes, which their holder may have to read from disk.
+PIECE_NBYTES = 1 << 20
 
 
 class StorageFailed(Exception):
     """Shared storage refuses to be written; `__cause__` is an OSError for the user."""
+
+
+class _Part(NamedTuple):
+    """Rows of one field that this worker writes at once."""
+
+    field: int
+    rows: Span
 
 
 class RowsOutput:
@@ -43,6 +53,11 @@ class RowsOutput:
         What `Output.order` of the client returned.
     writer
         What this worker is called in messages.
+
+    Attributes
+    ----------
+    saved : int
+        The iteration that was written last, -1: none.
     """
 
     def __init__(
@@ -64,15 +79,29 @@ class RowsOutput:
         """Tell whether the fields after an iteration, not the last one, are written."""
         return self._every is not None and not iteration % self._every
 
-    def save(self, spans: Mapping[str, Span], iteration: int, pieces: Pieces) -> None:
-        """Write this worker's rows after an iteration; returns when all workers have.
+    def save(
+        self,
+        spans: Mapping[str, Span],
+        iteration: int,
+        sources: Sequence[Array | Source],
+        speed: float,
+    ) -> int:
+        """Write the fields after an iteration; returns when all workers have written.
 
         Parameters
         ----------
         spans
             Worker → its rows, of the whole team.
-        pieces
-            This worker's, in order.
+        sources
+            This worker's rows of each field; they stay as they are meanwhile.
+        speed
+            Of this worker's computing, in rows per second, 0: not known. By the speeds of all it
+            is decided who encodes which chunks.
+
+        Returns
+        -------
+        int
+            Bytes received from others.
 
         Raises
         ------
@@ -84,51 +113,113 @@ class RowsOutput:
             If a worker of the team has left.
         """
         if iteration == self.saved:
-            return
-        at = snapshot_index(self._begin, self._every, iteration)
-        span, parts = spans[self._exchange.address], []
-        skip = 0 if at is None else 1
+            return 0
         for target in self._targets:
             if not target.found():
                 raise PartitionError(target.elsewhere([self._writer]))
-            shape, unit = target.out.shape[skip:], write_unit(target.out)[skip]
-            write = partial(self._write, target.out, at)
-            parts.append(AlignedRows(span, unit, shape, target.out.dtype, write))
-        for low, fields in pieces:
-            for part, rows in zip(parts, fields, strict=True):
-                part.add(low, rows)
-        wants = []
-        for field, part in enumerate(parts):
-            key = self._key(field)
-            if len(part.head):
-                self._exchange.offer(key, part.head, self._turn)
-            for peer, (low, high) in spans.items():
-                met = common(((low, high),), ((span[1], part.end),))
-                if met is None or peer == self._exchange.address:
-                    continue
-                ((start, stop),) = met
-                box = ((start - low, stop - low), *whole(part.head.shape[1:]))
-                wants.append(Want(key, box, part.tail(start, stop), [peer], self._turn))
-        self._exchange.fetch(wants, at_once=0).wait()
-        for part in parts:
-            part.finish()
+        for key, source in zip(self._keys(), sources, strict=True):
+            self._exchange.offer(key, source, self._turn)
+        slots = [speed if worker == self._exchange.address else 0.0 for worker in spans]
+        speeds = dict(zip(spans, self._reduce(slots).tolist(), strict=True))
+        parts = [*self._parts(spans, speeds, sources)]
+        nbytes = self._write_all(parts, spans, iteration, sources)
         self._reduce([0.0])
+        for key in self._keys():
+            self._exchange.retire(key)
         self._turn, self.saved = self._turn + 1, iteration
+        return nbytes
+
+    def _parts(
+        self,
+        spans: Mapping[str, Span],
+        speeds: Mapping[str, float],
+        sources: Sequence[Array | Source],
+    ) -> Iterator[_Part]:
+        """Yield what this worker writes: all rows at once that it has in memory, else few chunks.
+
+        They are one where they have more than `PIECE_NBYTES`.
+        """
+        own = spans[self._exchange.address]
+        for field, (target, source) in enumerate(zip(self._targets, sources, strict=True)):
+            unit = write_unit(target.out)[0 if self._every is None else 1]
+            row_nbytes = max(1, prod(source.shape[1:]) * source.dtype.itemsize)
+            step = unit * max(1, PIECE_NBYTES // (unit * row_nbytes))
+            shares = bool(getattr(target.out, "compressors", ()))  # else encoding takes nothing
+            for (low, high), worker in writers(spans, unit, speeds if shares else {}):
+                if worker != self._exchange.address:
+                    continue
+                start = stop = low
+                if isinstance(source, np.ndarray):
+                    start = min(high, max(low, -(-own[0] // unit) * unit))
+                    ends = own[1] if own[1] >= high else own[1] // unit * unit
+                    stop = max(start, min(high, ends))
+                for first in range(low, start, step):
+                    yield _Part(field, (first, min(first + step, start)))
+                if start < stop:
+                    yield _Part(field, (start, stop))
+                for first in range(stop, high, step):
+                    yield _Part(field, (first, min(first + step, high)))
+
+    def _write_all(
+        self,
+        parts: Sequence[_Part],
+        spans: Mapping[str, Span],
+        iteration: int,
+        sources: Sequence[Array | Source],
+    ) -> int:
+        """Write each part while the rows of the next one come; return the bytes received."""
+        at, nbytes = snapshot_index(self._begin, self._every, iteration), 0
+        with ThreadPoolExecutor(1, "fpmdask-rows-to-write") as thread:
+
+            def gather(part: _Part) -> Future[tuple[Array, Fetch]]:
+                return thread.submit(self._gather, part, spans, sources[part.field])
+
+            ahead = [*map(gather, parts[:1])]
+            for number, part in enumerate(parts):
+                rows, fetch = ahead.pop().result()
+                fetch.wait()
+                nbytes += fetch.nbytes
+                ahead.extend(map(gather, parts[number + 1 : number + 2]))
+                self._write(self._targets[part.field].out, at, part.rows[0], rows)
+        return nbytes
+
+    def _gather(
+        self, part: _Part, spans: Mapping[str, Span], source: Array | Source
+    ) -> tuple[Array, Fetch]:
+        """Return the rows of a part, and what fetches those that others have."""
+        low, high = part.rows
+        own = spans[self._exchange.address]
+        if isinstance(source, np.ndarray) and own[0] <= low and high <= own[1]:
+            return source[low - own[0] : high - own[0]], self._exchange.fetch([])
+        found = np.empty((high - low, *source.shape[1:]), source.dtype)
+        piece = max(1, PIECE_NBYTES // max(1, found[0].nbytes))
+        wants, here = [], []
+        for peer, (first, last) in spans.items():
+            met = common(((first, last),), (part.rows,))
+            for start, stop in () if met is None else in_pieces(*met[0], piece):
+                rows = found[start - low : stop - low]
+                if peer == self._exchange.address:
+                    here.append((start - first, stop - first, rows))
+                    continue
+                box = ((start - first, stop - first), *whole(found.shape[1:]))
+                wants.append(Want(self._key(part.field), box, rows, [peer], self._turn))
+        fetch = self._exchange.fetch(wants)
+        for start, stop, rows in here:
+            rows[...] = rows_of(source, start, stop)
+        return found, fetch
 
     def _write(self, array: Any, at: int | None, low: int, rows: Array) -> None:
         region = (slice(low, low + len(rows)),)
         with _Explained(array, self._writer):
-            array[region if at is None else (at, *region)] = np.asarray(rows)
-
-    def retire(self) -> None:
-        """Let go of what is offered, once all workers have written for the last time."""
-        for field in range(len(self._targets)):
-            self._exchange.retire(self._key(field))
+            array[region if at is None else (at, *region)] = rows
 
     def end(self) -> None:
         """Have all that wait for rows of this worker be refused."""
-        for field in range(len(self._targets)):
-            self._exchange.offers.end(self._key(field))
+        for key in self._keys():
+            self._exchange.offers.end(key)
+
+    def _keys(self) -> Iterator[tuple[Any, ...]]:
+        return map(self._key, range(len(self._targets)))
 
     def _key(self, field: int) -> tuple[Any, ...]:
         return ("rows to write", self._name, field)

@@ -76,6 +76,10 @@ def test_rows_stay_where_the_iterations_left_do_not_pay_for_moving():
         assert found.best == many.best
         assert "rows stay" in found.why
     assert choose(made, machine, even, int(enough) + 1).moves
+    # whoever moves rows brings all into new buffers
+    slow = many.saved / sum(array.row_bytes for array in made.arrays) / min(many.best)
+    assert not choose(made, machine, even, 1000, byte_seconds=slow).moves
+    assert choose(made, machine, even, 1000, byte_seconds=1e-3 * slow).moves
     # where nothing is loaded yet, moving costs nothing
     assert choose(made, machine, even, 1, placed=False).moves
 

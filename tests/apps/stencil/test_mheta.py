@@ -94,11 +94,10 @@ async def test_rows_move_off_the_disk(c, s, *workers, prefetch):
     report = balancer.report
     said = check_report(report, 20)
     assert report.reason == "measured"
-    assert said["phases"][0]["first"] == 2, "the first one was instrumented"
+    assert said["phases"][0]["first"] == 1
     assert shares_of(report)["1"] <= 7, said["why"]
     (choice, *_) = said["choices"]
-    assert choice["after"] == 1
-    assert choice["saved_seconds"] > choice["moving_seconds"]
+    assert (choice["after"], choice["moving_seconds"]) == (0, 0), "a sample was instrumented"
     assert [event["rows"] for event in events if event["event"] == "shared out"][-1] == (
         shares_of(report)
     )
@@ -204,15 +203,14 @@ async def test_a_run_by_a_machine_of_before_adapts_to_a_worker_that_slows_down(c
 
 @pytest.mark.slow
 @cluster(config=SLOW)
-async def test_with_a_tolerance_rows_move_after_as_many_iterations_as_pay(c, s, *workers):
+async def test_with_a_tolerance_the_first_rows_are_the_best_ones(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
     found = await balancer.stencil(
         busy, U0, 50, **GIVEN, tolerance=1e-12, check_every=4, boundary="periodic"
     )
     assert found.shape == U0.shape
     said = check_report(balancer.report, 50)
-    moved = [choice["after"] for choice in said["choices"] if choice["rows"] != [20, 20, 20]]
-    assert moved[0] >= 1
+    assert said["choices"][0]["rows"] != [20, 20, 20]
     assert shares_of(balancer.report)["1"] <= 7
 
 
@@ -255,7 +253,7 @@ def test_a_machine_is_found_after_a_restart_and_nothing_is_measured(tmp_path):
     assert (first.reason, second.reason) == ("measured", "predicted")
     assert not first.mheta["why"].startswith(WHY)
     assert said["why"].startswith(WHY)
-    assert said["phases"][0]["first"] == 1, "no iteration was instrumented"
+    assert said["phases"][0]["first"] == 1, "nothing was instrumented"
     assert {"measure", "instrument"} <= measuring
     assert not {"measure", "instrument"} & steps
     assert shares_of(second)["1"] <= 7, said["why"]

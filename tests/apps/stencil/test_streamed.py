@@ -17,12 +17,13 @@ from fpmdask.apps.stencil.neighbours import neighbours
 from fpmdask.apps.stencil.program import program, streamed_rows
 from fpmdask.apps.stencil.sizes import most_rows, row_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
-from fpmdask.apps.stencil.worker.streamed import Streamed, rows_of
+from fpmdask.apps.stencil.worker.streamed import Streamed
 from fpmdask.apps.stencil.worker.sweeps import Threads
 from fpmdask.mheta import Machine
 from fpmdask.mheta.instrument import Recorder, fit
 from fpmdask.runtime.rows import Rows
 from fpmdask.runtime.worker.block_file import SECTOR, BlockFile
+from fpmdask.runtime.worker.offers import rows_of
 from fpmdask.timing.meter import NoRecorder
 from tests.apps.stencil.test_stencil import mixing
 

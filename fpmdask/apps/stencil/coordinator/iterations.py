@@ -28,6 +28,9 @@ from fpmdask.runtime.coordinator.team import Attempt
 if TYPE_CHECKING:
     from fpmdask.apps.stencil.planner import Planner
 
+# A disturbed instrumented iteration is made again, so often in all at most.
+INSTRUMENTED = 3
+
 
 class Iterations(Attempt):
     """All iterations with the workers that are there now."""
@@ -71,7 +74,8 @@ class Iterations(Attempt):
             **self._first_note(),
         }
         memory = {w: None if math.isinf(n) else n for w, n in self.room.memory.items()}
-        self.dispatch(ITERATE, {w: {**common, "memory": memory[w]} for w in split.shares})
+        each = {w: {"memory": memory[w], **self._known_of(w)} for w in split.shares}
+        self.dispatch(ITERATE, {worker: {**common, **own} for worker, own in each.items()})
         self.progress.workers = self.workers
         self.work = split.having
         if common["probe"]:
@@ -141,10 +145,16 @@ class Iterations(Attempt):
         told = await self.everyone("probe", "measure", self._heard, counts=True)
         seconds = {worker: told[worker]["probe"] for worker in self.split.shares}
         await self.sharing.by_probes(self.split, seconds)
-        self.work = self.split.having
-        note = self._first_note()
+        self._tell_first()
+
+    def _tell_first(self) -> None:
+        """Tell the workers who has which rows, before they load any."""
+        self.work, note = self.split.having, self._first_note()
         for worker in self.workers:
-            self.tell(worker, **note)
+            self.tell(worker, **note, **self._known_of(worker))
+
+    def _known_of(self, worker: str) -> dict[str, Any]:
+        return {"row_seconds": self.split.row_seconds.get(worker)}
 
     # ---- without MHETA
 
@@ -197,13 +207,7 @@ class Iterations(Attempt):
         """Return the workers' answers; rows move where MHETA says so."""
         split = self.split
         if split.instruments:
-            told = await self.everyone("measured", "instrument", self._heard, counts=True)
-            if not all("measured" in one for one in told.values()):
-                assert split.planner is not None
-                split.planner.give_up("the run has ended with its first iteration")
-                return told
-            self.progress.iterated = next(iter(told.values()))["done"]
-            await self._measured(told)
+            await self._instrument(split.planner)
         self.progress.tell_iterations()
         while True:
             answers = await self.everyone("again", "iterate", self._heard)
@@ -211,21 +215,39 @@ class Iterations(Attempt):
                 return answers
             await self._again(answers)
 
-    async def _measured(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on as MHETA says after the instrumented iteration."""
-        split, done = self.split, next(iter(told.values()))["done"]
-        assert split.planner is not None
+    async def _instrument(self, planner: Planner | None) -> None:
+        """Tell the workers who has which rows, as MHETA says after the instrumented iteration.
+
+        Where that was disturbed, and its figures contradict one another, it is made again.
+        """
+        assert planner is not None
+        split = self.split
+        for left in reversed(range(INSTRUMENTED)):
+            told = await self.everyone("measured", "instrument", self._heard, counts=True)
+            split.instruments = False
+            try:
+                news = [told[worker]["measured"] for worker in split.shares]
+                row_seconds = [split.row_seconds[worker] for worker in split.shares]
+                await asyncio.to_thread(planner.fit, news, row_seconds)
+                before = [*split.shares.values()]
+                found = await asyncio.to_thread(planner.choose, before, 0, placed=False)
+            except PartitionError as error:
+                if left:
+                    split.instruments = True
+                    self._tell_first()
+                    continue
+                planner.give_up(str(error))
+                models = [ConstantModel(1 / told[worker]["row_seconds"]) for worker in split.shares]
+                await self.sharing.share(split, models)
+            else:
+                split.shares = dict(zip(split.shares, found.rows, strict=True))
+            break
         split.reason = "measured"
-        try:
-            news = [told[worker]["measured"] for worker in split.shares]
-            await asyncio.to_thread(split.planner.fit, news, split.row_seconds)
-            await self._choose(split.planner, done, None)
-        except PartitionError as error:  # noise, or a worker that was disturbed
-            split.planner.give_up(str(error))
-            models = [ConstantModel(1 / told[worker]["row_seconds"]) for worker in split.shares]
-            before = split.shares
-            await self.sharing.share(split, models)
-            self._go_on(before, done, None)
+        planner.begin([*split.shares.values()])
+        self._expect(self._expected(), self.spec.iterations)
+        self._tell_first()
+        self._emit_shares()
+        self._ask_for_check()
 
     async def _again(self, told: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on as MHETA says after what iterations have taken."""
@@ -238,13 +260,21 @@ class Iterations(Attempt):
             return
         try:
             await asyncio.to_thread(split.planner.update, [*split.shares.values()], news)
-            await self._choose(split.planner, done, middle)
+            byte_seconds = max(one["byte_seconds"] for one in news)
+            await self._choose(split.planner, done, middle, byte_seconds)
         except PartitionError as error:
             split.planner.give_up(str(error))
             self._go_on(split.shares, done, None)
 
-    async def _choose(self, own: Planner, done: int, middle: float | None) -> None:
+    async def _choose(self, own: Planner, done: int, middle: float, byte_seconds: float) -> None:
         """Go on with the rows that the planner chooses.
+
+        Parameters
+        ----------
+        middle
+            Seconds of an iteration so far.
+        byte_seconds
+            What it takes to bring a byte of rows into new buffers.
 
         Raises
         ------
@@ -256,7 +286,9 @@ class Iterations(Attempt):
             ready = self.joiners.ready()
             before = with_joined(split.shares, ready)
             planner = self._planner_with(own, before, ready)
-            found = await asyncio.to_thread(planner.choose, [*before.values()], done)
+            found = await asyncio.to_thread(
+                planner.choose, [*before.values()], done, byte_seconds=byte_seconds
+            )
             if ready.keys() <= self.context.workers.keys():
                 break
         shares = dict(zip(before, found.rows, strict=True))
@@ -267,7 +299,7 @@ class Iterations(Attempt):
             before, split.shares = split.shares, {w: shares[w] for w in shares if w not in ready}
             own.noted(planner, [self.context.name(worker) for worker in ready])
         # where rows stay they take what they took
-        expected = found.seconds if found.moves or middle is None else middle
+        expected = found.seconds if found.moves else middle
         known = math.isfinite(expected)
         self._expect(expected if known else None, self.spec.iterations - done)
         self._go_on(before, done, expected if known else None, found.why)
@@ -293,10 +325,7 @@ class Iterations(Attempt):
         """Tell the workers with which rows they go on, after an iteration under MHETA."""
         split = self.split
         assert split.planner is not None
-        # after the instrumented iteration rows are on disk, in blocks of another size
-        again = split.shares != before or split.instruments
-        piece = self._piece(before, on_disk=split.instruments)
-        split.instruments = False
+        again, piece = split.shares != before, self._piece(before)
         if again:
             split.planner.begin([*split.shares.values()])
         self._tell_shares(before, done, why, again=again, piece=piece, expected=expected)
@@ -330,8 +359,7 @@ class Iterations(Attempt):
             self.joiners.take_in(worker, shares[worker], done, why)
         self.workers += joined
         self.work = self.split.having
-        by_name = {context.name(worker): rows for worker, rows in shares.items()}
-        context.emit("shared out", rows=by_name, every=self.every)
+        self._emit_shares()
         note = {
             "rows": _rows(shares) if again else None,
             "moves": shares != before,
@@ -351,13 +379,17 @@ class Iterations(Attempt):
         self.moves += again
         self._ask_for_check()
 
+    def _emit_shares(self) -> None:
+        rows = {self.context.name(worker): rows for worker, rows in self.split.shares.items()}
+        self.context.emit("shared out", rows=rows, every=self.every)
+
     def _streams(self, shares: Mapping[str, int]) -> bool:
         """Tell whether a worker has more rows than it can hold in core."""
         return any(rows > self.room.in_core[worker] for worker, rows in shares.items())
 
-    def _piece(self, before: Mapping[str, int], *, on_disk: bool = False) -> int | None:
+    def _piece(self, before: Mapping[str, int]) -> int | None:
         """Return how many rows move at once; None: all, where none are on disk, nor will be."""
-        if not (on_disk or self._streams(before) or self._streams(self.split.shares)):
+        if not (self._streams(before) or self._streams(self.split.shares)):
             return None
         nbytes = max(1, self.spec.row_nbytes)
         return max(1, self.context.tuning.stencil.band_nbytes // nbytes)

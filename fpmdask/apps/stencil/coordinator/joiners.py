@@ -63,6 +63,7 @@ class Joiners:
             "trial": False,
             "probe": speed is None,
             "rows": [(worker, low, low + each)],
+            "row_seconds": None,
             "instrument": False,
             "history": False,
             "expected": None,

@@ -79,10 +79,13 @@ def report(
         }
         for worker, answer in answers.items()
     ]
-    loading, moving = (max(a[k] for a in answers.values()) for k in ("loading", "moving"))
+    parts = ("loading", "moving", "saving")
+    loading, moving, saving = (max(a[part] for a in answers.values()) for part in parts)
     phases = context.report["phases"]
     phases["prepare"] += loading
     phases["move"] = moving
-    phases["iterate"] = max(0.0, seconds - loading - moving)
+    phases["iterate"] = max(0.0, seconds - loading - moving - saving)
+    if context.spec["output"] is not None or context.spec["checkpoint"] is not None:
+        phases["write"] = saving
     computing = {worker: answer["computing"] or None for worker, answer in answers.items()}
     context.set_result(split.shares, computing, None, split.reason, split.shares)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpmdask.apps.stencil.coordinator.known_machine import KnownMachines
 from fpmdask.apps.stencil.coordinator.room import Room
+from fpmdask.apps.stencil.history import LEAST_INSTRUMENTED
 from fpmdask.apps.stencil.plan import shared
 from fpmdask.apps.stencil.sizes import fits_with_room
 from fpmdask.apps.stencil.spec import StencilSpec
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 # Fewer iterations are over before other shares could pay.
 LEAST_TRIED = 3
-# Rows that every worker has in the instrumented iteration, at least: blocks of two sizes.
-LEAST_INSTRUMENTED = 5
 
 
 @dataclass
@@ -44,9 +43,9 @@ class Split:
     planner
         Of runs whose iterations MHETA predicts.
     instruments
-        Whether the first iteration is instrumented.
+        Whether an iteration of a sample of rows is instrumented first; then all have as many.
     row_seconds
-        Of each worker, where it computes for long.
+        Worker → seconds of a row where it computes for long, as far as that is known.
     planned
         Worker → seconds that it should compute in an iteration, by what these shares are based on;
         empty where that is nothing, and where MHETA predicts.
@@ -57,7 +56,7 @@ class Split:
     in_core: bool = False
     planner: Planner | None = None
     instruments: bool = False
-    row_seconds: list[float] | None = None
+    row_seconds: dict[str, float] = field(default_factory=dict)
     planned: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -104,13 +103,13 @@ class Sharing:
             split.reason = "known"
             await (self._by_speeds if self._saved is None else self.share)(split, models)
             split.planned = _seconds(split.shares, models)
+            split.row_seconds = self._row_seconds(models)
         else:
             await self.share(split, [ConstantModel(1.0)] * len(workers))
             complete = self._saved is not None and self._saved["program"] is not None
             split.reason = "unknown" if self.tries and not complete else "even"
         if self._saved is not None and len(workers) > 1 and split.reason != "unknown":
-            each = max(1, self._spec.shape[0] // len(workers))
-            per_row = None if models is None else [float(m.time(each)) / each for m in models]
+            per_row = None if models is None else [*self._row_seconds(models).values()]
             await self._by_machine(split, self._saved, per_row)
         return split
 
@@ -119,7 +118,7 @@ class Sharing:
         known = sorted(one for one in seconds.values() if one)
         each = [one or known[len(known) // 2] for one in seconds.values()]
         models: list[Model] = [ConstantModel(1 / one) for one in each]
-        split.reason = "measured"
+        split.reason, split.row_seconds = "measured", self._row_seconds(models)
         if self._saved is not None:
             await self.share(split, models)
             await self._by_machine(split, self._saved, each)
@@ -172,8 +171,6 @@ class Sharing:
         if all(least <= rows <= room.most[worker] for worker, rows in equal.items()):
             split.planner = await asyncio.to_thread(self._new_planner)
             split.instruments, split.shares = True, equal
-            each = zip(models, equal.values(), strict=True)
-            split.row_seconds = [float(model.time(rows)) / rows for model, rows in each]
 
     async def _by_machine(
         self,
@@ -194,6 +191,12 @@ class Sharing:
             split.shares = dict(zip(self._workers, found.rows, strict=True))
             split.reason = "predicted"
         planner.begin([*split.shares.values()])
+
+    def _row_seconds(self, models: Sequence[Model]) -> dict[str, float]:
+        """Return what a row takes each worker, of as many as all have alike."""
+        each = max(1, self._spec.shape[0] // len(self._workers))
+        pairs = zip(self._workers, models, strict=True)
+        return {worker: float(model.time(each)) / each for worker, model in pairs}
 
     def _new_planner(self) -> Planner:
         """Return a planner; in a thread, since it loads MHETA."""

@@ -26,6 +26,8 @@ class Counters:
         Of rows that were computed, each in bands.
     call_costs : CallCosts
         Of the rows that this worker has now.
+    row_seconds : float or None
+        What computing a row takes, by what was known before.
     """
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -33,6 +35,7 @@ class Counters:
     nbytes_received: int = 0
     spans: int = 0
     call_costs: CallCosts = field(default_factory=CallCosts)
+    row_seconds: float | None = None
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -45,6 +48,13 @@ class Counters:
     def computed(self) -> tuple[float, int, float, int]:
         """Seconds of computing, rows, seconds of I/O, spans so far."""
         return self.seconds["computing"], self.rows_computed, self.seconds["io"], self.spans
+
+    @property
+    def speed(self) -> float:
+        """Rows computed per second, 0 where that is not known."""
+        if self.rows_computed and (seconds := self.seconds["computing"]) > 0:
+            return self.rows_computed / seconds
+        return 1.0 / self.row_seconds if self.row_seconds else 0.0
 
     @property
     def call_seconds(self) -> float | None:

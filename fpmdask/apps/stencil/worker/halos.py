@@ -29,10 +29,12 @@ class Halos:
         Who has which rows now.
     fields
         How many there are.
+    name
+        Of what is offered.
     """
 
-    def __init__(self, team: Team, fields: int) -> None:
-        self._team, self._fields, self._cycle = team, fields, 0
+    def __init__(self, team: Team, fields: int, name: str = "halo") -> None:
+        self._team, self._fields, self._name, self._cycle = team, fields, name, 0
 
     def moved(self) -> None:
         """Begin anew with other rows."""
@@ -72,7 +74,7 @@ class Halos:
     def _key(self, way: str, field: int, parity: int | None = None) -> tuple[Any, ...]:
         """Return the key of rows that go up, or down, to a neighbour in this cycle."""
         parity = self._cycle % 2 if parity is None else parity
-        return ("halo", self._team.attempt, self._team.moved, way, field, parity)
+        return (self._name, self._team.attempt, self._team.moved, way, field, parity)
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
         """Return all that this worker may offer until rows move."""

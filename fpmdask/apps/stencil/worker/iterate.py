@@ -112,7 +112,7 @@ class Iterating:
 
     def run(self) -> Mapping[str, Any]:
         """Iterate; the result is kept for the coordinator to publish."""
-        began, order, counters = time.perf_counter(), self._order, self._means.counters
+        order, counters = self._order, self._means.counters
         if order["probe"]:
             span, joins = self._team.span, order["joins"]
             told = probed(self.rows.spec, self._means, self._inputs, span, joins=joins)
@@ -121,7 +121,11 @@ class Iterating:
                 note = self._command()
                 self._team.place(note["rows"])
                 self._metering.heed(note)
-            began = time.perf_counter()
+        turn = 0
+        while self._metering.instruments:
+            self._instrument(turn)
+            turn += 1
+        began = time.perf_counter()
         done = self._iterations(self._join() if order["joins"] else self._begin())
         if self._stored.output is not None:
             self._save(done, last=True)
@@ -140,6 +144,17 @@ class Iterating:
             **counters.seconds,
         }
 
+    def _instrument(self, turn: int) -> None:
+        """Measure an iteration of a sample of rows; have those that the coordinator decides on."""
+        from fpmdask.apps.stencil.worker.instrumented import Instrumented  # loads MHETA
+
+        sample = Instrumented(self.rows.spec, self._means, self._inputs, self._team, turn)
+        self._team.commands.tell(**sample.measured())
+        note = self._command()
+        sample.end()
+        self._team.place(note["rows"])
+        self._metering.heed(note)
+
     def _begin(self) -> int:
         """Load this worker's rows; return how many iterations are made, none."""
         rows, team, survivors = self.rows, self._team, self.rows.survivors
@@ -147,15 +162,13 @@ class Iterating:
         if team.attempt:
             self._start = survivors.find(team, rows.spec.shape[0], stored)
         rows.spec = replace(rows.spec, iterations=rows.spec.iterations - self._start)
-        self._metering.instrument(worth=rows.spec.iterations > 1)
         fields: Bring = self._stored.load if stored else self._inputs.fields
         if self._start > stored:
             nbytes = max(1, rows.spec.row_nbytes)
             fields = survivors.bring(team, max(1, self._means.tuning.band_nbytes // nbytes))
         low, high = team.span
         unit = self._inputs.unit if low < high else 1
-        instruments = self._metering.instruments
-        rows.load(fields, self._inputs.args, unit, instruments=instruments)
+        rows.load(fields, self._inputs.args, unit)
         survivors.brought(team, len(rows.spec.fields))
         return 0
 
@@ -210,12 +223,8 @@ class Iterating:
     def _look(self, done: int, taken: float, *, timed: bool, asked: bool) -> None:
         """Tell the coordinator what iterations take where that is due; do what it decides."""
         looks, metering, count = self._looks, self._metering, self._start + done
-        if metering.instruments:
-            told = metering.measured(self.rows, count)
-            metering.keep(done)
-        elif metering.history is not None:
-            off = metering.is_off()
-            if not (asked or off or (self._may_end and not count & (count - 1))):
+        if metering.history is not None:
+            if not (metering.is_off() or asked):
                 return
             told = metering.again(self.rows, count)
         elif timed and (asked or looks.tries):
@@ -246,9 +255,7 @@ class Iterating:
             self._metering.history.begin()
 
     def _save(self, done: int, *, last: bool = False) -> float:
-        fields = len(self.rows.spec.fields)
-        count = self._start + done
-        return self._stored.save(count, fields, self.rows.now, last=last)
+        return self._stored.save(self._start + done, self.rows, last=last)
 
     def end(self) -> None:
         """Have all that wait for this worker be refused: it goes on no further."""

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Bring
-from fpmdask.apps.stencil.worker.streamed import OnDisk, pieces, rows_of
+from fpmdask.apps.stencil.worker.streamed import OnDisk
 from fpmdask.apps.stencil.worker.team import Team
 from fpmdask.runtime.regions import common, whole
-from fpmdask.runtime.rows import Span
+from fpmdask.runtime.rows import Span, in_pieces
 from fpmdask.runtime.worker.fetch import Want
+from fpmdask.runtime.worker.offers import rows_of
 
 KEPT = "rows kept"
 
@@ -143,7 +144,7 @@ def brought(
         for peer, theirs in holders.items():
             if (met := common((theirs,), ((low, high),))) is None:
                 continue
-            for start, stop in pieces(*met[0], piece or high):
+            for start, stop in in_pieces(*met[0], piece or high):
                 some = [target[start - low : stop - low] for target in targets]
                 start, stop = start - theirs[0], stop - theirs[0]
                 if peer == team.own:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fpmdask.apps.stencil.history import History, is_off
 from fpmdask.apps.stencil.load_checks import LoadChecks
 from fpmdask.apps.stencil.worker.counters import Counters
 from fpmdask.apps.stencil.worker.own_rows import OwnRows
-from fpmdask.apps.stencil.worker.streamed import Streamed
 from fpmdask.apps.stencil.worker.team import Team
 from fpmdask.timing.meter import Meter, NoRecorder
 from fpmdask.tuning import StencilTuning
@@ -118,7 +116,7 @@ class Metering:
     expected : float or None
         What one should take.
     instruments : bool
-        Whether the first iteration is instrumented.
+        Whether an iteration of a sample of rows is measured first.
     """
 
     def __init__(self, team: Team, counters: Counters) -> None:
@@ -131,16 +129,9 @@ class Metering:
     def heed(self, note: Mapping[str, Any]) -> None:
         """Take the coordinator's word for what comes first."""
         self.expected, self.instruments = note["expected"], bool(note["instrument"])
+        self._counters.row_seconds = note["row_seconds"]
         if note["history"] and not self.instruments:
             self.keep(0)
-
-    def instrument(self, *, worth: bool) -> None:
-        """Record the first iteration, unless nothing is left to be told of it."""
-        self.instruments = self.instruments and worth
-        if self.instruments:
-            from fpmdask.mheta.instrument import Recorder
-
-            self.recorder = Recorder(time.perf_counter)
 
     def keep(self, done: int) -> None:
         """Keep what iterations take from now on, after so many."""
@@ -157,36 +148,6 @@ class Metering:
             spent = self.recorder.taken()
             self.history.add({**spent, "compute": self._counters.seconds["computing"] - computed})
         return change
-
-    def measured(self, rows: OwnRows, count: int) -> Mapping[str, Any]:
-        """Return the `Instrumented` of the first iteration."""
-        # on a tenth of a core modules that few runs need cost 0.1 s each
-        from fpmdask.runtime.worker.disk_benchmark import benchmark_disk
-        from fpmdask.runtime.worker.message_benchmark import benchmark_messages
-
-        team, block = self._team, rows.sweeps.block
-        assert not isinstance(self.recorder, NoRecorder)
-        assert isinstance(block, Streamed)
-        events = [
-            {name: value for name, value in asdict(event).items() if value is not None}
-            for event in self.recorder.events
-        ]
-        messages = []
-        if block.spec.depth[0]:
-            sizes = [1, max(2, sum(rows.nbytes for rows in block.edge(0)))]
-            name = f"{team.attempt} {count}"
-            messages = benchmark_messages(team.exchange, name, [*team.placed.ranks], sizes)
-        seconds = sum(event["seconds"] for event in events if event["kind"] == "compute")
-        low, high = team.span
-        self.instruments = False
-        return {
-            "measured": {
-                "events": events,
-                "benchmarks": {**benchmark_disk(block.file), "messages": messages},
-            },
-            "row_seconds": max(seconds, 1e-9) / (high - low),
-            "done": count,
-        }
 
     def is_off(self) -> bool:
         """Tell whether the team's iterations take other times than they should, if it can judge."""

@@ -15,17 +15,18 @@ import numpy as np
 
 from fpmdask.apps.stencil.block import Array, Block, Bring, Update
 from fpmdask.apps.stencil.call_costs import CallCosts
-from fpmdask.apps.stencil.history import instrumented_rows
 from fpmdask.apps.stencil.sizes import in_core_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.apps.stencil.worker.counters import Counters
 from fpmdask.apps.stencil.worker.halos import Halos
 from fpmdask.apps.stencil.worker.kept import Kept, Survivors, brought
-from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
+from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed
 from fpmdask.apps.stencil.worker.sweeps import InCore, OutOfCore, Threads
 from fpmdask.apps.stencil.worker.team import Team
+from fpmdask.runtime.rows import in_pieces
 from fpmdask.runtime.worker.block_file import BlockFile
 from fpmdask.runtime.worker.heap import given_back
+from fpmdask.runtime.worker.offers import rows_of
 from fpmdask.tuning import StencilTuning
 
 
@@ -87,10 +88,10 @@ class OwnRows:
         self._files: list[BlockFile] = []
         self._every, self.byte_seconds = 1, 0.0
 
-    def load(self, fields: Bring, args: Bring, unit: int, *, instruments: bool) -> None:
+    def load(self, fields: Bring, args: Bring, unit: int) -> None:
         """Bring the rows that this worker begins with; so many of an input are read at once."""
         with self._means.counters.timed("loading"):
-            self._make(instruments=instruments)
+            self._make()
             self._bring(fields, args, unit)
 
     def join(self) -> None:
@@ -107,7 +108,7 @@ class OwnRows:
         if nbytes := (high - low) * self.spec.row_nbytes:
             self.byte_seconds = (time.perf_counter() - began) / nbytes
 
-    def _make(self, *, instruments: bool = False) -> None:
+    def _make(self) -> None:
         """Make room for this worker's rows: in memory, or on disk where that is too small."""
         means, spec, (low, high) = self._means, self.spec, self._team.span
         means.counters.call_costs, count = CallCosts(), 0
@@ -116,8 +117,6 @@ class OwnRows:
             from fpmdask.apps.stencil.program import streamed_rows  # loads MHETA
 
             count = streamed_rows(spec, high - low, means.memory, prefetch=means.prefetch)
-        if instruments:
-            count = instrumented_rows(high - low, count)
         band_nbytes = means.tuning.band_nbytes
         if not count:
             block = Block(spec, means.update, (low, high), self._every, band_nbytes)
@@ -220,7 +219,7 @@ class OwnRows:
         """Yield the rows of now, in order, those on disk in pieces: the first one, and fields."""
         low, high = self._team.span
         sources = self.sweeps.now()
-        for start, stop in pieces(0, high - low, min(map(self._piece, sources))):
+        for start, stop in in_pieces(0, high - low, min(map(self._piece, sources))):
             yield low + start, [rows_of(source, start, stop) for source in sources]
 
     def result(self) -> list[Array]:

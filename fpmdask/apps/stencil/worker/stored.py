@@ -5,7 +5,7 @@ Runs in the thread of a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpmdask.apps.stencil.block import Array
@@ -15,10 +15,8 @@ from fpmdask.runtime.worker.rows_output import RowsOutput
 from fpmdask.runtime.worker.side import RunSpace
 
 if TYPE_CHECKING:
+    from fpmdask.apps.stencil.worker.own_rows import OwnRows
     from fpmdask.runtime.worker.checkpoints import Checkpoints
-
-# Yields the rows of now in pieces: the first row, and fields.
-RowsNow = Callable[[], Iterator[tuple[int, Sequence[Array]]]]
 
 
 class Stored:
@@ -51,8 +49,6 @@ class Stored:
     def gather(self) -> None:
         """Have all workers write that the team has now."""
         team, (output, checkpoint) = self._team, self._orders
-        if self.output is not None:
-            self.output.retire()
         if checkpoint is not None:
             from fpmdask.runtime.worker.checkpoints import Checkpoints
 
@@ -78,21 +74,27 @@ class Stored:
         assert self.checkpoints is not None
         self.checkpoints.load(targets, low)
 
-    def save(self, iteration: int, fields: int, now: RowsNow, *, last: bool = False) -> float:
+    def save(self, iteration: int, rows: OwnRows, *, last: bool = False) -> float:
         """Write the rows of now where that is due; return the seconds that this took."""
-        team, before = self._team, self._counters.seconds["saving"]
-        with self._counters.timed("saving"):
+        team, counters = self._team, self._counters
+        before = counters.seconds["saving"]
+        with counters.timed("saving"):
             if self.output is not None and (last or self.output.due(iteration)):
                 phase = "write" if last else "snapshot"
                 team.say_phase(phase, iteration)
-                self.output.save(team.spans, iteration, now())
+                counters.nbytes_received += self.output.save(
+                    team.spans,
+                    iteration,
+                    rows.sweeps.now(),
+                    counters.speed,
+                )
                 team.commands.tell(saved=iteration)
                 team.say_phase(phase, iteration, ended=True)
             if self.checkpoints is not None and not last and self.checkpoints.due(iteration):
                 team.say_phase("checkpoint", iteration)
-                self.checkpoints.save(team.spans, iteration, fields, now())
+                self.checkpoints.save(team.spans, iteration, len(rows.spec.fields), rows.now())
                 team.say_phase("checkpoint", iteration, ended=True)
-        return self._counters.seconds["saving"] - before
+        return counters.seconds["saving"] - before
 
     def end(self) -> None:
         """Have all that wait for rows to write be refused."""

@@ -31,8 +31,8 @@ import numpy as np
 from fpmdask.apps.stencil.block import Array, Bring, InGroups, Part, Update, fill
 from fpmdask.apps.stencil.sizes import arg_name, field_name
 from fpmdask.apps.stencil.spec import StencilSpec
-from fpmdask.runtime.regions import Box, whole
-from fpmdask.runtime.rows import Span
+from fpmdask.runtime.regions import Box
+from fpmdask.runtime.rows import Span, in_pieces
 from fpmdask.runtime.worker.block_file import SECTOR, BlockFile, Region, aligned
 from fpmdask.timing.meter import NoRecorder
 from fpmdask.tuning import DEFAULT
@@ -318,7 +318,7 @@ class Streamed(Part):
         return self._halo_rows[side][: self._count]
 
     def bring(self, bring: Bring, unit: int = 1) -> None:
-        """Have the fields' rows filled, some at once, as `pieces` cuts them."""
+        """Have the fields' rows filled, some at once, as `in_pieces` cuts them."""
         self._bring(slice(0, self._count), bring, unit)
 
     def bring_args(self, bring: Bring, unit: int = 1) -> None:
@@ -340,7 +340,7 @@ class Streamed(Part):
         most, edges = self._rows - 3 * self.reach, [some[which] for some in self._edges]
         writing: list[Future[None] | None] = [None] * len(self._buffers)
         with ThreadPoolExecutor(1, "fpmdask-bring") as thread:
-            for number, (low, high) in enumerate(pieces(self.low, self.high, most, unit)):
+            for number, (low, high) in enumerate(in_pieces(self.low, self.high, most, unit)):
                 at = number % len(writing)
                 if (before := writing[at]) is not None:
                     before.result()
@@ -386,26 +386,3 @@ class OnDisk:
         found = raw.view(self.dtype).reshape(high - low, *self.region.shape[1:])
         self.region.read((low, high), found)
         return self._part.inner(found)[:, *(slice(*span) for span in rest)]
-
-
-def rows_of(source: Array | OnDisk, low: int, high: int) -> Array:
-    """Return rows of what `sources` returned."""
-    if isinstance(source, OnDisk):
-        return source.read(((low, high), *whole(source.shape[1:])))
-    return source[low:high]
-
-
-def pieces(low: int, high: int, count: int, unit: int = 1) -> Iterator[Span]:
-    """Yield rows in pieces of at most so many, which end at multiples of a unit where they can.
-
-    Examples
-    --------
-    >>> list(pieces(3, 8, 2)), list(pieces(3, 20, 9, 5)), list(pieces(3, 9, 4, 5))
-    ([(3, 5), (5, 7), (7, 8)], [(3, 10), (10, 15), (15, 20)], [(3, 5), (5, 9)])
-    """
-    while low < high:
-        stop = min(high, low + count)
-        if stop < high and (whole := stop // unit * unit) > low:
-            stop = whole
-        yield low, stop
-        low = stop

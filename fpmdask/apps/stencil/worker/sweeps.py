@@ -17,10 +17,11 @@ import numpy as np
 from fpmdask.apps.stencil.block import Array, Block
 from fpmdask.apps.stencil.worker.counters import Counters
 from fpmdask.apps.stencil.worker.halos import Halos
-from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed, pieces, rows_of
+from fpmdask.apps.stencil.worker.streamed import OnDisk, Streamed
 from fpmdask.errors import RunCancelledError
 from fpmdask.runtime.dask_private import for_the_task_of_this_thread
-from fpmdask.runtime.rows import Span
+from fpmdask.runtime.rows import Span, in_pieces
+from fpmdask.runtime.worker.offers import rows_of
 from fpmdask.timing.meter import NoRecorder
 
 if TYPE_CHECKING:
@@ -226,6 +227,6 @@ class OutOfCore:
         self.block.release()
         found = [np.empty(one.shape, one.dtype) for one in sources]
         for target, source in zip(found, sources, strict=True):
-            for start, stop in pieces(0, len(target), piece):
+            for start, stop in in_pieces(0, len(target), piece):
                 target[start:stop] = rows_of(source, start, stop)
         return found
