@@ -6,8 +6,12 @@ what the all-reduces give, which is the same on all.
 
 from __future__ import annotations
 
+from math import ceil
+
 # From one check to the next there are at most so many times as many iterations as before.
 GROWTH = 8
+# Where iterations were too short to say anything, so many times as many as should do are timed.
+SPARE = 1.2
 
 
 class LoadChecks:
@@ -33,7 +37,7 @@ class LoadChecks:
     ...         seen.append(done)
     ...         checks.begin(done)
     >>> seen
-    [3, 19, 39, 59, 79]
+    [4, 23, 43, 63, 83]
     """
 
     def __init__(self, least_seconds: float, every_seconds: float) -> None:
@@ -42,7 +46,7 @@ class LoadChecks:
 
     def moved(self, done: int) -> None:
         """Begin anew: the first iteration is not typical, as memory is new, channels are opened."""
-        self.since, self._next, self._typical, self._ahead = done, done + 1, False, 1
+        self.since, self._next, self._ahead = done + 1, done + 2, 1
 
     def due(self, done: int) -> bool:
         """Tell whether the team checks after an iteration."""
@@ -51,15 +55,13 @@ class LoadChecks:
     def are_timed(self, done: int, seconds: float) -> bool:
         """Tell whether the iterations since `since`, which took so long, say how fast workers are.
 
-        After a check for which this is not so the next one comes; otherwise `begin` is called.
+        After a check for which this is not so the next one comes when it should be; otherwise
+        `begin` is called.
         """
         count = done - self.since
-        if not self._typical:
-            self._typical = True
-            self.begin(done)
-            return False
         if seconds < self._least:
-            self._next = done + count
+            more = SPARE * self._least * count / seconds if seconds > 0 else 2 * count
+            self._next = self.since + max(count + 1, min(ceil(more), GROWTH * count))
             return False
         found = int(self._every * count / seconds) if seconds > 0 else GROWTH * count
         self._ahead = max(1, min(found, GROWTH * count))
