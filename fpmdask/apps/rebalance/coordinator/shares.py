@@ -27,6 +27,9 @@ from fpmdask.timing.measure import too_short
 UNITS = 1e9
 # A worker is told the units of about so many of its ranges of rows.
 UNITS_TOLD = 1000
+# Another round must promise a gain of this part, from the fourth one on of twice, thrice … as much:
+# it takes seconds where rows are joined to be timed, and of what use it is nobody knows.
+LEAST_GAIN = 0.02
 
 
 class Shares:
@@ -164,6 +167,7 @@ class Shares:
             context,
             units,
             limit_of=lambda worker: limits.get(worker, 0.0),
+            least_gain=0.0 if measuring["thorough"] else LEAST_GAIN,
             scout=max(1, units // (context.tuning.rebalance.scout_divisor * len(members))),
             **measuring,
         )
