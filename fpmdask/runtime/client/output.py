@@ -134,7 +134,7 @@ class Output:
             "run": self._run,
             "every": self._every,
             "begin": self._begin,
-            # a worker has up to as many rows of others, and of its own for others
+            # a worker writes so many rows while it gathers as many
             "nbytes": 2 * sum(self._unit_nbytes(target.out) for target in self.targets),
         }
 

@@ -64,6 +64,16 @@ def benchmark_messages(
     return found
 
 
+def refuse_messages(exchange: Exchange, name: str, team: Sequence[str]) -> None:
+    """Have neighbours that wait for this worker in a `benchmark_messages` be refused, now or later.
+
+    For a worker that takes part no further: parameters are as there.
+    """
+    rank = team.index(exchange.address)
+    for peer in (*team[max(0, rank - 1) : rank], *team[rank + 1 : rank + 2]):
+        _Pair(exchange, name, peer, first=False).refuse()
+
+
 class _Pair:
     """What two workers send to each other and back."""
 
@@ -93,8 +103,17 @@ class _Pair:
 
     def end(self) -> None:
         """Offer nothing any more."""
-        for what in ("data", "ready", "one way", "other way"):
-            self._exchange.retire(self._key(what, self._exchange.address))
+        for key in self._keys():
+            self._exchange.retire(key)
+
+    def refuse(self) -> None:
+        """Have the peer be refused, whatever it waits for."""
+        for key in self._keys():
+            self._exchange.offers.end(key)
+
+    def _keys(self) -> list[tuple[str, ...]]:
+        own = self._exchange.address
+        return [self._key(what, own) for what in ("data", "ready", "one way", "other way")]
 
     def _there_and_back(self, what: str, data: Any, *, starts: bool) -> None:
         if not starts:

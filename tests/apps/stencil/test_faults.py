@@ -12,15 +12,16 @@ import dask
 import numpy as np
 import pytest
 import zarr
-from distributed import Client, LocalCluster, Worker
+from distributed import Client, LocalCluster, Worker, get_worker
 from distributed.core import Status
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
 from fpmdask.errors import StorageError
+from tests.apps.stencil.test_mheta import KEPT, MEMORY, SLOW, U0
 from tests.apps.stencil.test_out_of_core import bytes_for
 from tests.apps.stencil.test_stencil import cluster, local, of
-from tests.apps.stencil.test_storage import snapshots, stored
+from tests.apps.stencil.test_storage import snapshots, stored, zarr_cluster
 from tests.eventually import nothing_left, until
 from tests.killing import SIGNALS
 from tests.tuned import tuned
@@ -227,3 +228,28 @@ async def test_a_worker_may_be_silent_for_as_long_as_its_longest_call_takes(c, s
     found = await balancer.stencil(slow, u0, 5, distribution="even")
     np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 5))
     assert any(call is not None and call >= 0.2 for call in calls)
+
+
+@zarr_cluster(config=SLOW)
+async def test_a_worker_that_leaves_amid_the_instrumented_sample(c, s, *workers, tmp_path):
+    """The last of three would wait for the middle one, which has given up with the first."""
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+
+    def update(block, *_):
+        slow = str(get_worker().name) != "2"
+        time.sleep((0.02 if slow else 0.002) * len(block))
+        return jacobi(block)
+
+    source, constant = (
+        stored(tmp_path / name, values, (10, 50)) for name, values in (("u0", U0), ("kept", KEPT))
+    )
+    given = {"memory": MEMORY, "args": (constant,)}
+    running = asyncio.ensure_future(of(balancer.stencil(update, source, 4, **given)))
+    await until(lambda: any(event.get("step") == "instrument" for event in events))
+    await asyncio.sleep(0.2)
+    await workers[0].close(timeout=1)
+    found = await asyncio.wait_for(running, 40)
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 4))
+    assert [event for event in events if event["event"] == "starting over"]
+    assert sorted(balancer.report.workers) == ["1", "2"]

@@ -1,6 +1,7 @@
 """`Balancer.stencil` from and to storage."""
 
 import pickle
+import time
 
 import dask.array as da
 import numpy as np
@@ -125,6 +126,28 @@ async def test_workers_write_the_result(c, s, *workers, tmp_path, chunks):
         np.testing.assert_array_equal(await c.compute(found), wanted)
         assert not zarr.open_array(str(tmp_path / "out")).attrs.asdict()
         u0 = wanted
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@zarr_cluster(config=tuned(stencil={"trial_seconds": 0.0}))
+async def test_who_has_no_memory_for_a_chunk_writes_none(c, s, *workers, tmp_path):
+    """One that has it takes some of the others', though it has no rows."""
+    balancer = await fpmdask.Balancer(c)
+    u0 = RANDOM.random((60, 50))
+    out = zarr.create_array(str(tmp_path / "out"), shape=u0.shape, chunks=(10, 50), dtype="f8")
+
+    def update(block):
+        time.sleep(2e-4 * len(block))
+        return jacobi(block)
+
+    two_chunks = 2 * u0[:10].nbytes
+    for spare in (-1, 1):  # for rows nothing in both cases
+        await balancer.stencil(update, u0, 4, out=out, memory={"2": two_chunks + spare})
+        np.testing.assert_array_equal(out[...], local(jacobi, u0, 4))
+        (idle,) = (share for share in balancer.report.shares if share["worker"] == "2")
+        assert idle["units"] == 0
+        assert (idle["nbytes_received"] > 0) == (spare > 0)
     await nothing_left(s)
 
 

@@ -154,7 +154,9 @@ class Iterations(Attempt):
             self.tell(worker, **note, **self._known_of(worker))
 
     def _known_of(self, worker: str) -> dict[str, Any]:
-        return {"row_seconds": self.split.row_seconds.get(worker)}
+        # who has no memory for what is written as one takes none of it from others
+        known = self.split.row_seconds.get(worker) if self.room.memory[worker] else None
+        return {"row_seconds": known}
 
     # ---- without MHETA
 

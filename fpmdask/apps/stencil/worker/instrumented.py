@@ -27,7 +27,7 @@ from fpmdask.apps.stencil.worker.team import Team
 from fpmdask.mheta.instrument import Recorder
 from fpmdask.runtime.worker.block_file import BlockFile
 from fpmdask.runtime.worker.disk_benchmark import benchmark_disk
-from fpmdask.runtime.worker.message_benchmark import benchmark_messages
+from fpmdask.runtime.worker.message_benchmark import benchmark_messages, refuse_messages
 
 
 class Instrumented:
@@ -59,6 +59,7 @@ class Instrumented:
         )
         self._spec = replace(spec, fields=fields, args=args)
         self._halos = Halos(team, len(fields), f"halo of {self._name}")
+        self._messages, self._ranks = f"{team.attempt} {self._name}", [*team.placed.ranks]
 
     def measured(self) -> Mapping[str, Any]:
         """Return what is to be told: an `Instrumented` of the spec."""
@@ -85,9 +86,9 @@ class Instrumented:
             benchmarks: dict[str, Any] = {**benchmark_disk(file), "messages": []}
             if spec.depth[0]:
                 sizes = [1, max(2, sum(edge.nbytes for edge in streamed.edge(0)))]
-                name = f"{team.attempt} {self._name}"
-                ranks = [*team.placed.ranks]
-                benchmarks["messages"] = benchmark_messages(team.exchange, name, ranks, sizes)
+                benchmarks["messages"] = benchmark_messages(
+                    team.exchange, self._messages, self._ranks, sizes
+                )
         finally:
             file.close()
         events = [
@@ -115,6 +116,13 @@ class Instrumented:
         keys = self._halos.keys()
         for key in keys:
             self._team.exchange.retire(key)
+
+    def refuse(self) -> None:
+        """Have all that wait for this worker be refused: it goes on no further."""
+        exchange, keys = self._team.exchange, self._halos.keys()
+        for key in keys:
+            exchange.offers.end(key)
+        refuse_messages(exchange, self._messages, self._ranks)
 
 
 def _from(bring: Bring, offset: int) -> Bring:

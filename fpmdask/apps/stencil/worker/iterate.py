@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fpmdask.apps.stencil.block import Bring, Update, UpdateFailed
 from fpmdask.apps.stencil.spec import ITERATE, StencilSpec
@@ -27,6 +27,9 @@ from fpmdask.runtime.worker.side import RunSpace, WorkerSide
 from fpmdask.runtime.worker.space import Whole
 from fpmdask.runtime.worker.steps import Commands, step
 from fpmdask.timing import FunctionKernel
+
+if TYPE_CHECKING:
+    from fpmdask.apps.stencil.worker.instrumented import Instrumented
 
 
 def iterate(order: Mapping[str, Any]) -> None:
@@ -108,6 +111,7 @@ class Iterating:
         )
         self._metering = Metering(self._team, counters)
         self._metering.heed(order)
+        self._sample: Instrumented | None = None  # that is being measured
         self._start = 0  # iterations that were made in earlier attempts, or calls
 
     def run(self) -> Mapping[str, Any]:
@@ -149,9 +153,11 @@ class Iterating:
         from fpmdask.apps.stencil.worker.instrumented import Instrumented  # loads MHETA
 
         sample = Instrumented(self.rows.spec, self._means, self._inputs, self._team, turn)
+        self._sample = sample
         self._team.commands.tell(**sample.measured())
         note = self._command()
         sample.end()
+        self._sample = None
         self._team.place(note["rows"])
         self._metering.heed(note)
 
@@ -259,6 +265,8 @@ class Iterating:
 
     def end(self) -> None:
         """Have all that wait for this worker be refused: it goes on no further."""
+        if self._sample is not None:
+            self._sample.refuse()
         self._stored.end()
         self.rows.end()
 
