@@ -20,6 +20,9 @@ from fpmdask.runtime.rows import Span
 
 # Sending a chunk, or receiving it, takes this part of what encoding it does.
 TRANSFER = 0.15
+# Nobody is taken to encode more than so many times as fast as the median: a worker that computes on
+# a GPU does not.
+MOST_RATIO = 4.0
 # Chunks that are shared out, at most, for each worker: of more, neighbours count as one.
 MOST = 64
 
@@ -68,7 +71,8 @@ def writers(
     }
     if known:
         middle = median(known)
-        _share_out(homes, {worker: speeds.get(worker) or middle for worker in taking})
+        most = MOST_RATIO * middle
+        _share_out(homes, {worker: min(most, speeds.get(worker) or middle) for worker in taking})
     writer = {number: worker for worker, some in homes.items() for number in some}
     found = []
     for worker, some in groupby(sorted(writer), key=writer.__getitem__):

@@ -10,7 +10,9 @@ import pytest
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
+from fpmdask.apps.stencil.coordinator.iterations import INSTRUMENTED
 from fpmdask.apps.stencil.coordinator.known_machine import WHY
+from fpmdask.apps.stencil.planner import Planner
 from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.mheta import predict
 from fpmdask.mheta.document import Document
@@ -114,6 +116,35 @@ async def test_rows_move_off_the_disk(c, s, *workers, prefetch):
         assert "measure" not in [
             e["step"] for e in events if e["event"] == "step"
         ] or not isinstance(machine, dict | Report)
+    del found
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("disturbed", [1, 9])
+@cluster(config=SLOW)
+async def test_a_disturbed_sample_is_measured_again(c, s, *workers, disturbed, monkeypatch):
+    """Where it is disturbed each time, rows are shared out by speed."""
+    fits, fit = [], Planner.fit
+
+    def disturbs(planner, *given):
+        fits.append(given)
+        if len(fits) <= disturbed:
+            raise PartitionError("other programs ran")
+        fit(planner, *given)
+
+    monkeypatch.setattr(Planner, "fit", disturbs)
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.stencil(busy, U0, 6, **GIVEN)
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 6))
+    report = balancer.report
+    assert len(fits) == min(disturbed + 1, INSTRUMENTED)
+    assert ("document" in report.mheta) == (disturbed < INSTRUMENTED)
+    if disturbed < INSTRUMENTED:
+        check_report(report, 6)
+    else:
+        assert "other programs ran" in report.mheta["why"]
+        assert sum(shares_of(report).values()) == len(U0)
     del found
     await nothing_left(s)
 

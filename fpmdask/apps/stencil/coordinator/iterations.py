@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fpmdask.apps.stencil.coordinator.joiners import Joiners
@@ -44,6 +45,7 @@ class Iterations(Attempt):
         self.progress = TeamProgress(context, spec.iterations, number)
         self.joiners = Joiners(self, spec)
         self.order: dict[str, Any] = {}  # what all workers are told at first
+        self.measuring = 0.0  # seconds until rows are shared out by what was measured
         self.every, self.moves = 1, 0  # iterations between exchanges; how often rows have moved
 
     async def run(self) -> dict[str, Any]:
@@ -83,7 +85,8 @@ class Iterations(Attempt):
         answers = await (self._planned() if split.planner else self._tried())
         self._expect(None, 0)
         value = await published(context, spec, split, answers)
-        report(context, split, self.sharing.learned, answers, time.perf_counter() - began)
+        seconds = time.perf_counter() - began - self.measuring
+        report(context, split, self.sharing.learned, answers, seconds, self.measuring)
         if split.planner is not None:
             await self._report_mheta(split.planner, answers)
         return value
@@ -138,14 +141,17 @@ class Iterations(Attempt):
         planner = self.split.planner
         if planner is None or self.context.spec["rule"] != "mheta" or self.split.reason == "given":
             return None
-        return planner.expected
+        seconds = planner.expected
+        return None if seconds is None or not math.isfinite(seconds) else seconds
 
     async def _probed(self) -> None:
         """Tell the workers who has which rows, by what a row has taken each of them."""
+        began = time.perf_counter()
         told = await self.everyone("probe", "measure", self._heard, counts=True)
         seconds = {worker: told[worker]["probe"] for worker in self.split.shares}
         await self.sharing.by_probes(self.split, seconds)
         self._tell_first()
+        self.measuring += time.perf_counter() - began
 
     def _tell_first(self) -> None:
         """Tell the workers who has which rows, before they load any."""
@@ -223,18 +229,19 @@ class Iterations(Attempt):
         Where that was disturbed, and its figures contradict one another, it is made again.
         """
         assert planner is not None
-        split = self.split
+        split, began = self.split, time.perf_counter()
         for left in reversed(range(INSTRUMENTED)):
             told = await self.everyone("measured", "instrument", self._heard, counts=True)
             split.instruments = False
+            fits, before = False, [*split.shares.values()]
             try:
                 news = [told[worker]["measured"] for worker in split.shares]
                 row_seconds = [split.row_seconds[worker] for worker in split.shares]
                 await asyncio.to_thread(planner.fit, news, row_seconds)
-                before = [*split.shares.values()]
+                fits = True
                 found = await asyncio.to_thread(planner.choose, before, 0, placed=False)
             except PartitionError as error:
-                if left:
+                if left and not fits:
                     split.instruments = True
                     self._tell_first()
                     continue
@@ -248,6 +255,7 @@ class Iterations(Attempt):
         planner.begin([*split.shares.values()])
         self._expect(self._expected(), self.spec.iterations)
         self._tell_first()
+        self.measuring += time.perf_counter() - began
         self._emit_shares()
         self._ask_for_check()
 
@@ -262,7 +270,8 @@ class Iterations(Attempt):
             return
         try:
             await asyncio.to_thread(split.planner.update, [*split.shares.values()], news)
-            byte_seconds = max(one["byte_seconds"] for one in news)
+            # not the most: one that has few rows of a long chunk of Zarr decodes all of it
+            byte_seconds = median(one["byte_seconds"] for one in news)
             await self._choose(split.planner, done, middle, byte_seconds)
         except PartitionError as error:
             split.planner.give_up(str(error))

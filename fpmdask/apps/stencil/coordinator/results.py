@@ -44,8 +44,12 @@ def report(
     learned: Learned,
     answers: Mapping[str, Any],
     seconds: float,
+    measuring: float,
 ) -> None:
-    """Keep how fast workers have computed, and fill the report of a run that took so long."""
+    """Keep how fast workers have computed, and fill the report of a run.
+
+    It took so long after its `measuring`, before rows were loaded.
+    """
     longest = max(answer["computing"] for answer in answers.values())
     tells = longest >= context.tuning.runtime.learned_least_seconds
     for worker, answer in answers.items():
@@ -82,7 +86,7 @@ def report(
     parts = ("loading", "moving", "saving")
     loading, moving, saving = (max(a[part] for a in answers.values()) for part in parts)
     phases = context.report["phases"]
-    phases["prepare"] += loading
+    phases["prepare"] += measuring + loading
     phases["move"] = moving
     phases["iterate"] = max(0.0, seconds - loading - moving - saving)
     if context.spec["output"] is not None or context.spec["checkpoint"] is not None:

@@ -2,7 +2,8 @@
 
 Runs in the thread of a step. The sample of each worker is some of the rows that it would have if
 all had as many: few, so that no worker reads, computes and moves a whole share of rows only for
-being measured. All workers sweep theirs together, once, as one array, with halos between them.
+being measured. All workers sweep theirs together, once, as one array, with halos between them: an
+update then gets rows as neighbours that are none in the whole array.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from fpmdask.apps.stencil.block import Bring
 from fpmdask.apps.stencil.history import instrumented_rows, sample_rows
 from fpmdask.apps.stencil.neighbours import spans_of
 from fpmdask.apps.stencil.program import streamed_rows
+from fpmdask.apps.stencil.sizes import in_core_nbytes
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.apps.stencil.worker.counters import Counters
 from fpmdask.apps.stencil.worker.halos import Halos
 from fpmdask.apps.stencil.worker.inputs import Inputs
 from fpmdask.apps.stencil.worker.own_rows import Means
+from fpmdask.apps.stencil.worker.probe import copied
 from fpmdask.apps.stencil.worker.streamed import Streamed
 from fpmdask.apps.stencil.worker.sweeps import OutOfCore
 from fpmdask.apps.stencil.worker.team import Team
@@ -77,7 +83,7 @@ class Instrumented:
                 band_nbytes=means.tuning.band_nbytes,
             )
             first = self._first(high - low)
-            streamed.bring(_from(self._inputs.fields, first - low))
+            streamed.bring(self._at_once(_from(self._inputs.fields, first - low)))
             streamed.bring_args(_from(self._inputs.args, first - low))
             recorder.at(section=0, tile=0)
             OutOfCore(streamed, self._halos, means.threads, Counters()).one(
@@ -110,6 +116,19 @@ class Instrumented:
         (low, high), unit = self._own, self._inputs.unit
         start = -(-low // unit) * unit
         return start if start + rows <= high else low
+
+    def _at_once(self, bring: Bring) -> Bring:
+        """Have rows that are filled in pieces be brought all at once, if there is memory for them.
+
+        They may be rows of one chunk of Zarr, which each piece would decode.
+        """
+        spec, memory, (low, high) = self._spec, self._means.memory, self._team.span
+        if memory is not None and 2 * in_core_nbytes(spec, high - low) > memory:
+            return bring
+        shape = (high - low, *spec.shape[1:])
+        rows = [np.empty(shape, one.dtype) for one in spec.fields]
+        bring(rows, low, high)
+        return partial(copied, rows, low)
 
     def end(self) -> None:
         """Offer halos no more, once all workers have told what they have measured."""

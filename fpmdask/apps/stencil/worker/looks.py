@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fpmdask.apps.stencil.history import History, is_off
 from fpmdask.apps.stencil.load_checks import LoadChecks
@@ -16,9 +16,6 @@ from fpmdask.apps.stencil.worker.own_rows import OwnRows
 from fpmdask.apps.stencil.worker.team import Team
 from fpmdask.timing.meter import Meter, NoRecorder
 from fpmdask.tuning import StencilTuning
-
-if TYPE_CHECKING:
-    from fpmdask.mheta.instrument import Recorder
 
 
 class Looks:
@@ -109,7 +106,7 @@ class Metering:
 
     Attributes
     ----------
-    recorder : Recorder, Meter or NoRecorder
+    recorder : Meter or NoRecorder
         What iterations tell what they do.
     history : History or None
         What they took.
@@ -121,7 +118,7 @@ class Metering:
 
     def __init__(self, team: Team, counters: Counters) -> None:
         self._team, self._counters = team, counters
-        self.recorder: Recorder | Meter | NoRecorder = NoRecorder()
+        self.recorder: Meter | NoRecorder = NoRecorder()
         self.history: History | None = None
         self.expected: float | None = None
         self.instruments = False

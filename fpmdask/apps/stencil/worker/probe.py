@@ -40,7 +40,7 @@ def probed(
         costs.add(1, rows, seconds)
         # of rows that are here: reading some of a chunk of Zarr decodes all of it
         have = block.sources(), block.cells(block.args, low, high)
-        fields, args = (partial(_copied, some, low) for some in have)
+        fields, args = (partial(copied, some, low) for some in have)
         costs.add(1, few, _seconds(_alone(nearest, means, (low, low + few), fields, args), means))
         call = costs.seconds and costs.seconds[0]
     return {"probe": seconds / rows, "rows": rows, "call_seconds": call}
@@ -55,7 +55,7 @@ def _alone(spec: StencilSpec, means: Means, rows: Span, fields: Bring, args: Bri
     return block
 
 
-def _copied(arrays: Sequence[Array], first: int, targets: list[Array], low: int, high: int) -> None:
+def copied(arrays: Sequence[Array], first: int, targets: list[Array], low: int, high: int) -> None:
     """Fill rows from arrays that begin with the row `first`."""
     for target, array in zip(targets, arrays, strict=True):
         target[...] = array[low - first : high - first]
