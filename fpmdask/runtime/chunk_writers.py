@@ -1,4 +1,4 @@
-"""Who writes which chunks of rows, so that encoding them takes all workers equally long. Pure.
+"""Load balancing of output: who encodes and writes which chunks, so that all end together. Pure.
 
 A chunk is at home where its first row is; others that have rows of it send them. Where rows are
 shared out by something else than speed, as by memory, one worker may have more to encode than it

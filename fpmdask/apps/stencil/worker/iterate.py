@@ -29,7 +29,7 @@ from fpmdask.runtime.worker.steps import Commands, step
 from fpmdask.timing import FunctionKernel
 
 if TYPE_CHECKING:
-    from fpmdask.apps.stencil.worker.instrumented import Instrumented
+    from fpmdask.apps.stencil.worker.instrumented_iteration import InstrumentedIteration
 
 
 def iterate(order: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Iterating:
         )
         self._metering = Metering(self._team, counters)
         self._metering.heed(order)
-        self._sample: Instrumented | None = None  # that is being measured
+        self._sample: InstrumentedIteration | None = None  # that is being measured
         self._start = 0  # iterations that were made in earlier attempts, or calls
 
     def run(self) -> Mapping[str, Any]:
@@ -122,9 +122,7 @@ class Iterating:
             told = probed(self.rows.spec, self._means, self._inputs, span, joins=joins)
             self._team.commands.tell(**told)
             if not joins:
-                note = self._command()
-                self._team.place(note["rows"])
-                self._metering.heed(note)
+                self._heed(self._command())
         turn = 0
         while self._metering.instruments:
             self._instrument(turn)
@@ -150,14 +148,20 @@ class Iterating:
 
     def _instrument(self, turn: int) -> None:
         """Measure an iteration of a sample of rows; have those that the coordinator decides on."""
-        from fpmdask.apps.stencil.worker.instrumented import Instrumented  # loads MHETA
+        # loads MHETA
+        from fpmdask.apps.stencil.worker.instrumented_iteration import InstrumentedIteration
 
-        sample = Instrumented(self.rows.spec, self._means, self._inputs, self._team, turn)
+        inputs, team = self._inputs, self._team
+        sample = InstrumentedIteration(self.rows.spec, self._means, inputs, team, turn)
         self._sample = sample
         self._team.commands.tell(**sample.measured())
         note = self._command()
         sample.end()
         self._sample = None
+        self._heed(note)
+
+    def _heed(self, note: Mapping[str, Any]) -> None:
+        """Take the coordinator's word for who begins with which rows."""
         self._team.place(note["rows"])
         self._metering.heed(note)
 

@@ -1,4 +1,4 @@
-"""What an iteration of a sample of rows takes, out of core, before the run's own rows are loaded.
+"""The instrumented iteration: what a sample of rows takes, out of core, before others are loaded.
 
 Runs in the thread of a step. The sample of each worker is some of the rows that it would have if
 all had as many: few, so that no worker reads, computes and moves a whole share of rows only for
@@ -36,8 +36,8 @@ from fpmdask.runtime.worker.disk_benchmark import benchmark_disk
 from fpmdask.runtime.worker.message_benchmark import benchmark_messages, refuse_messages
 
 
-class Instrumented:
-    """The instrumented iteration on one worker.
+class InstrumentedIteration:
+    """The instrumented iteration on one worker: the measured input of MHETA's model.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Instrumented:
         self._messages, self._ranks = f"{team.attempt} {self._name}", [*team.placed.ranks]
 
     def measured(self) -> Mapping[str, Any]:
-        """Return what is to be told: an `Instrumented` of the spec."""
+        """Return what is to be told: `spec.Instrumented`."""
         spec, means, team, (low, high) = self._spec, self._means, self._team, self._team.span
         rows = instrumented_rows(high - low, self._streamed(high - low))
         file, recorder = BlockFile(means.folder), Recorder(time.perf_counter)
