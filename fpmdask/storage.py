@@ -303,6 +303,8 @@ def opened(url: str, **options: Any) -> tuple[Any, str]:
         If there is none for it.
     """
     url = os.fspath(url)
+    if not url:
+        raise ValueError("an empty path; give a folder or a URL, '.' is the current folder")
     if "://" not in url:  # fsspec takes `::` in a name for a chain of file systems
         return LocalFileSystem(), os.path.abspath(url)
     fs, path = fsspec.core.url_to_fs(url, **options)

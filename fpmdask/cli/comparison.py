@@ -30,6 +30,17 @@ Shares = Mapping[str, int]
 T = TypeVar("T")
 
 
+class WorkersLeft(FpmdaskError):
+    """Workers have left that alone can compute what is waited for."""
+
+    def __init__(self, names: Sequence[str], logs: str = "") -> None:
+        super().__init__(
+            f"{', '.join(names)} left in the middle of a run, which needs all workers{logs}; try "
+            "again, `fpmdask doctor` examines the machine"
+        )
+        self.names = names
+
+
 @dataclass(frozen=True)
 class WorkerResult:
     """One worker in both runs: its speed at its balanced share, what fits, rows and seconds."""
@@ -143,6 +154,7 @@ def compare(
     from distributed import Client
 
     from fpmdask.balancer import Balancer
+    from fpmdask.lab.cluster import tail
 
     names = [worker.name for worker in lab.workers]
     tell({"event": "stage", "what": f"starting {len(names)} unequal workers", "workers": names})
@@ -151,7 +163,12 @@ def compare(
             if hold is not None:
                 page = str(client.dashboard_link).removesuffix("/status") + "/fpmdask"
                 tell({"event": "stage", "what": f"the dashboard is at {page}"})
-            found = _both(client, balancer, names, rows, passes, seed, epsilon, tell)
+            try:
+                found = _both(client, balancer, names, rows, passes, seed, epsilon, tell)
+            except WorkersLeft as error:
+                logs = ((name, tail(lab.log(name))) for name in error.names)
+                said = ", ".join(f"{name}'s log ends with: {text}" for name, text in logs)
+                raise WorkersLeft(error.names, f" ({said})") from None
             if hold is not None:
                 tell({"event": "stage", "what": f"the workers stay until Ctrl-C, see {page}"})
                 hold()
@@ -235,7 +252,7 @@ def _as_completed(client: Client, running: Mapping[Future[T], str]) -> Iterator[
 
     Raises
     ------
-    FpmdaskError
+    WorkersLeft
         If such a worker has left: its future would never end.
     """
     from distributed import wait
@@ -248,10 +265,7 @@ def _as_completed(client: Client, running: Mapping[Future[T], str]) -> Iterator[
             workers = client.scheduler_info(n_workers=-1)["workers"].values()
             here = {worker["name"] for worker in workers}
             if gone := sorted({running[future] for future in waiting} - here):
-                raise FpmdaskError(
-                    f"{', '.join(gone)} left in the middle of a run, which needs all workers; try "
-                    "again, `fpmdask doctor` examines the machine"
-                ) from None
+                raise WorkersLeft(gone) from None
             continue
         waiting -= ended
         yield from ended

@@ -214,7 +214,7 @@ def members(group: Path) -> tuple[int, ...]:
         return ()
 
 
-def remove(group: Path, *, seconds: float = 5.0) -> bool:
+def remove(group: Path, *, seconds: float = 30.0) -> bool:
     """Remove an empty group, waiting for its last processes to go; say whether it is gone."""
     deadline = time.monotonic() + seconds
     while True:

@@ -139,7 +139,7 @@ def _launch(argv: Sequence[str], environment: Mapping[str, str], log: Path, gate
     )
 
 
-def kill(processes: Sequence[Process], *, seconds: float = 5.0) -> tuple[Process, ...]:
+def kill(processes: Sequence[Process], *, seconds: float = 30.0) -> tuple[Process, ...]:
     """Kill processes with their sessions and wait until they are gone.
 
     Parameters

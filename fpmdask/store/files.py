@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -55,8 +56,11 @@ class Files:
 
     def read(self, path: str) -> bytes | None:
         """Return what a file has, None where there is none."""
+        at = self._at(path)
+        if is_local(self._fs) and os.path.exists(at) and not os.path.isfile(at):
+            raise OSError(errno.EINVAL, "not a regular file")  # a pipe would be waited for
         try:
-            found: bytes = self._fs.cat_file(self._at(path))
+            found: bytes = self._fs.cat_file(at)
         except FileNotFoundError:
             return None
         return found

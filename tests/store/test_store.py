@@ -259,6 +259,19 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_loaded(tmp_path)
     assert path.is_symlink()
 
 
+def test_a_pipe_in_the_place_of_a_document_is_not_waited_for(tmp_path):
+    store = ModelStore(tmp_path)
+    store.save([known()])
+    os.mkfifo((tmp_path / path_of(known())).with_name("pipe.json"))
+    with pytest.warns(UserWarning, match="cannot be read: not a regular file"):
+        assert store.load() == [known()]
+
+
+def test_an_empty_path_is_refused():
+    with pytest.raises(ValueError, match="give a folder or a URL"):
+        ModelStore("")
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"{}"])
 def test_what_is_no_document_is_left_alone(tmp_path, content):
     store = ModelStore(tmp_path)
