@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+import warnings
 
 import dask
 import numpy as np
@@ -129,16 +130,26 @@ async def test_the_end_of_a_look_before_a_product_does_not_read_like_a_failure(c
     assert not verify(balancer.report).contradictions
 
 
+async def shared_evenly(balancer, **options):
+    """Partition by a kernel that does nothing, once more where a busy machine held it up."""
+    for _ in range(5):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            shares = await balancer.partition(lambda units: None, 1000, **options)
+        if said:
+            assert "too little to time: the units are shared out evenly" in str(said[0].message)
+            return shares
+    raise AssertionError("no warning that the kernel is too short to time")
+
+
 @cluster()
 async def test_a_kernel_that_is_too_short_to_time_gets_even_shares_and_a_warning(c, s, *workers):
     balancer = await fpmdask.Balancer(c)
-    with pytest.warns(UserWarning, match="too little to time: the units are shared out evenly"):
-        shares = await balancer.partition(lambda units: None, 1000)
+    shares = await shared_evenly(balancer)
     assert sorted(shares.values()) == [333, 333, 334]
     assert shares.report.reason == "too short to time"
     assert shares.report.seconds == (None, None, None)
-    with pytest.warns(UserWarning, match="too little to time"):
-        shares = await balancer.partition(lambda units: None, 1000, limits={"1": 10})
+    shares = await shared_evenly(balancer, limits={"1": 10})
     assert sorted(shares.values()) == [10, 495, 495]
 
 
