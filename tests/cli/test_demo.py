@@ -21,6 +21,7 @@ from fpmdask.cli import comparison
 from fpmdask.cli.comparison import Comparison, WorkerResult
 from fpmdask.cli.showing import Show, round_table, show_files, show_result
 from fpmdask.errors import FpmdaskError
+from fpmdask.lab import Lab
 from fpmdask.picture import figure
 from tests.cli.conftest import SPEEDS, given_run, measured_run
 
@@ -297,6 +298,18 @@ def test_a_run_does_not_wait_for_a_worker_that_has_left():
         pytest.raises(FpmdaskError, match="beta left in the middle of a run"),
     ):
         comparison._iterate(client, {0: 64, "beta": 64}, 1, seed=0)
+
+
+@pytest.mark.slow
+def test_a_worker_that_has_left_is_named_with_the_end_of_its_log():
+    lab = Lab.from_toml("cliff4", name=f"test-{os.getpid()}-left")
+
+    def kill_beta(event):
+        if str(event.get("what", "")).startswith("even split"):
+            lab.kill_worker("beta")
+
+    with pytest.raises(comparison.WorkersLeft, match=r"beta left .*beta's log ends with: .*plugin"):
+        comparison.compare(lab, 4096, 2, seed=0, epsilon=0.25, tell=kill_beta)
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def executed(tmp_path_factory):
 
 
 def displayed(cell):
-    """Return the outputs but for what Dask logs, as on pauses of an event loop."""
+    """Return the outputs but for what Dask logs; anything else is an error that shows it."""
     logged = [output for output in cell.outputs if output.output_type == "stream"]
     assert all("distributed" in output.text for output in logged), logged
     return [output for output in cell.outputs if output.output_type != "stream"]

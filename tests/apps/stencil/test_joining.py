@@ -114,7 +114,7 @@ async def test_what_is_written_is_complete_whoever_joins(c, s, *workers, tmp_pat
     assert [*(tmp_path / "kept").iterdir()] == []
 
 
-@pytest.mark.parametrize("prefetch", [pytest.param(False, marks=pytest.mark.thorough), True])
+@pytest.mark.parametrize("prefetch", [False, True])
 @cluster(config={**SLOW, **tuned(stencil={"load_check_seconds": 0.05, "trial_seconds": 0.01})})
 async def test_who_joins_takes_rows_off_the_disk(c, s, *workers, prefetch):
     """Without worker "2" rows are on disk; what its disk is like is taken from the others."""
