@@ -1,12 +1,14 @@
 """How well MHETA's predictions of out-of-core iterations agree with what these take.
 
 On each lab come five runs of the even distribution, whose scatter no prediction can beat, and turns
-of distributions along the path of the anchors. The first call of all has the machine measured; each
-turn begins with a call that learns from its iterations how fast nodes compute now, from which all
-of the turn's are predicted: a processor's own speed drifts, by a fifth in a minute on virtual
-machines. The other calls learn nothing. An iteration's seconds are the median of what a run's
-iterations add to its makespan, the first one left out; predicted and measured ones are the medians
-over the turns.
+of distributions along the path of the anchors. The first call of all has the machine measured;
+before and after each turn a call learns from its iterations how fast nodes compute now, of which a
+prediction is made for each of these: a processor's own speed drifts, by a fifth in a minute on
+virtual machines. The other calls learn nothing. An iteration's seconds are the median of what a
+run's iterations add to its makespan, the first one left out; predicted and measured ones are the
+medians over the calls that learn, and over the turns. With and without prefetching distributions
+are the same ones, so that what it saves can be told, in percent of an iteration without it. The
+machine's processors are kept awake (`awake.py`).
 
     python benchmarks/mheta_accuracy.py --labs io hy1 [--prefetch yes no] [--points 9] [--turns 3]
 
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from awake import awake
 from dfpa_matmul_parts.bench import table
 from distributed import Client
 
@@ -64,7 +67,8 @@ class Jacobi:
     iteration has many periods of the CPU quotas, of 10 ms: one is all that its seconds are sure to.
     """
 
-    ROWS, COLUMNS, SWEEPS, WORK = 2048, 4096, 8, 30
+    ROWS, COLUMNS, SWEEPS, WORK = 2048, 4096, 12, 30
+    LEARNING = 24  # sweeps of a call from which the machine is learned
     OUT_ROWS = 16
     # Of an even share, the part that is in core, by the memory of the lab's workers.
     SHARES: ClassVar[dict[int, float]] = {400_000_000: 8 / 16, 530_000_000: 14 / 16}
@@ -103,7 +107,7 @@ class Jacobi:
         self._balancer.stencil(
             update,
             self._u0,
-            self.SWEEPS,
+            self.SWEEPS if distribution else self.LEARNING,
             out=self._out,
             memory=self._memory if machine else self._streamed,
             prefetch=self._prefetch,
@@ -150,9 +154,8 @@ def steady(document: Document, rows: Sequence[int]) -> float:
     return float(found.steady_state_seconds or np.inf)
 
 
-def path_points(document: Document, count: int) -> dict[int, list[int]]:
-    """Return evenly spaced points of the path by their index, each distribution once."""
-    path = spectrum(document.program, document.machine, document.rows, steps=STEPS)
+def path_points(document: Document, path: Any, count: int) -> dict[int, list[int]]:
+    """Return evenly spaced points of a path by their index, each distribution once."""
     seconds = [steady(document, rows) for rows in path]
     found: dict[tuple[int, ...], int] = {}
     for n in range(len(path) - 1, -1, -1):
@@ -165,11 +168,17 @@ def path_points(document: Document, count: int) -> dict[int, list[int]]:
     return {n: path[n].tolist() for n in indices}
 
 
-def measure(adapter: Adapter, points: int, turns: int) -> dict[str, Any]:
-    """Return predicted and measured seconds along the path, and how well runs repeat."""
+def measure(adapter: Adapter, points: int, turns: int, like: Mapping[str, Any]) -> dict[str, Any]:
+    """Return predicted and measured seconds along the path, and how well runs repeat.
+
+    They are those of so many points of it, or the same ones as in what was returned before.
+    """
     first = _measured(adapter)
     document, workers = Document.from_dict(first["document"]), first["workers"]
-    chosen = path_points(document, points)
+    figures = document.program, document.machine, document.rows
+    path = np.array(like["rows"]) if like else spectrum(*figures, steps=STEPS)
+    corners = like["corners"] if like else corner_names(anchors(*figures))
+    chosen = like["points"] if like else path_points(document, path, points)
 
     def run(rows: Sequence[int]) -> float:
         given = dict(zip(workers, rows, strict=True))
@@ -180,13 +189,13 @@ def measure(adapter: Adapter, points: int, turns: int) -> dict[str, Any]:
     turned: dict[str, dict[int, list[float]]] = {
         side: {n: [] for n in chosen} for side in ("predicted", "measured")
     }
-    for _ in range(turns):
+    for turn in range(1 + turns):
         said = _measured(adapter)
         now = Document.from_dict(said["document"])
-        order = [said["workers"].index(name) for name in workers]
-        assert order == [*range(len(order))], "workers changed places"
+        assert said["workers"] == workers, "workers changed places"
         for n, rows in chosen.items():
             turned["predicted"][n].append(steady(now, rows))
+        for n, rows in chosen.items() if turn < turns else ():
             turned["measured"][n].append(run(rows))
             print(
                 adapter.name,
@@ -199,13 +208,13 @@ def measure(adapter: Adapter, points: int, turns: int) -> dict[str, Any]:
         side: {n: statistics.median(some) for n, some in each.items()}
         for side, each in turned.items()
     }
-    path = spectrum(document.program, document.machine, document.rows, steps=STEPS)
     return {
         "program": adapter.name,
         "workers": workers,
         "document": first["document"],
         "choices": first["choices"],
-        "corners": corner_names(anchors(document.program, document.machine, document.rows)),
+        "corners": corners,
+        "rows": path.tolist(),
         "path": [steady(document, rows) for rows in path],
         "points": chosen,
         "repeats": repeats,
@@ -236,6 +245,17 @@ def summary(found: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def savings(without: Mapping[str, Any], prefetching: Mapping[str, Any]) -> list[str]:
+    """Return what prefetching saves, predicted and measured in percent, and how far that is off."""
+    predicted, measured = (
+        np.array([100 * (1 - prefetching[side][n] / without[side][n]) for n in without["points"]])
+        for side in ("predicted", "measured")
+    )
+    off, most = np.abs(predicted - measured), int(np.argmax(measured))
+    figures = (predicted[most], measured[most], off.mean(), off.max())
+    return [f"{figure:.1f}" for figure in figures]
+
+
 def picture(name: str, found: Mapping[str, Any]) -> str:
     """Return the predicted and measured path as SVG."""
     measured = [found["measured"].get(n, np.nan) for n in range(len(found["path"]))]
@@ -255,15 +275,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/mheta_accuracy"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows, saved = [], []
     for name in options.labs:
+        without: dict[str, Any] = {}
         for prefetch in options.prefetch:
             folder = Path(tempfile.mkdtemp(prefix="fpmdask-accuracy-"))
             lab = Lab.from_toml(name, name=f"mheta-{os.getpid()}", backend=options.backend)
             try:
-                with lab, Client(lab.scheduler_address) as client:
+                with lab, awake(), Client(lab.scheduler_address) as client:
                     adapter = Jacobi(client, lab, folder, prefetch=prefetch == "yes")
-                    found = measure(adapter, options.points or POINTS[name], options.turns)
+                    points = options.points or POINTS[name]
+                    found = measure(adapter, points, options.turns, without)
             finally:
                 shutil.rmtree(folder)
             stem = f"{name}-prefetch-{prefetch}"
@@ -275,6 +297,11 @@ def main() -> None:
             heads = ["lab", "program", "points", "s %", "mean off %", "worst off %"]
             heads += ["named best above measured best %", "worst / best"]
             table("predicted and measured seconds per iteration", heads, rows)
+            if without:
+                saved.append([name, *savings(without, found)])
+                heads = ["lab", "predicted most %", "measured %", "mean off points", "worst off"]
+                table("what prefetching saves of an iteration", heads, saved)
+            without = found if prefetch == "no" else {}
 
 
 if __name__ == "__main__":

@@ -50,7 +50,8 @@ def writers(
     Notes
     -----
     Greedy: the worker that ends last gives a chunk to the one that would end first with it, as long
-    as that ends before the other one would have. O(n log n) for n chunks.
+    as that ends before the other one would have. O(n log n) for n chunks, at most `MOST` for each
+    worker; O(p log p) for p workers where no speed is known.
 
     Examples
     --------
@@ -66,17 +67,23 @@ def writers(
     if known:
         unit *= max(1, -(-total // (unit * MOST * len(taking))))
     homes = {
-        worker: [*range(-(-low // unit), -(-high // unit))] if low < high else []
+        worker: range(-(-low // unit), -(-high // unit)) if low < high else range(0)
         for worker, (low, high) in taking.items()
     }
-    if known:
-        middle = median(known)
-        most = MOST_RATIO * middle
-        _share_out(homes, {worker: min(most, speeds.get(worker) or middle) for worker in taking})
-    writer = {number: worker for worker, some in homes.items() for number in some}
+    if not known:
+        some = sorted((chunks.start, chunks.stop, worker) for worker, chunks in homes.items())
+        return [
+            ((first * unit, min(total, stop * unit)), worker)
+            for first, stop, worker in some
+            if first < stop
+        ]
+    middle, chunks = median(known), {worker: [*some] for worker, some in homes.items()}
+    most = MOST_RATIO * middle
+    _share_out(chunks, {worker: min(most, speeds.get(worker) or middle) for worker in taking})
+    writer = {number: worker for worker, some in chunks.items() for number in some}
     found = []
-    for worker, some in groupby(sorted(writer), key=writer.__getitem__):
-        first, *rest = some
+    for worker, run in groupby(sorted(writer), key=writer.__getitem__):
+        first, *rest = run
         last = rest[-1] if rest else first
         found.append(((first * unit, min(total, (last + 1) * unit)), worker))
     return found

@@ -84,6 +84,14 @@ def test_the_fast_one_takes_over_from_one_with_much_memory():
     assert writers(spans, 10, dict.fromkeys(spans, 0.0)) == writers(spans, 10, {})
 
 
+def test_chunks_are_not_looked_at_one_by_one():
+    many = 10**12
+    spans = {"b": (many, 3 * many), "none": (many, many), "a": (0, many)}
+    assert writers(spans, 1, {}) == [((0, many), "a"), ((many, 3 * many), "b")]
+    found = writers(spans, 1, {"a": 1.0, "b": 1.0})
+    assert sum(high - low for (low, high), who in found if who == "a") > 1.4 * many
+
+
 class OnDisk:
     """Rows that are read when they are sent."""
 

@@ -188,9 +188,11 @@ class Probed(TeamEvent):
     """Seconds that a row takes, None where a worker would have none.
 
     ``rows`` of them were computed in a call, which takes ``call_seconds`` beside them: None where
-    that was not measured.
+    that was not measured. ``made``: iterations of earlier attempts, or calls, after which it goes
+    on.
     """
 
+    made: int
     probe: float | None
     rows: int
     call_seconds: float | None
@@ -236,10 +238,14 @@ class Tried(TeamEvent):
 
 
 class Instrumented(TeamEvent):
-    """What the instrumented iteration of a sample of rows took."""
+    """What the instrumented iteration of a sample of rows took; ``raised``: what the update says.
 
+    ``made``: as in `Probed`.
+    """
+
+    made: int
     measured: Mapping[str, Any]
-    row_seconds: float
+    raised: str | None
 
 
 class LookAgain(TeamEvent):

@@ -124,6 +124,35 @@ def test_a_worker_that_stops_with_a_part_of_what_was_sent():
             os.kill(victim, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_dies_or_stops_amid_the_write(tmp_path, how):
+    """What it has written, or begun to, is written anew by the others."""
+    u0, events, dead = RANDOM.random((1200, 400)), [], []
+    out = zarr.create_array(str(tmp_path / "out"), shape=u0.shape, chunks=(2, 400), dtype="f8")
+    with dask.config.set({"fpmdask.hang": "2s"}), processes() as (client, pids):
+        victim = sorted(pids.values())[1]
+
+        def heard(event):
+            events.append(event)
+            if event["event"] == "progress" and event["phase"] == "write" and not dead:
+                dead.append(victim)
+                os.kill(victim, how)
+
+        balancer = fpmdask.Balancer(client, progress=heard)
+        try:
+            found = balancer.stencil(jacobi, u0, 3, out=out)
+            assert [event for event in events if event["event"] == "starting over"]
+            wanted = local(jacobi, u0, 3)
+            np.testing.assert_array_equal(out[...], wanted)
+        finally:
+            if how == signal.SIGSTOP:
+                os.kill(victim, signal.SIGCONT)
+        if how == signal.SIGSTOP:  # it writes no more
+            time.sleep(0.5)
+            np.testing.assert_array_equal(zarr.open_array(str(tmp_path / "out"))[...], wanted)
+        np.testing.assert_array_equal(found.compute(), wanted)
+
+
 @pytest.mark.parametrize("what", ["out", "checkpoint"])
 def test_a_full_disk(tmp_path, what):
     """Files may not get longer than a limit, which fails as a full disk does."""

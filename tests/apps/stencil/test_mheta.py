@@ -2,11 +2,13 @@
 
 import collections
 import json
+import math
 import time
 from types import ModuleType
 
 import numpy as np
 import pytest
+import zarr
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
@@ -20,6 +22,7 @@ from fpmdask.runtime.known_models import KnownMachine
 from fpmdask.runtime.report import Report
 from fpmdask.store import ModelStore
 from tests.apps.stencil.test_stencil import RANDOM, cluster, local, worker_name
+from tests.apps.stencil.test_storage import stored, zarr_cluster
 from tests.eventually import nothing_left
 from tests.tuned import tuned
 
@@ -30,6 +33,7 @@ U0 = RANDOM.random((60, 50))
 MEMORY = {"1": 12_480}
 KEPT = np.zeros(U0.shape)
 GIVEN = {"memory": MEMORY, "args": (KEPT,)}
+INPUTS = {"u0": U0, "kept": KEPT}
 
 
 def busy(block, *_):
@@ -41,6 +45,22 @@ def busy(block, *_):
 # In what tells functions apart modules count with their names, other values as they are.
 STATE = ModuleType("state")
 STATE.calls = CALLS = collections.Counter()
+
+
+def careful(block, *_):
+    """Compute as `busy` where cells are near their neighbours, and raise where not."""
+    if abs(np.diff(block[:, 0])).max() > 1:
+        STATE.calls["refused"] += 1
+        raise ValueError("no cell may be that far from its neighbour")
+    return busy(block)
+
+
+def failing(block, *_):
+    """Compute as `busy`, and raise after some calls."""
+    STATE.calls["all"] += 1
+    if STATE.calls["all"] > STATE.fails_after:
+        raise KeyError("seven")
+    return busy(block)
 
 
 def slowing(block, *_):
@@ -145,6 +165,53 @@ async def test_a_disturbed_sample_is_measured_again(c, s, *workers, disturbed, m
     else:
         assert "other programs ran" in report.mheta["why"]
         assert sum(shares_of(report).values()) == len(U0)
+    del found
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster(config={**SLOW, **tuned(stencil={"sample_nbytes": 1})})
+async def test_an_update_may_refuse_the_sample(c, s, *workers):
+    """Its rows are not all neighbours in the whole array; then they are shared out by speed."""
+    u0 = np.repeat(np.arange(60.0), 50).reshape(60, 50)
+    STATE.calls.clear()
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.stencil(careful, u0, 6, **GIVEN)
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, u0, 6))
+    assert STATE.calls["refused"]
+    report = balancer.report
+    assert report.reason == "measured"
+    assert "raised in a sample of rows: no cell may be that far" in report.mheta["why"]
+    assert shares_of(report)["1"] <= 7, "in core"
+    with pytest.raises(ValueError, match="no cell may be that far"):
+        await balancer.stencil(careful, 2 * u0, 6, **GIVEN)
+    del found
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@zarr_cluster(config=SLOW)
+async def test_a_resumed_call_reckons_with_the_iterations_that_are_left(c, s, *workers, tmp_path):
+    balancer = await fpmdask.Balancer(c)
+    source, kept = (stored(tmp_path / name, one, (10, 50)) for name, one in INPUTS.items())
+    given = {"memory": MEMORY, "args": (kept,)}
+    given["out"] = zarr.create_array(
+        str(tmp_path / "out"), shape=U0.shape, chunks=(2, 50), dtype="f8"
+    )
+    given |= {"checkpoint": tmp_path / "kept", "checkpoint_every": 4}
+    STATE.calls.clear()
+    STATE.fails_after = 14
+    with pytest.raises(KeyError, match="seven"):
+        await balancer.stencil(failing, source, 30, **given, distribution={"0": 60})
+    STATE.fails_after = math.inf
+    found = await balancer.stencil(failing, source, 30, **given)
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 30))
+    said = balancer.report.mheta
+    made = said["choices"][0]["after"]
+    assert made >= 4
+    assert made % 4 == 0
+    assert f"less in {30 - made} iterations" in said["choices"][0]["why"]
+    assert said["phases"][0]["first"] == made + 1
     del found
     await nothing_left(s)
 

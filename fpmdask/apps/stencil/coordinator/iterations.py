@@ -148,6 +148,7 @@ class Iterations(Attempt):
         """Tell the workers who has which rows, by what a row has taken each of them."""
         began = time.perf_counter()
         told = await self.everyone("probe", "measure", self._heard, counts=True)
+        self.sharing.made = told[self.workers[0]]["made"]
         seconds = {worker: told[worker]["probe"] for worker in self.split.shares}
         await self.sharing.by_probes(self.split, seconds)
         self._tell_first()
@@ -232,28 +233,33 @@ class Iterations(Attempt):
         split, began = self.split, time.perf_counter()
         for left in reversed(range(INSTRUMENTED)):
             told = await self.everyone("measured", "instrument", self._heard, counts=True)
-            split.instruments = False
+            split.instruments, self.sharing.made = False, told[self.workers[0]]["made"]
             fits, before = False, [*split.shares.values()]
+            raised = [one["raised"] for one in told.values() if one["raised"] is not None]
             try:
+                if raised:
+                    raise PartitionError(f"the update raised in a sample of rows: {raised[0]}")
                 news = [told[worker]["measured"] for worker in split.shares]
                 row_seconds = [split.row_seconds[worker] for worker in split.shares]
                 await asyncio.to_thread(planner.fit, news, row_seconds)
                 fits = True
-                found = await asyncio.to_thread(planner.choose, before, 0, placed=False)
+                found = await asyncio.to_thread(
+                    planner.choose, before, self.sharing.made, placed=False
+                )
             except PartitionError as error:
-                if left and not fits:
+                if left and not fits and not raised:
                     split.instruments = True
                     self._tell_first()
                     continue
                 planner.give_up(str(error))
-                models = [ConstantModel(1 / told[worker]["row_seconds"]) for worker in split.shares]
+                models = [ConstantModel(1 / split.row_seconds[worker]) for worker in split.shares]
                 await self.sharing.share(split, models)
             else:
                 split.shares = dict(zip(split.shares, found.rows, strict=True))
             break
         split.reason = "measured"
         planner.begin([*split.shares.values()])
-        self._expect(self._expected(), self.spec.iterations)
+        self._expect(self._expected(), self.spec.iterations - self.sharing.made)
         self._tell_first()
         self.measuring += time.perf_counter() - began
         self._emit_shares()

@@ -76,6 +76,11 @@ class Sharing:
         In the order of their rows.
     room
         What they have for these.
+
+    Attributes
+    ----------
+    made : int
+        Iterations of earlier attempts, or calls, from which workers have told that they go on.
     """
 
     def __init__(
@@ -84,12 +89,12 @@ class Sharing:
         self._context, self._spec, self._workers, self._room = context, spec, workers, room
         self._rule, self._saved = context.spec["rule"], context.spec["machine"]
         self.learned = Learned(context, "stencil", {"row_nbytes": spec.row_nbytes})
-        self.machines = KnownMachines(context)
+        self.machines, self.made = KnownMachines(context), 0
 
     @property
     def tries(self) -> bool:
         """Whether measuring can pay."""
-        return len(self._workers) > 1 and self._spec.iterations >= LEAST_TRIED
+        return len(self._workers) > 1 and self._spec.iterations - self.made >= LEAST_TRIED
 
     async def first(self) -> Split:
         """Return who begins with which rows, before anything is measured."""
@@ -187,7 +192,7 @@ class Sharing:
         split.planner, split.instruments = planner, False
         if self._rule == "mheta" and split.reason != "given":
             rows = [*split.shares.values()]
-            found = await asyncio.to_thread(planner.choose, rows, 0, placed=False)
+            found = await asyncio.to_thread(planner.choose, rows, self.made, placed=False)
             split.shares = dict(zip(self._workers, found.rows, strict=True))
             split.reason = "predicted"
         planner.begin([*split.shares.values()])

@@ -110,17 +110,19 @@ class Iterating:
             self._team, counters, tuning, tries=order["trial"], checks=order["load_checks"]
         )
         self._metering = Metering(self._team, counters)
-        self._metering.heed(order)
         self._sample: InstrumentedIteration | None = None  # that is being measured
-        self._start = 0  # iterations that were made in earlier attempts, or calls
+        self._start, self._stored_at = 0, 0  # iterations of earlier attempts, or calls; and stored
 
     def run(self) -> Mapping[str, Any]:
         """Iterate; the result is kept for the coordinator to publish."""
         order, counters = self._order, self._means.counters
+        if not order["joins"]:
+            self._find()
+        self._metering.heed(order, self._start)
         if order["probe"]:
             span, joins = self._team.span, order["joins"]
             told = probed(self.rows.spec, self._means, self._inputs, span, joins=joins)
-            self._team.commands.tell(**told)
+            self._team.commands.tell(**told, made=self._start)
             if not joins:
                 self._heed(self._command())
         turn = 0
@@ -154,7 +156,7 @@ class Iterating:
         inputs, team = self._inputs, self._team
         sample = InstrumentedIteration(self.rows.spec, self._means, inputs, team, turn)
         self._sample = sample
-        self._team.commands.tell(**sample.measured())
+        self._team.commands.tell(**sample.measured(), made=self._start)
         note = self._command()
         sample.end()
         self._sample = None
@@ -163,17 +165,21 @@ class Iterating:
     def _heed(self, note: Mapping[str, Any]) -> None:
         """Take the coordinator's word for who begins with which rows."""
         self._team.place(note["rows"])
-        self._metering.heed(note)
+        self._metering.heed(note, self._start)
+
+    def _find(self) -> None:
+        """Find out from which iteration the team goes on."""
+        rows, team = self.rows, self._team
+        self._start = self._stored_at = self._stored.find(rows.spec.iterations)
+        if team.attempt:
+            self._start = rows.survivors.find(team, rows.spec.shape[0], self._start)
+        rows.spec = replace(rows.spec, iterations=rows.spec.iterations - self._start)
 
     def _begin(self) -> int:
         """Load this worker's rows; return how many iterations are made, none."""
         rows, team, survivors = self.rows, self._team, self.rows.survivors
-        self._start = stored = self._stored.find(rows.spec.iterations)
-        if team.attempt:
-            self._start = survivors.find(team, rows.spec.shape[0], stored)
-        rows.spec = replace(rows.spec, iterations=rows.spec.iterations - self._start)
-        fields: Bring = self._stored.load if stored else self._inputs.fields
-        if self._start > stored:
+        fields: Bring = self._stored.load if self._stored_at else self._inputs.fields
+        if self._start > self._stored_at:
             nbytes = max(1, rows.spec.row_nbytes)
             fields = survivors.bring(team, max(1, self._means.tuning.band_nbytes // nbytes))
         low, high = team.span

@@ -123,12 +123,12 @@ class Metering:
         self.expected: float | None = None
         self.instruments = False
 
-    def heed(self, note: Mapping[str, Any]) -> None:
-        """Take the coordinator's word for what comes first."""
+    def heed(self, note: Mapping[str, Any], made: int) -> None:
+        """Take the coordinator's word for what comes first, after so many iterations."""
         self.expected, self.instruments = note["expected"], bool(note["instrument"])
         self._counters.row_seconds = note["row_seconds"]
         if note["history"] and not self.instruments:
-            self.keep(0)
+            self.keep(made)
 
     def keep(self, done: int) -> None:
         """Keep what iterations take from now on, after so many."""
