@@ -1084,9 +1084,11 @@ class Balancer:
         -----
         Each worker keeps its rows, which an iteration replaces in place, and gets only the halo of
         its neighbours: for several iterations at once where messages cost more than computing some
-        rows twice. The first iterations are made on even shares, or on those that earlier calls of
-        the same update have taught; what they take tells whether rows should move, which they do
-        once.
+        rows twice. The first iterations are made on shares by what a few rows have taken, or by
+        what earlier calls of the same update have taught; what they take tells whether rows should
+        move. By "mheta" they move again where iterations take 10 %, and three times their scatter,
+        more or less than before, as where a worker slows down (three checks, about a second apart,
+        tell), and one worker gets all rows where messages take longer than what others save.
         O(iterations · (rows / workers + halo)) per worker. The values do not depend on the shares
         where update makes the same of a cell in any block.
 
@@ -1099,13 +1101,14 @@ class Balancer:
         comes on top of `memory`.
 
         Where rows in proportion to speed would not leave every worker 20 % of its memory, and
-        `distribution` is "mheta", the first iteration is made with even rows and instrumented:
-        every worker streams its rows from disk, in three blocks, and tells what reading, writing,
-        computing and messages take; how long each distribution would take follows from that
-        (`fpmdask.mheta`). Rows move if this saves more in the iterations to come than it takes
-        (with a tolerance: in as many as were made), and again after iterations that take 10 %, and
-        three times their scatter, more or less than predicted. `Balancer.report.mheta` says what
-        was predicted and measured.
+        `distribution` is "mheta", an iteration of a sample of rows is instrumented first: every
+        worker streams some 32 MiB of what would be its even share from disk, in three blocks, and
+        tells what reading, writing, computing and messages take; how long each distribution would
+        take follows from that (`fpmdask.mheta`). The rows of an update that raises for the sample,
+        which has rows side by side that are no neighbours, are shared out by speed. Rows move if
+        this saves more in the iterations to come than it takes (with a tolerance: in as many as
+        were made), and again after iterations that take 10 %, and three times their scatter, more
+        or less than predicted. `Balancer.report.mheta` says what was predicted and measured.
 
         A worker that joins in the middle computes a few rows, unless it is known how fast it is,
         and gets its share of rows where that saves more in the iterations to come than moving

@@ -245,8 +245,9 @@ class StencilTuning(_Group):
     # after one, workers that have joined are taken in.
     load_check_seconds: float = 1.0
     # What an exchange of halos takes, where there was none so far: two messages of some
-    # milliseconds of workers that have a fraction of a core.
-    exchange_seconds: float = 0.002
+    # milliseconds of workers that have a fraction of a core. Where computing takes less, halos for
+    # several iterations are exchanged at once from the first one on.
+    exchange_seconds: float = 0.01
     # What it takes to move rows, however few: the team stops, and gets new buffers.
     move_seconds: float = 0.01
     # Most iterations between two exchanges of halos.

@@ -23,6 +23,8 @@ ALIKE = 0.1
 FALLEN = 0.8
 # A share of which others have computed this part, or more, is theirs, but for rounding of units.
 ALL, ALL_TAKEN = 0.999, "others have computed all of its share"
+# The reason of a run that one worker does, since others would take longer to exchange data with.
+ALONE = "quickest alone"
 # Workers that are drawn; the others are counted.
 MOST_ROWS = 64
 # Pixels of a bar, and Okabe and Ito's colours of what is in it.
@@ -262,6 +264,8 @@ def _reasons(
         found.append(f"memory limit: {int(limit)} units at most")
     if not units and _calls(report):
         return [*found, "the others had taken all before it asked"]
+    if not units and report.reason == ALONE:
+        return [*found, "exchanging with another worker takes longer than what it could save"]
     if not units and (middle is not None or report.reason == "known"):
         return [*found, "too slow: the others are done before it could finish a unit"]
     if not units:

@@ -83,8 +83,9 @@ class Report:
         DFPA's rounds.
     imbalance, reason
         How DFPA ended. Other reasons: "measured", once, which is enough; "known" from earlier runs;
-        "given" by the caller; "as held", where nothing is handed over; "few keys" and "too short to
-        time", where all get the same.
+        "given" by the caller; "as held", where nothing is handed over; "quickest alone", where one
+        worker has all rows, as messages would take longer than others save; "few keys" and "too
+        short to time", where all get the same.
     phases : dict
         Wall seconds of the run's phases; of a product ``prepare``, ``measure``, ``place`` (waiting
         for inputs that are being made again included), ``read`` (lazy inputs) and ``multiply``; of

@@ -7,11 +7,18 @@ what the all-reduces give, which is the same on all.
 from __future__ import annotations
 
 from math import ceil
+from statistics import median
+
+from fpmdask.apps.stencil.history import is_off, scatter
 
 # From one check to the next there are at most so many times as many iterations as before.
 GROWTH = 8
 # Where iterations were too short to say anything, so many times as many as should do are timed.
 SPARE = 1.2
+# The first check comes after so many iterations, at most, however short they should be.
+MOST_FIRST = 64
+# Iterations take another time than before where those of the last so many checks do, in the median.
+RECENT = 3
 
 
 class LoadChecks:
@@ -44,9 +51,21 @@ class LoadChecks:
         self._least, self._every = least_seconds, every_seconds
         self.moved(0)
 
-    def moved(self, done: int) -> None:
-        """Begin anew: the first iteration is not typical, as memory is new, channels are opened."""
-        self.since, self._next, self._ahead = done + 1, done + 2, 1
+    def moved(self, done: int, seconds: float | None = None) -> None:
+        """Begin anew: the first iteration is not typical, as memory is new, channels are opened.
+
+        Iterations should take so many `seconds` each, as far as that is known.
+
+        Examples
+        --------
+        >>> checks = LoadChecks(0.1, 1.0)
+        >>> checks.moved(10, 0.012)
+        >>> [done for done in range(10, 90) if checks.due(done)]
+        [21]
+        """
+        count = ceil(SPARE * self._least / seconds) if seconds else 1
+        self.since, self._next, self._ahead = done + 1, done + 1 + max(1, min(count, MOST_FIRST)), 1
+        self._each: list[float] = []
 
     def due(self, done: int) -> bool:
         """Tell whether the team checks after an iteration."""
@@ -70,3 +89,24 @@ class LoadChecks:
     def begin(self, done: int) -> None:
         """Time the iterations from here on."""
         self.since, self._next = done, done + self._ahead
+
+    def are_off(self, done: int, seconds: float) -> bool:
+        """Tell whether timed iterations take another time than those before; then begin anew.
+
+        A check's iterations count as one, with their mean.
+
+        Examples
+        --------
+        >>> checks, found = LoadChecks(0.1, 1.0), []
+        >>> for done, seconds in enumerate([1.0, 1.05, 1.0, 3.0, 1.0, 3.0, 3.1, 3.0], 2):
+        ...     found.append(checks.are_off(done, seconds))
+        ...     checks.begin(done)
+        >>> found
+        [False, False, False, False, False, True, False, False]
+        """
+        self._each.append(seconds / (done - self.since))
+        before, recent = self._each[:-RECENT], self._each[-RECENT:]
+        if not before or not is_off(median(recent), scatter(before), median(before)):
+            return False
+        self._each = []
+        return True

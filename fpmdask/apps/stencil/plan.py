@@ -29,7 +29,7 @@ class Speed:
     row_seconds
         Of computing a row once; None where it has none.
     exchange_seconds
-        Per iteration that it did not compute.
+        Of an exchange of halos, with all that it waited.
     byte_seconds
         Of bringing a byte of its rows into its buffers.
     call_seconds
@@ -177,12 +177,15 @@ def revised(
     least: int,
     *,
     equal: bool = False,
-    exchange: float = 0.0,
+    alone: Mapping[str, float] | None = None,
     stop: float = 0.0,
     depth: int = 0,
     wraps: bool = False,
+    most_every: int = 1,
 ) -> Revision:
     """Return the shares with which all finish together, the same ones where moving does not pay.
+
+    Where an exchange of halos takes longer than what others save, one worker may get all rows.
 
     Parameters
     ----------
@@ -198,16 +201,22 @@ def revised(
         As for `shared`.
     equal
         Whether all get equally many rows, however fast they are.
-    exchange
-        Seconds that other shares add to each iteration.
+    alone
+        Worker → rows that it may have if it gets all; None: nobody may.
     stop
         What moving takes beside the rows: the whole team stops for it.
     depth, wraps
         As for `costs_of`.
+    most_every
+        As for `exchange_every`.
     """
     costs = costs_of(told, shares, depth, wraps=wraps)
     if not costs:
         return Revision(dict(shares))
+
+    def exchanged(rows: Mapping[str, int]) -> float:
+        return exchange_cost(told, rows, depth, min(most_every, left), wraps=wraps)[1]
+
     units = sum(shares.values())
     models = [
         ConstantModel(1.0) if equal else costs[worker].model(units / len(shares))
@@ -217,8 +226,14 @@ def revised(
     better = dict(zip(shares, found, strict=True))
     # those of now are measured, whatever it is that takes them so long
     now = max((told[w].row_seconds or costs[w].row) * n for w, n in shares.items())
-    then = max(costs[w].seconds(n) for w, n in better.items())
-    each = now - then - exchange
+    now += exchanged(shares)
+    then = max(costs[w].seconds(n) for w, n in better.items()) + exchanged(better)
+    for worker in [w for w, most in (alone or {}).items() if w in shares and most >= units]:
+        single = {w: units if w == worker else 0 for w in shares}
+        seconds = costs_of(told, single, depth, wraps=wraps)[worker].seconds(units)
+        if seconds < then:
+            better, then = single, seconds
+    each = now - then
     cost = stop + moving_seconds(shares, better, told, row_nbytes)
     pays = each >= NOISE * now and each * left > cost
     return Revision(better if pays else dict(shares), max(0.0, each * left), cost, left)
@@ -237,6 +252,34 @@ def moving_seconds(
     return cost
 
 
+def exchange_cost(
+    told: Mapping[str, Speed], shares: Mapping[str, int], depth: int, most: int, *, wraps: bool
+) -> tuple[int, float]:
+    """Return how many iterations are made between two exchanges, and what these add to each.
+
+    The parameters are those of `exchange_every`, which has the formula. The calls for the rows at
+    the ends, once in each iteration, are no part of it: they are in `costs_of`.
+
+    Examples
+    --------
+    >>> told = dict.fromkeys("ab", Speed(0.001, 0.1, 0.0))
+    >>> every, seconds = exchange_cost(told, {"a": 40, "b": 60}, 1, 64, wraps=False)
+    >>> every, round(seconds, 6), exchange_cost(told, {"a": 0, "b": 60}, 1, 64, wraps=False)
+    (10, 0.019, (1, 0.0))
+    """
+    workers = [worker for worker, rows in shares.items() if rows]
+    costs = costs_of(told, shares, depth, wraps=wraps)
+    if not depth or len(workers) < 2 or not costs:
+        return 1, 0.0
+    edges = [costs[worker].fixed / 2 for worker in workers]  # one of two calls, at least
+    pairs = zip(workers, edges, strict=True)
+    fixed, edge = min((told[worker].exchange_seconds + edge, edge) for worker, edge in pairs)
+    each = depth * max(costs[worker].row for worker in workers)
+    found = min(math.isqrt(int(fixed / each)), most, min(shares[w] for w in workers) // depth)
+    found = max(1, found)
+    return found, fixed / found + (found - 1) * each - edge
+
+
 def exchange_every(
     told: Mapping[str, Speed],
     shares: Mapping[str, int],
@@ -253,13 +296,6 @@ def exchange_every(
     neighbours, too, in r seconds each. The sum is least at k = √(c / (depth · r)). It is 1 where
     that saves less than `worth` seconds per iteration.
     """
-    workers = [worker for worker, rows in shares.items() if rows]
-    costs = costs_of(told, shares, depth, wraps=wraps)
-    if not depth or len(workers) < 2 or not costs:
-        return 1
-    edges = [costs[worker].fixed / 2 for worker in workers]  # one of two calls, at least
-    fixed = min(told[w].exchange_seconds + edge for w, edge in zip(workers, edges, strict=True))
-    each = depth * max(costs[worker].row for worker in workers)
-    found = min(math.isqrt(int(fixed / each)), most, min(shares[w] for w in workers) // depth)
-    saved = fixed - fixed / max(1, found) - (found - 1) * each
-    return found if found > 1 and saved > worth else 1
+    found, seconds = exchange_cost(told, shares, depth, most, wraps=wraps)
+    saved = exchange_cost(told, shares, depth, 1, wraps=wraps)[1] - seconds
+    return found if saved > worth else 1

@@ -119,7 +119,9 @@ class FirstRows(TypedDict):
     """Who begins with which rows, in the order of the ranks.
 
     ``instrument``: tell first what an iteration of a sample of rows takes, for MHETA; ``history``:
-    all iterations are measured; ``row_seconds``: what a row takes this worker, if that is known.
+    all iterations are measured; ``row_seconds``: what a row takes this worker, if that is known;
+    ``every``: iterations from one exchange of halos to the next; ``planned``: seconds that one
+    should take in core, if that is known.
     """
 
     rows: Shares
@@ -127,6 +129,8 @@ class FirstRows(TypedDict):
     instrument: bool
     history: bool
     expected: float | None
+    every: int
+    planned: float | None
 
 
 class IterateOrder(TeamOrder, FirstRows):
@@ -154,8 +158,8 @@ class IterateOrder(TeamOrder, FirstRows):
 class GoOn(TypedDict):
     """Go on with these rows, if any.
 
-    Halos are exchanged ``every`` so many iterations, one of which should take ``expected`` seconds;
-    ``channels`` are those of workers that join.
+    Halos are exchanged ``every`` so many iterations, one of which should take ``expected`` seconds
+    by MHETA, ``planned`` in core; ``channels`` are those of workers that join.
     """
 
     rows: Shares | None
@@ -163,6 +167,7 @@ class GoOn(TypedDict):
     every: int
     piece: int | None
     expected: float | None
+    planned: float | None
     channels: Mapping[str, tuple[str, int]]
 
 

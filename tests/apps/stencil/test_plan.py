@@ -48,11 +48,29 @@ def test_rows_move_only_where_that_pays():
     assert found(told, 1, 100_000, limits, 1) == shares
     assert found(told, 1, 1000, {"a": 60.0, "b": 100.0}, 1) == shares
     assert found(told, 9, 1000, {"a": 60.0, "b": 100.0}, 1) == {"a": 60, "b": 40}
-    # a newcomer, whose messages take longer than what it saves
-    assert found({**told, "b": Speed(1e-3, 0.0, 0.0)}, 9, 8, limits, 1, exchange=60.0) == shares
     assert found({**told, "b": Speed(1e-3, 0.0, 0.0)}, 9, 8, limits, 1, equal=True) == shares
     unknown = dict.fromkeys(shares, Speed(None, 0.0, 0.0))
     assert found(unknown, 9, 8, limits, 1) == shares
+
+
+def test_messages_that_take_longer_than_what_others_save_are_not_sent():
+    limits = {"a": 100.0, "b": 100.0}
+
+    def found(shares, exchange, left=9, **more):
+        told = {"a": Speed(0.5, exchange, 1e-6), "b": Speed(1.0, exchange, 1e-6)}
+        return revised(shares, told, left, 8, limits, 1, depth=1, **more).shares
+
+    newcomer, two = {"a": 100, "b": 0}, {"a": 50, "b": 50}
+    assert found(newcomer, 60.0) == newcomer
+    assert found(newcomer, 5.0)["b"] > 30
+    # one in four iterations, with more rows to compute
+    assert found(newcomer, 20.0)["b"] == 0
+    assert found(newcomer, 20.0, most_every=4)["b"] > 30
+    assert found(two, 60.0, alone=limits) == newcomer
+    assert found(two, 60.0)["b"] > 30
+    assert found(two, 60.0, alone={"a": 99.0})["b"] > 30
+    assert found(two, 1.0, alone=limits)["b"] > 30
+    assert found(two, 60.0, left=0, alone=limits) == two
 
 
 def test_what_does_not_depend_on_the_rows_is_not_shared_out():

@@ -99,6 +99,8 @@ def cases(draw):
         "shares": draw(st.sampled_from([None, "slow", "first", "uneven"])),
         "memory": draw(st.sampled_from([None, 0.0, 0.3, 0.8])),  # from least to in core
         "prefetch": draw(st.booleans()),
+        # by the first one a worker may get all of what is small
+        "rule": draw(st.sampled_from(["mheta", "balanced"])),
     }
 
 
@@ -170,7 +172,7 @@ async def compare(c, case):
         depth=depth,
         boundary=case["boundary"],
         args=args,
-        distribution=distribution,
+        distribution=distribution or case["rule"],
         memory=memory_of(case, fields, args, distribution),
         prefetch=case["prefetch"],
     )
@@ -234,6 +236,45 @@ async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
     assert sorted(same.chunks[0]) == sorted(found.chunks[0])
     assert balancer.report.reason == "given"
     del found, again, same
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster(config=tuned(stencil={"trial_seconds": 0.0, "load_check_seconds": 0.05}))
+async def test_a_worker_that_slows_down_in_core_gets_fewer_rows(c, s, *workers):
+    events = []
+    balancer = await fpmdask.Balancer(c, progress=events.append)
+
+    def update(block):
+        slow = worker_name() == "1" and block[0, 0] >= 60  # that many iterations are made
+        time.sleep(1e-3 * (len(block) - 2) * (1 + 9 * slow))
+        return block + 1
+
+    u0 = np.zeros((60, 4))
+    found = await balancer.stencil(update, u0, 120)
+    np.testing.assert_array_equal(await c.compute(found), u0 + 120)
+    shares = dict(zip(balancer.report.workers, balancer.report.distribution.tolist(), strict=True))
+    assert sum(shares.values()) == 60
+    assert shares["1"] < 10
+    shared = [event["rows"] for event in events if event["event"] == "shared out"]
+    assert shared[-1] == shares
+    assert not [event for event in events if event["event"] == "starting over"]
+    del found
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster(config=tuned(stencil={"trial_seconds": 0.0, "load_check_seconds": 0.02}))
+async def test_one_worker_iterates_what_is_too_small_for_messages(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    u0 = RANDOM.random((60, 4))
+    for rule, count in (("mheta", 1), ("balanced", 3)):
+        found = await balancer.stencil(jacobi, u0, 200, distribution=rule)
+        np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 200))
+        assert np.count_nonzero(balancer.report.distribution) == count
+        explained = balancer.report.explain()
+        assert ("exchanging with another worker takes longer" in explained) == (count == 1)
+    del found
     await nothing_left(s)
 
 

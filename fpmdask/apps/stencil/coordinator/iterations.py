@@ -25,6 +25,7 @@ from fpmdask.runtime.coordinator.chunks import free_nbytes_of, wait_for_chunks, 
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.membership import KernelFailed
 from fpmdask.runtime.coordinator.team import Attempt
+from fpmdask.runtime.explain import ALONE
 
 if TYPE_CHECKING:
     from fpmdask.apps.stencil.planner import Planner
@@ -47,6 +48,7 @@ class Iterations(Attempt):
         self.order: dict[str, Any] = {}  # what all workers are told at first
         self.measuring = 0.0  # seconds until rows are shared out by what was measured
         self.every, self.moves = 1, 0  # iterations between exchanges; how often rows have moved
+        self.exchange: float | None = None  # what one takes, as far as that is known
 
     async def run(self) -> dict[str, Any]:
         """Iterate and publish."""
@@ -60,6 +62,7 @@ class Iterations(Attempt):
         self.sharing = Sharing(context, spec, workers, self.room)
         self.split = split = await self.sharing.first()
         given, tries = context.spec["distribution"] is not None, self.sharing.tries
+        self.every = self._first_every()
         self.order = common = {
             "spec": spec.to_json(),
             "fields": [[places[key] for key in one.keys] for one in spec.fields],
@@ -134,7 +137,35 @@ class Iterations(Attempt):
             "instrument": self.split.instruments,
             "history": self.split.planner is not None,
             "expected": self._expected(),
+            "every": self.every,
+            "planned": self._planned_seconds(),
         }
+
+    def _planned_seconds(self) -> float | None:
+        """Return what an iteration should take in core, with its part of an exchange."""
+        longest = max(self.split.planned.values(), default=0.0)
+        if not longest:
+            return None
+        if len(self.split.having) < 2 or not self.spec.depth[0]:
+            return longest
+        exchange = self.exchange or self.context.tuning.stencil.exchange_seconds
+        return longest + exchange / self.every
+
+    def _first_every(self) -> int:
+        """Return how many iterations come between exchanges, before one has been measured.
+
+        More than one only where computing takes less time than messages are known to.
+        """
+        split, seconds = self.split, self.context.tuning.stencil.exchange_seconds
+        longest = max(split.planned.values(), default=math.inf)
+        given = self.context.spec["distribution"] is not None
+        if given or split.planner is not None or longest >= seconds or self._streams(split.shares):
+            return 1
+        left = self.spec.iterations - self.sharing.made
+        told = {w: Speed(split.row_seconds.get(w), seconds, 0.0) for w in split.shares}
+        return Revising(self.context, self.spec, split, self.room, {}, left).every(
+            {}, split.shares, told
+        )
 
     def _expected(self) -> float | None:
         """Return the seconds that an iteration should take, None where nobody knows."""
@@ -151,6 +182,7 @@ class Iterations(Attempt):
         self.sharing.made = told[self.workers[0]]["made"]
         seconds = {worker: told[worker]["probe"] for worker in self.split.shares}
         await self.sharing.by_probes(self.split, seconds)
+        self.every = self._first_every()
         self._tell_first()
         self.measuring += time.perf_counter() - began
 
@@ -183,7 +215,10 @@ class Iterations(Attempt):
         left = spec.iterations - done
         if spec.tolerance is not None:
             left = min(done, left)  # it may end at any time
-        revising = Revising(self.context, spec, split, self.room, told, left)
+        revising = Revising(
+            self.context, spec, split, self.room, told, left, self.every, self.exchange
+        )
+        self.exchange = revising.exchange
         while True:
             ready = self.joiners.ready()
             before, speeds = with_joined(split.shares, ready), revising.speeds(ready)
@@ -197,9 +232,9 @@ class Iterations(Attempt):
         every = 1
         if not self._streams(shares) and split.planner is None:
             every = revising.every(before, shares, speeds)
-        if shares != before:
-            split.reason = "measured"
         split.shares = shares
+        if shares != before:
+            split.reason = ALONE if len(split.having) == 1 < len(shares) else "measured"
         spent = [(speeds[w].row_seconds or 0.0) * rows for w, rows in shares.items()]
         self._expect(max(spent), left)
         split.planned = dict(zip(shares, spent, strict=True))
@@ -383,6 +418,7 @@ class Iterations(Attempt):
             "every": self.every,
             "piece": piece,
             "expected": expected,
+            "planned": self._planned_seconds(),
             "channels": {w: channels[w] for w in joined if w in channels},
         }
         entry = {

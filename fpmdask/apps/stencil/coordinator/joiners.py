@@ -67,6 +67,8 @@ class Joiners:
             "instrument": False,
             "history": False,
             "expected": None,
+            "every": 1,
+            "planned": None,
             "memory": None if math.isinf(memory) else memory,
         }
         self._attempt.dispatch_beside(worker, ITERATE, own)

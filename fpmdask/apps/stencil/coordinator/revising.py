@@ -34,6 +34,10 @@ class Revising:
         Worker → its `Tried`.
     left
         Iterations to come.
+    every_now
+        Iterations between two exchanges of halos so far.
+    exchange_known
+        Seconds of an exchange, as far as that is known; counts where one worker has all rows now.
     """
 
     context: RunContext
@@ -42,6 +46,17 @@ class Revising:
     room: Room
     told: Mapping[str, Mapping[str, Any]]
     left: int
+    every_now: int = 1
+    exchange_known: float | None = None
+
+    @property
+    def exchange(self) -> float | None:
+        """What an exchange of halos takes, None where nobody knows."""
+        workers = self.split.having
+        if len(workers) < 2:
+            return self.exchange_known
+        each: list[float] = [self.told[worker]["exchange_seconds"] for worker in workers]
+        return self.every_now * min(each)
 
     @property
     def _wraps(self) -> bool:
@@ -51,24 +66,31 @@ class Revising:
         """Return what the team has told, and what is taken for workers that are to join."""
         streams = self.context.spec["rule"] == "mheta"
         found = {}
-        for worker, rows in self.split.shares.items():
+        for worker, rows in self.split.having.items():
             one = self.told[worker]
             seconds = one["row_seconds"]
             if seconds is not None and streams:
                 seconds += one["io_seconds"]
             found[worker] = Speed(
                 seconds,
-                one["exchange_seconds"],
+                self.every_now * one["exchange_seconds"],
                 one["byte_seconds"],
                 one["call_seconds"],
                 rows,
                 one["calls"],
             )
+        known = self.split.row_seconds
+        idle = {w: Speed(known.get(w), 0.0, 0.0) for w in self.split.shares if w not in found}
+        others = {**idle, **ready}
         exchange = max(one.exchange_seconds for one in found.values())
+        if len(found) < 2:
+            default = self.context.tuning.stencil.exchange_seconds
+            exchange = default if self.exchange_known is None else self.exchange_known
+            others |= found
         byte = max(one.byte_seconds for one in found.values())
         return found | {
             worker: replace(one, exchange_seconds=exchange, byte_seconds=byte)
-            for worker, one in ready.items()
+            for worker, one in others.items()
         }
 
     async def revised(self, before: Mapping[str, int], speeds: Mapping[str, Speed]) -> Revision:
@@ -80,7 +102,7 @@ class Revising:
         rooms = [self.room.most]
         if self.split.in_core or (not same and rule in ("in-core", "mheta")):
             rooms.insert(0, self.room.in_core)
-        alone = not same and len(self.split.having) == 1
+        alone = self.room.in_core if rule == "mheta" else None
 
         def found(room: Mapping[str, float]) -> Revision:
             return revised(
@@ -91,10 +113,11 @@ class Revising:
                 room,
                 self.spec.least,
                 equal=rule == "even",
-                exchange=tuning.exchange_seconds if alone else 0.0,
+                alone=alone,
                 stop=tuning.move_seconds,
                 depth=self.spec.depth[0],
                 wraps=self._wraps,
+                most_every=tuning.most_every,
             )
 
         for room in rooms[:-1]:

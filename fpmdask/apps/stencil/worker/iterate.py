@@ -107,10 +107,16 @@ class Iterating:
         self._inputs = Inputs(space, spec, order, name)
         self._stored = Stored(self._team, space, order, name, counters)
         self._looks = Looks(
-            self._team, counters, tuning, tries=order["trial"], checks=order["load_checks"]
+            self._team,
+            counters,
+            tuning,
+            tries=order["trial"],
+            checks=order["load_checks"],
+            again=order["again"],
         )
         self._metering = Metering(self._team, counters)
         self._sample: InstrumentedIteration | None = None  # that is being measured
+        self._planned: float | None = None  # seconds of an iteration, in core
         self._start, self._stored_at = 0, 0  # iterations of earlier attempts, or calls; and stored
 
     def run(self) -> Mapping[str, Any]:
@@ -119,6 +125,7 @@ class Iterating:
         if not order["joins"]:
             self._find()
         self._metering.heed(order, self._start)
+        self.rows.every, self._planned = order["every"], order["planned"]
         if order["probe"]:
             span, joins = self._team.span, order["joins"]
             told = probed(self.rows.spec, self._means, self._inputs, span, joins=joins)
@@ -166,6 +173,7 @@ class Iterating:
         """Take the coordinator's word for who begins with which rows."""
         self._team.place(note["rows"])
         self._metering.heed(note, self._start)
+        self.rows.every, self._planned = note["every"], note["planned"]
 
     def _find(self) -> None:
         """Find out from which iteration the team goes on."""
@@ -203,7 +211,7 @@ class Iterating:
     def _iterations(self, first: int) -> int:
         """Make all of them but the `first` ones; return how many there were."""
         spec, looks, team, tuning = self.rows.spec, self._looks, self._team, self._means.tuning
-        looks.begin(first)
+        looks.begin(first, self._planned)
         told, longest = time.perf_counter(), 0.0
         for done in range(first + 1, spec.iterations + 1):
             count = self._start + done
@@ -220,13 +228,15 @@ class Iterating:
             due, taken, asked = looks.due(done), looks.seconds, 0.0
             if checks or due:
                 change, seconds, asked = team.reduce([change, taken, float(looks.asked)])
+                looks.paused(time.perf_counter() - now)
             if checks and change <= (spec.tolerance or 0.0):
                 return done
             looks.paused(self._save(done))
             timed, moved = due and looks.are_timed(done, seconds), team.moved
-            self._look(done, taken, timed=timed, asked=timed and bool(asked))
+            tells = timed and looks.tells(done, seconds)
+            self._look(done, taken, tells=tells, asked=timed and bool(asked))
             if team.moved != moved:
-                looks.begin(done)
+                looks.begin(done, self._planned)
             else:
                 looks.go_on(done, timed=timed)
         return spec.iterations
@@ -236,15 +246,15 @@ class Iterating:
             self._heard(command)
         return self._metering.one(self.rows, done - 1, checks=checks)
 
-    def _look(self, done: int, taken: float, *, timed: bool, asked: bool) -> None:
+    def _look(self, done: int, taken: float, *, tells: bool, asked: bool) -> None:
         """Tell the coordinator what iterations take where that is due; do what it decides."""
         looks, metering, count = self._looks, self._metering, self._start + done
         if metering.history is not None:
             if not (metering.is_off() or asked):
                 return
             told = metering.again(self.rows, count)
-        elif timed and (asked or looks.tries):
-            told = looks.trial(count, taken, self.rows.byte_seconds)
+        elif asked or tells:
+            told = looks.trial(done, count, taken, self.rows.byte_seconds)
         else:
             return
         self._team.commands.tell(**told)
@@ -261,6 +271,7 @@ class Iterating:
     def _go_on(self, done: int, note: Mapping[str, Any]) -> None:
         """Do what the coordinator makes of it: rows move, or not."""
         self._looks.asked, self._metering.expected = False, note["expected"]
+        self._planned = note["planned"]
         if note["rows"] is None:
             return
         self._looks.moves += note["moves"]

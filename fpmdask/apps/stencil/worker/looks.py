@@ -29,6 +29,8 @@ class Looks:
         Whether the speeds are still to be told.
     checks
         Whether the team looks at its load now and then in any case.
+    again
+        Whether the speeds are told again where iterations take another time than before.
 
     Attributes
     ----------
@@ -40,15 +42,23 @@ class Looks:
     """
 
     def __init__(
-        self, team: Team, counters: Counters, tuning: StencilTuning, *, tries: bool, checks: bool
+        self,
+        team: Team,
+        counters: Counters,
+        tuning: StencilTuning,
+        *,
+        tries: bool,
+        checks: bool,
+        again: bool,
     ) -> None:
         self._team, self._counters = team, counters
         self._load = LoadChecks(tuning.trial_seconds, tuning.load_check_seconds)
-        self.tries, self._checks, self.asked, self.moves = tries, checks, False, 0
+        self.tries, self._checks, self._again = tries, checks, again
+        self.asked, self.moves = False, 0
 
-    def begin(self, done: int) -> None:
-        """Begin anew, with other rows."""
-        self._load.moved(done)
+    def begin(self, done: int, seconds: float | None) -> None:
+        """Begin anew, with other rows, whose iterations should take so long."""
+        self._load.moved(done, seconds)
         self._restart()
 
     def _restart(self) -> None:
@@ -71,6 +81,14 @@ class Looks:
         """Tell whether iterations that took so long, at most, say how fast workers are."""
         return self._load.are_timed(done, seconds)
 
+    def tells(self, done: int, seconds: float) -> bool:
+        """Tell whether the coordinator is to know what timed iterations, so many, have taken.
+
+        It is the same on all workers, as the seconds are.
+        """
+        off = self._load.are_off(done, seconds)
+        return self.tries or (self._again and off)
+
     def go_on(self, done: int, *, timed: bool) -> None:
         """Time the iterations to come, where those before say something, or nothing at all."""
         if timed:
@@ -78,13 +96,14 @@ class Looks:
         if self._load.since == done:
             self._restart()
 
-    def trial(self, count: int, seconds: float, byte_seconds: float) -> Mapping[str, Any]:
-        """Return the `Tried` of iterations that took so long."""
+    def trial(
+        self, done: int, count: int, seconds: float, byte_seconds: float
+    ) -> Mapping[str, Any]:
+        """Return the `Tried` of iterations that took so long, after this and all `count` ones."""
         self.tries = False
         pairs = zip(self._counters.computed, self._before, strict=True)
         computing, rows, io, spans = (a - b for a, b in pairs)
-        low, high = self._team.span
-        turns = max(1, round(rows / (high - low))) if high > low else 1
+        turns = max(1, done - self._load.since)
         return {
             "trial": count,
             "row_seconds": computing / rows if rows else None,

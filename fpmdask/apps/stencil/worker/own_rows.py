@@ -76,6 +76,8 @@ class OwnRows:
     survivors : Survivors
     sweeps : InCore or OutOfCore
         The rows, and what iterates them.
+    every : int
+        Iterations from one exchange of halos to the next, of rows that are loaded from now on.
     byte_seconds : float
         What it took to bring a byte of them into its buffers.
     """
@@ -86,7 +88,7 @@ class OwnRows:
         self.spec, self._means, self._team, self.survivors = spec, means, team, survivors
         self._halos = Halos(team, len(spec.fields))
         self._files: list[BlockFile] = []
-        self._every, self.byte_seconds = 1, 0.0
+        self.every, self.byte_seconds = 1, 0.0
 
     def load(self, fields: Bring, args: Bring, unit: int) -> None:
         """Bring the rows that this worker begins with; so many of an input are read at once."""
@@ -119,7 +121,7 @@ class OwnRows:
             count = streamed_rows(spec, high - low, means.memory, prefetch=means.prefetch)
         band_nbytes = means.tuning.band_nbytes
         if not count:
-            block = Block(spec, means.update, (low, high), self._every, band_nbytes)
+            block = Block(spec, means.update, (low, high), self.every, band_nbytes)
             self.sweeps = self._in_core(block)
             return
         with given_back():  # its buffers are not kept once it lets go of them
@@ -137,7 +139,7 @@ class OwnRows:
     def _in_core(self, block: Block) -> InCore:
         means = self._means
         return InCore(
-            block, self._halos, means.threads, means.counters, self._every, self.spec.iterations
+            block, self._halos, means.threads, means.counters, self.every, self.spec.iterations
         )
 
     def move(self, iteration: int, note: Mapping[str, Any], args: Bring) -> bool:
@@ -161,7 +163,7 @@ class OwnRows:
         retired, reduce = [*halos.keys()], team.reduce
         team.move(note["rows"], note["channels"])
         halos.moved()
-        joined, self._every = reduce is not team.reduce, note["every"]
+        joined, self.every = reduce is not team.reduce, note["every"]
         team.say_phase("move", team.moved)
         sources = self._old_sources(old)
         for n, source in enumerate(sources):
