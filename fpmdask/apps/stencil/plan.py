@@ -257,8 +257,10 @@ def exchange_cost(
 ) -> tuple[int, float]:
     """Return how many iterations are made between two exchanges, and what these add to each.
 
-    The parameters are those of `exchange_every`, which has the formula. The calls for the rows at
-    the ends, once in each iteration, are no part of it: they are in `costs_of`.
+    The parameters are those of `exchange_every`, which has the formula. Messages that take less
+    than computing are hidden by it: they come meanwhile, and what is waited then is for workers
+    that end later. The calls for the rows at the ends, once in each iteration, are no part of what
+    is returned: they are in `costs_of`.
 
     Examples
     --------
@@ -272,8 +274,10 @@ def exchange_cost(
     if not depth or len(workers) < 2 or not costs:
         return 1, 0.0
     edges = [costs[worker].fixed / 2 for worker in workers]  # one of two calls, at least
-    pairs = zip(workers, edges, strict=True)
-    fixed, edge = min((told[worker].exchange_seconds + edge, edge) for worker, edge in pairs)
+    longest = max(costs[worker].seconds(shares[worker]) for worker in workers)
+    exchange = min(told[worker].exchange_seconds for worker in workers)
+    edge = min(edges)
+    fixed = edge + (exchange if exchange > longest else 0.0)
     each = depth * max(costs[worker].row for worker in workers)
     found = min(math.isqrt(int(fixed / each)), most, min(shares[w] for w in workers) // depth)
     found = max(1, found)

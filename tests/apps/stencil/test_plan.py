@@ -56,16 +56,16 @@ def test_rows_move_only_where_that_pays():
 def test_messages_that_take_longer_than_what_others_save_are_not_sent():
     limits = {"a": 100.0, "b": 100.0}
 
-    def found(shares, exchange, left=9, **more):
-        told = {"a": Speed(0.5, exchange, 1e-6), "b": Speed(1.0, exchange, 1e-6)}
+    def found(shares, exchange, left=9, row=1.0, **more):
+        told = {"a": Speed(0.5, exchange, 1e-6), "b": Speed(row, exchange, 1e-6)}
         return revised(shares, told, left, 8, limits, 1, depth=1, **more).shares
 
     newcomer, two = {"a": 100, "b": 0}, {"a": 50, "b": 50}
     assert found(newcomer, 60.0) == newcomer
-    assert found(newcomer, 5.0)["b"] > 30
-    # one in four iterations, with more rows to compute
-    assert found(newcomer, 20.0)["b"] == 0
-    assert found(newcomer, 20.0, most_every=4)["b"] > 30
+    assert found(newcomer, 30.0)["b"] > 30, "messages come while rows are computed"
+    # one in five iterations, with more rows to compute
+    assert found(newcomer, 30.0, row=0.5)["b"] == 0
+    assert found(newcomer, 30.0, row=0.5, most_every=5)["b"] > 30
     assert found(two, 60.0, alone=limits) == newcomer
     assert found(two, 60.0)["b"] > 30
     assert found(two, 60.0, alone={"a": 99.0})["b"] > 30

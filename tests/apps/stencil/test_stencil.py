@@ -206,7 +206,7 @@ async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
     balancer = await fpmdask.Balancer(c, progress=events.append)
 
     def update(block):
-        time.sleep(1e-3 * (len(block) - 2) * (1 + 9 * (worker_name() == "1")))
+        time.sleep(1e-3 * (len(block) - 2) * (1 + 4 * (worker_name() == "1")))
         return jacobi(block)
 
     u0 = RANDOM.random((60, 4))
