@@ -16,7 +16,12 @@ GROWTH = 8
 # Where iterations were too short to say anything, so many times as many as should do are timed.
 SPARE = 1.2
 # The first check comes after so many iterations, at most, however short they should be.
-MOST_FIRST = 64
+MOST_FIRST = 16
+# Iterations on new shares that take so many times as long as they should: that was a mistake.
+MISTAKE = 2.0
+# After so many checks workers tell what they take in any case: one may be faster than before, which
+# the iterations of all do not show.
+ANYWAY = 10
 # Iterations take another time than before where those of the last so many checks do, in the median.
 RECENT = 3
 
@@ -66,6 +71,7 @@ class LoadChecks:
         count = ceil(SPARE * self._least / seconds) if seconds else 1
         self.since, self._next, self._ahead = done + 1, done + 1 + max(1, min(count, MOST_FIRST)), 1
         self._each: list[float] = []
+        self._should = seconds
 
     def due(self, done: int) -> bool:
         """Tell whether the team checks after an iteration."""
@@ -93,7 +99,8 @@ class LoadChecks:
     def are_off(self, done: int, seconds: float) -> bool:
         """Tell whether timed iterations take another time than those before; then begin anew.
 
-        A check's iterations count as one, with their mean.
+        A check's iterations count as one, with their mean. The first ones are off where they take
+        twice as long as they should, and those of every tenth check in any case.
 
         Examples
         --------
@@ -106,7 +113,11 @@ class LoadChecks:
         """
         self._each.append(seconds / (done - self.since))
         before, recent = self._each[:-RECENT], self._each[-RECENT:]
-        if not before or not is_off(median(recent), scatter(before), median(before)):
-            return False
-        self._each = []
-        return True
+        if before:
+            off = is_off(median(recent), scatter(before), median(before))
+        else:
+            off = self._should is not None and self._each[-1] > MISTAKE * self._should
+        if off or len(self._each) >= ANYWAY:
+            self._each, self._should = [], None
+            return True
+        return False

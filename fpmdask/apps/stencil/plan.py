@@ -35,15 +35,15 @@ class Speed:
     call_seconds
         Of a call of the update beside its rows, None where that was not told from them.
     rows, calls
-        Of the iteration of which `row_seconds` is a mean, with the fixed cost of its calls; 0 calls
-        where that is not in it.
+        Of the iteration of which `row_seconds` is a mean, neighbours' rows that it computed among
+        them, with the fixed cost of its calls; 0 calls where that is not in it.
     """
 
     row_seconds: float | None
     exchange_seconds: float
     byte_seconds: float
     call_seconds: float | None = None
-    rows: int = 0
+    rows: float = 0
     calls: float = 0
 
 
@@ -152,12 +152,15 @@ class Revision:
         Predicted seconds: what the best shares save in all iterations to come, what moving takes.
     left
         Iterations to come.
+    alone
+        Whether one worker has all rows since messages would take longer than others save.
     """
 
     shares: dict[str, int]
     saved: float = 0.0
     moving: float = 0.0
     left: int = 0
+    alone: bool = False
 
     @property
     def why(self) -> str:
@@ -228,15 +231,17 @@ def revised(
     now = max((told[w].row_seconds or costs[w].row) * n for w, n in shares.items())
     now += exchanged(shares)
     then = max(costs[w].seconds(n) for w, n in better.items()) + exchanged(better)
+    single = False
     for worker in [w for w, most in (alone or {}).items() if w in shares and most >= units]:
-        single = {w: units if w == worker else 0 for w in shares}
-        seconds = costs_of(told, single, depth, wraps=wraps)[worker].seconds(units)
+        seconds = costs_of(told, {worker: units}, depth, wraps=wraps)[worker].seconds(units)
         if seconds < then:
-            better, then = single, seconds
+            better, then = {w: units if w == worker else 0 for w in shares}, seconds
+            single = True
     each = now - then
     cost = stop + moving_seconds(shares, better, told, row_nbytes)
     pays = each >= NOISE * now and each * left > cost
-    return Revision(better if pays else dict(shares), max(0.0, each * left), cost, left)
+    rows = better if pays else dict(shares)
+    return Revision(rows, max(0.0, each * left), cost, left, single and pays)
 
 
 def moving_seconds(
@@ -269,19 +274,41 @@ def exchange_cost(
     >>> every, round(seconds, 6), exchange_cost(told, {"a": 0, "b": 60}, 1, 64, wraps=False)
     (10, 0.019, (1, 0.0))
     """
+    found = _exchange(told, shares, depth, wraps=wraps)
+    if found is None:
+        return 1, 0.0
+    best = math.isqrt(int(found.fixed / found.each))
+    every = max(1, min(best, most, found.most))
+    return every, found.seconds(every)
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """What an exchange takes, with an edge's call, and a neighbour's row; and the call itself."""
+
+    fixed: float
+    each: float
+    edge: float
+    most: int
+
+    def seconds(self, every: int) -> float:
+        return self.fixed / every + (every - 1) * self.each - self.edge
+
+
+def _exchange(
+    told: Mapping[str, Speed], shares: Mapping[str, int], depth: int, *, wraps: bool
+) -> _Exchange | None:
+    """Return what makes up the cost of exchanges, None where there are none."""
     workers = [worker for worker, rows in shares.items() if rows]
     costs = costs_of(told, shares, depth, wraps=wraps)
     if not depth or len(workers) < 2 or not costs:
-        return 1, 0.0
-    edges = [costs[worker].fixed / 2 for worker in workers]  # one of two calls, at least
+        return None
+    edge = min(costs[worker].fixed / 2 for worker in workers)  # one of two calls, at least
     longest = max(costs[worker].seconds(shares[worker]) for worker in workers)
     exchange = min(told[worker].exchange_seconds for worker in workers)
-    edge = min(edges)
     fixed = edge + (exchange if exchange > longest else 0.0)
     each = depth * max(costs[worker].row for worker in workers)
-    found = min(math.isqrt(int(fixed / each)), most, min(shares[w] for w in workers) // depth)
-    found = max(1, found)
-    return found, fixed / found + (found - 1) * each - edge
+    return _Exchange(fixed, each, edge, min(shares[w] for w in workers) // depth)
 
 
 def exchange_every(
@@ -291,15 +318,20 @@ def exchange_every(
     most: int,
     worth: float = 0.0,
     *,
+    now: int = 1,
     wraps: bool = False,
 ) -> int:
     """Return how many iterations are made between two exchanges of halos, at most `most`.
 
     Each exchange has a fixed cost c, and that of the calls for the rows at the ends; with a halo
     for k iterations it is paid once in k, and each iteration computes depth · (k - 1) rows of the
-    neighbours, too, in r seconds each. The sum is least at k = √(c / (depth · r)). It is 1 where
-    that saves less than `worth` seconds per iteration.
+    neighbours, too, in r seconds each. The sum is least at k = √(c / (depth · r)). It stays as
+    it is `now`, if that is possible, where another number saves less than `worth` seconds per
+    iteration.
     """
-    found, seconds = exchange_cost(told, shares, depth, most, wraps=wraps)
-    saved = exchange_cost(told, shares, depth, 1, wraps=wraps)[1] - seconds
-    return found if saved > worth else 1
+    every, seconds = exchange_cost(told, shares, depth, most, wraps=wraps)
+    costs = _exchange(told, shares, depth, wraps=wraps)
+    if costs is None:
+        return 1
+    now = max(1, min(now, most, costs.most))
+    return every if costs.seconds(now) - seconds > worth else now

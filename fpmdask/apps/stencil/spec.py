@@ -231,12 +231,16 @@ class PhaseTold(TeamEvent):
 
 
 class Tried(TeamEvent):
-    """What the first iterations took, in ``calls`` of the update that would also be few rows."""
+    """What iterations took, the first ones or the last, on average in each.
+
+    ``calls`` of the update that would also be few rows, and ``rows``, of neighbours among them.
+    """
 
     trial: int
     row_seconds: float | None
     call_seconds: float | None
     calls: float
+    rows: float
     io_seconds: float
     exchange_seconds: float
     byte_seconds: float

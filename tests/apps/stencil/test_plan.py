@@ -101,10 +101,10 @@ def test_halos_come_less_often_where_calls_for_the_rows_at_the_ends_cost_much():
 
 
 def test_halos_for_several_iterations_come_at_once_where_messages_cost_more_than_rows():
-    def every(exchange, row, shares=(40, 60), depth=1, most=64, worth=0.0):
+    def every(exchange, row, shares=(40, 60), depth=1, most=64, worth=0.0, now=1):
         own = {str(n): rows for n, rows in enumerate(shares)}
         told = dict.fromkeys(own, Speed(row, exchange, 0.0))
-        return exchange_every(told, own, depth, most, worth)
+        return exchange_every(told, own, depth, most, worth, now=now)
 
     assert every(0.1, 0.001) == 10
     assert every(0.1, 0.001, depth=4) == 5
@@ -114,4 +114,8 @@ def test_halos_for_several_iterations_come_at_once_where_messages_cost_more_than
     assert every(0.1, 0.001, depth=0) == 1
     assert every(9.9, 0.001, most=3) == 3
     assert every(0.1, 0.001, worth=0.08) == 10
+    # it stays as it is where others are not worth new buffers
+    assert every(0.1, 0.001, worth=0.01, now=8) == 8
+    assert every(0.1, 0.001, worth=0.01, now=2) == 10
+    assert every(0.1, 0.001, worth=0.01, now=64, most=9) == 9
     assert every(0.1, 0.001, worth=0.09) == 1

@@ -240,27 +240,51 @@ async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("until", "iterations"), [(999, 120), (75, 240)])
 @cluster(config=tuned(stencil={"trial_seconds": 0.0, "load_check_seconds": 0.05}))
-async def test_a_worker_that_slows_down_in_core_gets_fewer_rows(c, s, *workers):
+async def test_a_worker_that_slows_down_in_core_gets_fewer_rows(c, s, *workers, until, iterations):
+    """And more again once it is as fast as before."""
     events = []
     balancer = await fpmdask.Balancer(c, progress=events.append)
 
     def update(block):
-        slow = worker_name() == "1" and block[0, 0] >= 60  # that many iterations are made
+        slow = worker_name() == "1" and 60 <= block[0, 0] < until  # iterations that are made
         time.sleep(1e-3 * (len(block) - 2) * (1 + 9 * slow))
         return block + 1
 
     u0 = np.zeros((60, 4))
-    found = await balancer.stencil(update, u0, 120)
-    np.testing.assert_array_equal(await c.compute(found), u0 + 120)
+    found = await balancer.stencil(update, u0, iterations)
+    np.testing.assert_array_equal(await c.compute(found), u0 + iterations)
     shares = dict(zip(balancer.report.workers, balancer.report.distribution.tolist(), strict=True))
-    assert sum(shares.values()) == 60
-    assert shares["1"] < 10
     shared = [event["rows"] for event in events if event["event"] == "shared out"]
     assert shared[-1] == shares
+    assert sum(shares.values()) == 60
+    assert min(rows["1"] for rows in shared) < 10
+    assert shares["1"] > 14 if until < iterations else shares["1"] < 10
     assert not [event for event in events if event["event"] == "starting over"]
     del found
     await nothing_left(s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["mheta", "balanced"])
+@cluster(2, config=tuned(stencil={"trial_seconds": 0.0, "load_check_seconds": 0.05}))
+async def test_a_worker_that_was_too_slow_for_rows_is_not_taken_to_be_fast(c, s, *workers, rule):
+    """A few rows, which were timed first, had taken it as long as the other one."""
+    balancer = await fpmdask.Balancer(c)
+
+    def update(block):
+        slow = 99 * (block[0, 0] >= 1) if worker_name() == "1" else block[0, 0] >= 40
+        time.sleep(1e-3 * (len(block) - 8) * (1 + slow))
+        return block + 1
+
+    u0 = np.zeros((20, 4))
+    found = await balancer.stencil(update, u0, 80, depth=(4, 1), distribution=rule)
+    np.testing.assert_array_equal(await c.compute(found), u0 + 80)
+    report = balancer.report
+    assert dict(zip(report.workers, report.distribution.tolist(), strict=True))["1"] == 0
+    if rule == "balanced":
+        assert report.reason == "measured"
 
 
 @pytest.mark.slow

@@ -144,11 +144,12 @@ class Iterations(Attempt):
     def _planned_seconds(self) -> float | None:
         """Return what an iteration should take in core, with its part of an exchange."""
         longest = max(self.split.planned.values(), default=0.0)
-        if not longest:
+        if not longest or self.split.planner is not None:
             return None
         if len(self.split.having) < 2 or not self.spec.depth[0]:
             return longest
-        exchange = self.exchange or self.context.tuning.stencil.exchange_seconds
+        default = self.context.tuning.stencil.exchange_seconds
+        exchange = default if self.exchange is None else self.exchange
         return longest + exchange / self.every
 
     def _first_every(self) -> int:
@@ -200,7 +201,7 @@ class Iterations(Attempt):
     # ---- without MHETA
 
     async def _tried(self) -> dict[str, Any]:
-        """Return the workers' answers; rows move once, by what the first iterations take."""
+        """Return the workers' answers; rows move by what iterations take, at first and later."""
         self.progress.tell_iterations()
         while True:
             answers = await self.everyone("trial", "iterate", self._heard)
@@ -232,9 +233,12 @@ class Iterations(Attempt):
         every = 1
         if not self._streams(shares) and split.planner is None:
             every = revising.every(before, shares, speeds)
+        # who has no rows from now on is as fast as it was last
+        measured = {w: speeds[w].row_seconds for w in split.having}
+        split.row_seconds |= {w: seconds for w, seconds in measured.items() if seconds}
         split.shares = shares
         if shares != before:
-            split.reason = ALONE if len(split.having) == 1 < len(shares) else "measured"
+            split.reason = ALONE if found.alone else "measured"
         spent = [(speeds[w].row_seconds or 0.0) * rows for w, rows in shares.items()]
         self._expect(max(spent), left)
         split.planned = dict(zip(shares, spent, strict=True))

@@ -66,7 +66,7 @@ class Revising:
         """Return what the team has told, and what is taken for workers that are to join."""
         streams = self.context.spec["rule"] == "mheta"
         found = {}
-        for worker, rows in self.split.having.items():
+        for worker in self.split.having:
             one = self.told[worker]
             seconds = one["row_seconds"]
             if seconds is not None and streams:
@@ -76,7 +76,7 @@ class Revising:
                 self.every_now * one["exchange_seconds"],
                 one["byte_seconds"],
                 one["call_seconds"],
-                rows,
+                one["rows"],
                 one["calls"],
             )
         known = self.split.row_seconds
@@ -146,7 +146,15 @@ class Revising:
         if after == before and self.left:  # else the buffers are new in any case
             worth = moving_seconds(before, before, speeds, self.spec.row_nbytes)
             worth = (worth + tuning.move_seconds) / self.left
-        return exchange_every(speeds, after, self.spec.depth[0], most, worth, wraps=self._wraps)
+        return exchange_every(
+            speeds,
+            after,
+            self.spec.depth[0],
+            most,
+            worth,
+            now=self.every_now if after == before else 1,
+            wraps=self._wraps,
+        )
 
 
 def as_trial(told: Mapping[str, Any], rows: int) -> dict[str, Any]:
@@ -158,5 +166,6 @@ def as_trial(told: Mapping[str, Any], rows: int) -> dict[str, Any]:
         "exchange_seconds": told["send"] + told["receive"],
         "byte_seconds": told["byte_seconds"],
         "call_seconds": told["call_seconds"],
+        "rows": rows,
         "calls": told["calls"],
     }

@@ -48,7 +48,7 @@ class Split:
         Worker → seconds of a row where it computes for long, as far as that is known.
     planned
         Worker → seconds that it should compute in an iteration, by what these shares are based on;
-        empty where that is nothing, and where MHETA predicts.
+        empty where that is nothing. It counts where MHETA does not predict.
     """
 
     shares: dict[str, int] = field(default_factory=dict)

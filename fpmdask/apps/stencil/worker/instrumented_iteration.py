@@ -31,6 +31,7 @@ from fpmdask.apps.stencil.worker.streamed import Streamed
 from fpmdask.apps.stencil.worker.sweeps import OutOfCore
 from fpmdask.apps.stencil.worker.team import Team
 from fpmdask.mheta.instrument import Recorder
+from fpmdask.runtime.remote_errors import describe_error
 from fpmdask.runtime.worker.block_file import BlockFile
 from fpmdask.runtime.worker.disk_benchmark import benchmark_disk
 from fpmdask.runtime.worker.message_benchmark import benchmark_messages, refuse_messages
@@ -91,7 +92,7 @@ class InstrumentedIteration:
                     0, recorder, checks=False
                 )
             except UpdateFailed as failed:  # it may be of rows that are no neighbours
-                raised = str(failed.__cause__)
+                raised = str(describe_error(failed.__cause__ or failed)["message"])
             benchmarks: dict[str, Any] = {**benchmark_disk(file), "messages": []}
             if spec.depth[0]:
                 sizes = [1, max(2, sum(edge.nbytes for edge in streamed.edge(0)))]

@@ -109,6 +109,7 @@ class Looks:
             "row_seconds": computing / rows if rows else None,
             "call_seconds": self._counters.call_seconds,
             "calls": spans / turns,
+            "rows": rows / turns,
             "io_seconds": io / rows if rows else 0.0,
             "exchange_seconds": (seconds - computing - io) / turns,
             "byte_seconds": byte_seconds,
