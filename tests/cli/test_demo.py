@@ -335,7 +335,9 @@ def test_the_demo_really_runs_and_shows_a_cliff(tmp_path):
     assert result["picture"] == str(tmp_path / "demo.png")
     log = json.loads((tmp_path / "run.json").read_text())
     points = {name: model["units"] for name, model in log["models"].items()}
-    assert all(len(units) >= 3 for units in points.values()), points
+    # how many rounds there are depends on the machine; the one with the cliff has a point beyond it
+    assert all(len(units) >= 2 for units in points.values()), points
+    assert len(points["beta"]) >= 3, points
     # what is beyond its 10000 rows comes and goes at 100 MB/s at most
     evenly = log["rounds"][0]
     assert evenly["seconds"]["beta"] > (16384 - 10000) * 2 * 2048 * 1e-8

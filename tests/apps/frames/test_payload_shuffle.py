@@ -338,7 +338,7 @@ async def test_slow_workers_hand_rows_over(c, s, *workers, no_other_way, monkeyp
 
     monkeypatch.setattr(frames, "handed_over", over)
     balancer = await fpmdask.Balancer(c)
-    x = c.persist(frame_of(PLAIN, 7))
+    x = c.persist(frame_of(PLAIN, 7), workers=addresses[2])  # the others receive
     await wait(x)
     before = in_memory(s)
     found = await balancer.sort_values(x, "whole")
