@@ -91,7 +91,8 @@ class Report:
         for inputs that are being made again included), ``read`` (lazy inputs) and ``multiply``; of
         a sort ``prepare``, ``measure`` and ``sort``, of the rows of a frame before these ``keys``
         and after them ``rows``; of `Balancer.rebalance` ``prepare``, ``measure`` and ``move``; of a
-        stencil ``prepare`` (loading included), ``iterate``, ``move`` and, if it writes, ``write``.
+        stencil ``prepare`` (loading included), ``measure``, ``iterate``, ``move`` and, if it
+        writes, ``write``.
     shares : tuple of dict
         Per finished part: worker, units, seconds computing (those of a product in which it let its
         sending go first among them) and waiting, bytes received; empty for `Balancer.partition`;

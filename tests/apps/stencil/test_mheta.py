@@ -48,10 +48,16 @@ STATE.calls = CALLS = collections.Counter()
 
 
 def careful(block, *_):
-    """Compute as `busy` where cells are near their neighbours, and raise where not."""
+    """Compute as `busy` where cells are near their neighbours, and raise where not.
+
+    Worker "2" takes ten times as long after some iterations.
+    """
     if abs(np.diff(block[:, 0])).max() > 1:
         STATE.calls["refused"] += 1
         raise ValueError("no cell may be that far from its neighbour")
+    if worker_name() == "2" and STATE.calls["swept"] > STATE.slow_after:
+        time.sleep(0.009 * len(block))
+    STATE.calls["swept"] += worker_name() == "2"
     return busy(block)
 
 
@@ -175,6 +181,7 @@ async def test_an_update_may_refuse_the_sample(c, s, *workers):
     """Its rows are not all neighbours in the whole array; then they are shared out by speed."""
     u0 = np.repeat(np.arange(60.0), 50).reshape(60, 50)
     STATE.calls.clear()
+    STATE.slow_after = 10**6
     balancer = await fpmdask.Balancer(c)
     found = await balancer.stencil(careful, u0, 6, **GIVEN)
     np.testing.assert_allclose(await c.compute(found), local(jacobi, u0, 6))
@@ -187,6 +194,23 @@ async def test_an_update_may_refuse_the_sample(c, s, *workers):
         await balancer.stencil(careful, 2 * u0, 6, **GIVEN)
     del found
     await nothing_left(s)
+
+
+@pytest.mark.slow
+@cluster(config={**SLOW, **tuned(stencil={"sample_nbytes": 1})})
+async def test_a_worker_that_slows_down_gets_fewer_rows_where_the_sample_was_refused(
+    c, s, *workers
+):
+    u0 = np.repeat(np.arange(60.0), 50).reshape(60, 50)
+    STATE.calls.clear()
+    STATE.slow_after = 40
+    balancer = await fpmdask.Balancer(c)
+    found = await balancer.stencil(careful, u0, 60, **GIVEN)
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, u0, 60))
+    assert STATE.calls["refused"]
+    said = balancer.report.mheta
+    rows = [dict(zip(said["workers"], p["rows"], strict=True))["2"] for p in said["phases"]]
+    assert rows[-1] < rows[0] / 2
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
     assert {share["iterations"] for share in report.shares} == {12}
     assert any("planned_seconds" in share for share in report.shares)
     assert "planned" in report.explain()
-    assert set(report.phases) == {"prepare", "move", "iterate"}
+    assert set(report.phases) == {"prepare", "measure", "move", "iterate"}
     assert sum(report.distribution) == 60
     # where they were computed, and a later call begins with what is known
     for n, rows in enumerate(found.chunks[0]):

@@ -86,7 +86,8 @@ def report(
     parts = ("loading", "moving", "saving")
     loading, moving, saving = (max(a[part] for a in answers.values()) for part in parts)
     phases = context.report["phases"]
-    phases["prepare"] += measuring + loading
+    phases["prepare"] += loading
+    phases["measure"] = measuring
     phases["move"] = moving
     phases["iterate"] = max(0.0, seconds - loading - moving - saving)
     if context.spec["output"] is not None or context.spec["checkpoint"] is not None:

@@ -123,6 +123,8 @@ class Metering:
     ----------
     team, counters
         Who is timed, and what is counted.
+    again
+        Whether iterations are judged where nobody knows what they should take, by those before.
 
     Attributes
     ----------
@@ -136,12 +138,13 @@ class Metering:
         Whether an iteration of a sample of rows is measured first.
     """
 
-    def __init__(self, team: Team, counters: Counters) -> None:
-        self._team, self._counters = team, counters
+    def __init__(self, team: Team, counters: Counters, *, again: bool) -> None:
+        self._team, self._counters, self._again = team, counters, again
         self.recorder: Meter | NoRecorder = NoRecorder()
         self.history: History | None = None
         self.expected: float | None = None
         self.instruments = False
+        self._usual: float | None = None  # what iterations with these rows took at first
 
     def heed(self, note: Mapping[str, Any], made: int) -> None:
         """Take the coordinator's word for what comes first, after so many iterations."""
@@ -167,12 +170,27 @@ class Metering:
         return change
 
     def is_off(self) -> bool:
-        """Tell whether the team's iterations take other times than they should, if it can judge."""
+        """Tell whether the team's iterations take other times than they should, if it can judge.
+
+        Where nobody knows what they should take: other times than the first ones with these rows.
+        """
         history = self.history
-        if history is None or not history.is_full or self.expected is None:
+        if history is None or not history.is_full or (self.expected is None and not self._again):
             return False
-        told = self._team.reduce([history.middle(), history.scatter()])
-        return is_off(float(told[0]), float(told[1]), self.expected)
+        middle, noise = (
+            float(one) for one in self._team.reduce([history.middle(), history.scatter()])
+        )
+        should = self._usual if self.expected is None else self.expected
+        off = should is not None and is_off(middle, noise, should)
+        if off or self._usual is None:
+            self._usual = middle
+        return off
+
+    def begin(self) -> None:
+        """Begin anew, with other rows."""
+        if self.history is not None:
+            self.history.begin()
+            self._usual = None
 
     def again(self, rows: OwnRows, count: int) -> Mapping[str, Any]:
         """Return the `LookAgain` of the last iterations."""
