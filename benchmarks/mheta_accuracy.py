@@ -1,14 +1,15 @@
 """How well MHETA's predictions of out-of-core iterations agree with what these take.
 
 On each lab come five runs of the even distribution, whose scatter no prediction can beat, and turns
-of distributions along the path of the anchors. The first call of all has the machine measured;
-before and after each turn a call learns from its iterations how fast nodes compute now, of which a
-prediction is made for each of these: a processor's own speed drifts, by a fifth in a minute on
-virtual machines. The other calls learn nothing. An iteration's seconds are the median of what a
-run's iterations add to its makespan, the first one left out; predicted and measured ones are the
-medians over the calls that learn, and over the turns. With and without prefetching distributions
-are the same ones, so that what it saves can be told, in percent of an iteration without it. The
-machine's processors are kept awake (`awake.py`).
+of distributions along the path of the anchors. The first two calls have the machine measured, the
+second one, before which what is known is forgotten, for all that follow; what that takes is told in
+iterations of the even distribution. Before and after each turn a call learns from its iterations
+how fast nodes compute now, of which a prediction is made for each of these: a processor's own speed
+drifts, by a fifth in a minute on virtual machines. The other calls learn nothing. An iteration's
+seconds are the median of what a run's iterations add to its makespan, the first one left out;
+predicted and measured ones are the medians over the calls that learn, and over the turns. With and
+without prefetching distributions are the same ones, so that what it saves can be told, in percent
+of an iteration without it. The machine's processors are kept awake (`awake.py`).
 
     python benchmarks/mheta_accuracy.py --labs io hy1 [--prefetch yes no] [--points 9] [--turns 3]
 
@@ -57,7 +58,10 @@ class Adapter(Protocol):
     def run(
         self, machine: Any = None, distribution: Mapping[str, int] | None = None
     ) -> Mapping[str, Any]:
-        """Run it on the lab; return what `Report.mheta` says."""
+        """Run it on the lab; return what `Report.mheta` says, and ``measuring``, seconds."""
+
+    def forget(self) -> None:
+        """Have the machine measured again by the next call."""
 
 
 class Jacobi:
@@ -116,10 +120,13 @@ class Jacobi:
         )
         report = self._balancer.report
         assert report is not None
-        said = report.mheta
+        said = {**report.mheta, "measuring": report.phases["measure"]}
         if not self._memory and machine is None and "document" in said:
             self._in_core(said)
         return said
+
+    def forget(self) -> None:
+        self._balancer.models.forget()
 
     def _in_core(self, said: Mapping[str, Any]) -> None:
         """Have a document say how fast nodes compute in core.
@@ -173,7 +180,10 @@ def measure(adapter: Adapter, points: int, turns: int, like: Mapping[str, Any]) 
 
     They are those of so many points of it, or the same ones as in what was returned before.
     """
+    measuring = [_measured(adapter)["measuring"]]
+    adapter.forget()
     first = _measured(adapter)
+    measuring.append(first["measuring"])
     document, workers = Document.from_dict(first["document"]), first["workers"]
     figures = document.program, document.machine, document.rows
     path = np.array(like["rows"]) if like else spectrum(*figures, steps=STEPS)
@@ -213,6 +223,7 @@ def measure(adapter: Adapter, points: int, turns: int, like: Mapping[str, Any]) 
         "workers": workers,
         "document": first["document"],
         "choices": first["choices"],
+        "measuring": measuring,
         "corners": corners,
         "rows": path.tolist(),
         "path": [steady(document, rows) for rows in path],
@@ -242,6 +253,8 @@ def summary(found: Mapping[str, Any]) -> dict[str, float]:
         "worst off": float(off.max()),
         "best above": measured[named] / measured[best] - 1,
         "worst / best": max(measured) / min(measured),
+        "instrumenting, cold": found["measuring"][0] / statistics.mean(repeats),
+        "instrumenting": found["measuring"][1] / statistics.mean(repeats),
     }
 
 
@@ -292,10 +305,12 @@ def main() -> None:
             (options.out / f"{stem}.json").write_text(json.dumps(found, indent=1))
             (options.out / f"{stem}.svg").write_text(picture(name, found))
             facts = summary(found)
-            worst, best = facts.pop("worst / best"), [f"{100 * v:.1f}" for v in facts.values()]
-            rows.append([name, adapter.name, str(len(found["points"])), *best, f"{worst:.2f}"])
+            percent = [f"{100 * v:.1f}" for v in [*facts.values()][:4]]
+            ratios = [f"{v:.2f}" for v in [*facts.values()][4:]]
+            rows.append([name, adapter.name, str(len(found["points"])), *percent, *ratios])
             heads = ["lab", "program", "points", "s %", "mean off %", "worst off %"]
             heads += ["named best above measured best %", "worst / best"]
+            heads += ["instrumenting, cold, iterations", "instrumenting"]
             table("predicted and measured seconds per iteration", heads, rows)
             if without:
                 saved.append([name, *savings(without, found)])

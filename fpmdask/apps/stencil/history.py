@@ -46,7 +46,7 @@ def instrumented_rows(rows: int, streamed: int) -> int:
 
 
 def sample_rows(rows: int, row_nbytes: int, nbytes: int, least: int = 1) -> int:
-    """Return how many rows of a worker are iterated once to measure it.
+    """Return how many rows of a worker are iterated once to measure it: half of them, at most.
 
     Parameters
     ----------
@@ -63,8 +63,11 @@ def sample_rows(rows: int, row_nbytes: int, nbytes: int, least: int = 1) -> int:
     --------
     >>> sample_rows(100, 1000, 30_000), sample_rows(100, 1000, 0), sample_rows(3, 1000, 30_000)
     (30, 5, 3)
+    >>> sample_rows(100, 1000, 90_000)
+    50
     """
-    return min(rows, max(LEAST_INSTRUMENTED, least, nbytes // max(1, row_nbytes)))
+    wanted = min(rows // 2, nbytes // max(1, row_nbytes))
+    return min(rows, max(LEAST_INSTRUMENTED, least, wanted))
 
 
 class History:
