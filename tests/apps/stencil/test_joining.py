@@ -169,8 +169,8 @@ async def test_who_joins_where_calls_take_as_long_whatever_their_rows(c, s, *wor
         time.sleep(0.01)
         return jacobi(block)
 
-    (found,) = await iterated(c, s, events, balancer.stencil(fixed, u0, 60), "late", when="step")
-    np.testing.assert_array_equal(found, local(jacobi, u0, 60))
+    (found,) = await iterated(c, s, events, balancer.stencil(fixed, u0, 300), "late", when="step")
+    np.testing.assert_array_equal(found, local(jacobi, u0, 300))
     (refused,) = of_kind(events, "not taken in")
     assert refused["worker"] == "late"
     assert "late" not in shares_of(balancer.report)
@@ -203,9 +203,9 @@ async def test_what_the_caller_says_holds(c, s, *workers, rule):
         return jacobi(block)
 
     distribution = "even" if rule == "even" else {"0": 40, "1": 20}
-    call = balancer.stencil(uneven, u0, 40, distribution=distribution)
+    call = balancer.stencil(uneven, u0, 100, distribution=distribution)
     (found,) = await iterated(c, s, events, call, "late", when="shared out")
-    np.testing.assert_array_equal(found, local(jacobi, u0, 40))
+    np.testing.assert_array_equal(found, local(jacobi, u0, 100))
     wanted = {"0": 20, "1": 20, "late": 20} if rule == "even" else {"0": 40, "1": 20}
     assert shares_of(balancer.report) == wanted
     assert len(of_kind(events, "shared out")) == (2 if rule == "even" else 1)
