@@ -3,13 +3,15 @@
 On each lab come five runs of the even distribution, whose scatter no prediction can beat, and turns
 of distributions along the path of the anchors. The first two calls have the machine measured, the
 second one, before which what is known is forgotten, for all that follow; what that takes is told in
-iterations of the even distribution. Before and after each turn a call learns from its iterations
-how fast nodes compute now, of which a prediction is made for each of these: a processor's own speed
-drifts, by a fifth in a minute on virtual machines. The other calls learn nothing. An iteration's
-seconds are the median of what a run's iterations add to its makespan, the first one left out;
-predicted and measured ones are the medians over the calls that learn, and over the turns. With and
-without prefetching distributions are the same ones, so that what it saves can be told, in percent
-of an iteration without it. The machine's processors are kept awake (`awake.py`).
+iterations of the even distribution: probing, waiting for imports, the instrumented sample, and
+MHETA itself (on `dc` of rows on disk, while iterations are in core). Before and after each turn a
+call learns from its iterations how fast nodes compute now, of which a prediction is made for each
+of these: a processor's own speed drifts, by a fifth in a minute on virtual machines. The other
+calls learn nothing. An iteration's seconds are the median of what a run's iterations add to its
+makespan, the first one left out; predicted and measured ones are the medians over the calls that
+learn, and over the turns. With and without prefetching distributions are the same ones, so that
+what it saves can be told, in percent of an iteration without it. The machine's processors are kept
+awake (`awake.py`).
 
     python benchmarks/mheta_accuracy.py --labs io hy1 [--prefetch yes no] [--points 9] [--turns 3]
 
@@ -253,8 +255,8 @@ def summary(found: Mapping[str, Any]) -> dict[str, float]:
         "worst off": float(off.max()),
         "best above": measured[named] / measured[best] - 1,
         "worst / best": max(measured) / min(measured),
-        "instrumenting, cold": found["measuring"][0] / statistics.mean(repeats),
-        "instrumenting": found["measuring"][1] / statistics.mean(repeats),
+        "measuring, first": found["measuring"][0] / statistics.mean(repeats),
+        "measuring": found["measuring"][1] / statistics.mean(repeats),
     }
 
 
@@ -310,7 +312,7 @@ def main() -> None:
             rows.append([name, adapter.name, str(len(found["points"])), *percent, *ratios])
             heads = ["lab", "program", "points", "s %", "mean off %", "worst off %"]
             heads += ["named best above measured best %", "worst / best"]
-            heads += ["instrumenting, cold, iterations", "instrumenting"]
+            heads += ["measuring, first call, iterations", "measuring again"]
             table("predicted and measured seconds per iteration", heads, rows)
             if without:
                 saved.append([name, *savings(without, found)])

@@ -256,8 +256,8 @@ class StencilTuning(_Group):
     # them, stay in a core's cache, and what it makes is memory that it has used before. Calls take
     # some 10 us more.
     band_nbytes: int = _positive(1 << 20)
-    # Bytes of each worker's rows in the instrumented iteration, about: blocks of some MiB, as disks
-    # are read in; more takes longer than it tells.
+    # Bytes of each worker's rows in the instrumented iteration, about, half of its rows at most:
+    # blocks of some MiB, as disks are read in; more takes longer than it tells.
     sample_nbytes: int = _positive(32 << 20)
     # Seconds between two messages that tell how many iterations are done, at least.
     news_seconds: float = 1.0

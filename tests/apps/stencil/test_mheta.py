@@ -308,6 +308,24 @@ async def test_a_worker_that_slows_down_is_measured_again(c, s, *workers):
 
 
 @pytest.mark.slow
+@cluster(config=SLOW)
+async def test_rows_move_by_speed_where_figures_are_given_up_amid_the_run(c, s, *workers):
+    def contradicted(*_):
+        raise PartitionError("what workers tell contradicts itself")
+
+    CALLS.clear()
+    balancer = await fpmdask.Balancer(c)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fpmdask.apps.stencil.planner.updated", contradicted)
+        found = await balancer.stencil(slowing, U0, 60, **GIVEN)
+    np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 60))
+    said = balancer.report.mheta
+    assert "contradicts itself" in said["why"]
+    rows = [dict(zip(said["workers"], p["rows"], strict=True))["2"] for p in said["phases"]]
+    assert rows[-1] < rows[0] / 2
+
+
+@pytest.mark.slow
 @cluster(config={**SLOW, **tuned(runtime={"learned_least_seconds": 0})})
 async def test_a_run_by_a_machine_of_before_adapts_to_a_worker_that_slows_down(c, s, *workers):
     CALLS.clear()

@@ -310,17 +310,17 @@ class Iterations(Attempt):
         assert split.planner is not None
         news = [told[worker] for worker in split.shares]
         middle, done = max(one["middle"] for one in news), news[0]["again"]
-        if split.planner.figures is None or self.context.spec["rule"] != "mheta":
-            await self._revise({w: as_trial(told[w], rows) for w, rows in split.shares.items()})
-            return
-        try:
-            await asyncio.to_thread(split.planner.update, [*split.shares.values()], news)
-            # not the most: one that has few rows of a long chunk of Zarr decodes all of it
-            byte_seconds = median(one["byte_seconds"] for one in news)
-            await self._choose(split.planner, done, middle, byte_seconds)
-        except PartitionError as error:
-            split.planner.give_up(str(error))
-            self._go_on(split.shares, done, None)
+        if split.planner.figures is not None and self.context.spec["rule"] == "mheta":
+            try:
+                await asyncio.to_thread(split.planner.update, [*split.shares.values()], news)
+                # not the most: one that has few rows of a long chunk of Zarr decodes all of it
+                byte_seconds = median(one["byte_seconds"] for one in news)
+                await self._choose(split.planner, done, middle, byte_seconds)
+            except PartitionError as error:
+                split.planner.give_up(str(error))
+            else:
+                return
+        await self._revise({w: as_trial(told[w], rows) for w, rows in split.shares.items()})
 
     async def _choose(self, own: Planner, done: int, middle: float, byte_seconds: float) -> None:
         """Go on with the rows that the planner chooses.

@@ -94,7 +94,10 @@ class Revising:
         }
 
     async def revised(self, before: Mapping[str, int], speeds: Mapping[str, Speed]) -> Revision:
-        """Return with which shares to go on, in core if the rule says so and all rows fit."""
+        """Return with which shares to go on, in core if the rule says so and all rows fit.
+
+        They are the same ones where there are no better ones for which there is memory.
+        """
         rule, tuning = self.context.spec["rule"], self.context.tuning.stencil
         same = before.keys() == self.split.shares.keys()
         if self.context.spec["distribution"] is not None or (same and rule == "even"):
@@ -120,12 +123,12 @@ class Revising:
                 most_every=tuning.most_every,
             )
 
-        for room in rooms[:-1]:
+        for room in rooms:
             try:
                 return await asyncio.to_thread(found, room)
-            except PartitionError:  # they need more
+            except PartitionError:  # they need more, or some would get fewer rows than they must
                 continue
-        return await asyncio.to_thread(found, rooms[-1])
+        return Revision(dict(before))
 
     def every(
         self, before: Mapping[str, int], after: Mapping[str, int], speeds: Mapping[str, Speed]
