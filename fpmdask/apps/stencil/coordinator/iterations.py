@@ -209,8 +209,14 @@ class Iterations(Attempt):
                 return answers
             await self._revise(answers)
 
-    async def _revise(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Tell the workers with which shares to go on, after what iterations took."""
+    async def _revise(
+        self, told: Mapping[str, Mapping[str, Any]], middle: float | None = None
+    ) -> None:
+        """Tell the workers with which shares to go on, after what iterations took.
+
+        Where those took `middle` seconds, the team looks again after some that take other times
+        than they should.
+        """
         split, spec = self.split, self.spec
         done = next(iter(told.values()))["trial"]
         left = spec.iterations - done
@@ -247,7 +253,9 @@ class Iterations(Attempt):
             split.planner = self._planner_with(split.planner, before, ready)
             if again:
                 split.planner.begin([*shares.values()])
-        self._tell_shares(before, done, found.why, again=again, piece=self._piece(before))
+        expected = max(spent) if middle is not None and shares != before else middle
+        piece = self._piece(before)
+        self._tell_shares(before, done, found.why, again=again, piece=piece, expected=expected)
 
     # ---- with MHETA
 
@@ -310,7 +318,8 @@ class Iterations(Attempt):
         assert split.planner is not None
         news = [told[worker] for worker in split.shares]
         middle, done = max(one["middle"] for one in news), news[0]["again"]
-        if split.planner.figures is not None and self.context.spec["rule"] == "mheta":
+        adapts = self.context.spec["rule"] == "mheta"
+        if split.planner.figures is not None and adapts:
             try:
                 await asyncio.to_thread(split.planner.update, [*split.shares.values()], news)
                 # not the most: one that has few rows of a long chunk of Zarr decodes all of it
@@ -320,7 +329,8 @@ class Iterations(Attempt):
                 split.planner.give_up(str(error))
             else:
                 return
-        await self._revise({w: as_trial(told[w], rows) for w, rows in split.shares.items()})
+        tried = {w: as_trial(told[w], rows) for w, rows in split.shares.items()}
+        await self._revise(tried, middle if adapts else None)
 
     async def _choose(self, own: Planner, done: int, middle: float, byte_seconds: float) -> None:
         """Go on with the rows that the planner chooses.
