@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from fpmdask.apps.stencil.history import History, is_off
@@ -177,11 +178,13 @@ class Metering:
         history = self.history
         if history is None or not history.is_full or (self.expected is None and not self._again):
             return False
-        middle, noise = (
-            float(one) for one in self._team.reduce([history.middle(), history.scatter()])
-        )
+        # others wait for the one that sets the pace, now in this iteration, now in that one: the
+        # run is as steady as the steadiest of those that have rows
+        low, high = self._team.span
+        steady = -history.scatter() if low < high else -inf
+        middle, steady = (float(one) for one in self._team.reduce([history.middle(), steady]))
         should = self._usual if self.expected is None else self.expected
-        off = should is not None and is_off(middle, noise, should)
+        off = should is not None and is_off(middle, -steady, should)
         if off or self._usual is None:
             self._usual = middle
         return off
