@@ -92,6 +92,8 @@ def browser(tmp_path):
     options.binary_location = BROWSER
     for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
         options.add_argument(f"--{flag}")
+    # a page that may be gone back to keeps its connection
+    options.add_argument("--disable-features=BackForwardCache")
     options.add_argument(f"--user-data-dir={tmp_path}/profile")
     options.add_argument("--window-size=1400,1100")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
