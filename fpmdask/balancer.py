@@ -1102,14 +1102,14 @@ class Balancer:
 
         Where rows in proportion to speed would not leave every worker 20 % of its memory, and
         `distribution` is "mheta", an iteration of a sample of rows is instrumented first: every
-        worker streams some 32 MiB of what would be its even share, or half of that, from disk, in
+        worker streams some 32 MiB, at most half, of what would be its even share from disk, in
         three blocks, and tells what reading, writing, computing and messages take; how long each
         distribution would take follows from that (`fpmdask.mheta`). The rows of an update that
         raises for the sample, which has rows side by side that are no neighbours, are shared out by
         speed. Rows move if this saves more in the iterations to come than it takes (with a
         tolerance: in as many as were made), and again after iterations that take 10 %, and three
-        times their scatter, more or less than predicted, or than the first ones where nothing was.
-        `Balancer.report.mheta` says what was predicted and measured.
+        times their scatter, more or less than predicted. `Balancer.report.mheta` says what was
+        predicted and measured.
 
         A worker that joins in the middle computes a few rows, unless it is known how fast it is,
         and gets its share of rows where that saves more in the iterations to come than moving

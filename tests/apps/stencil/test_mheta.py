@@ -81,6 +81,12 @@ def shares_of(report):
     return dict(zip(report.workers, report.distribution.tolist(), strict=True))
 
 
+def rows_of(said, worker):
+    """Return the rows that a worker had in each phase."""
+    at = said["workers"].index(worker)
+    return [phase["rows"][at] for phase in said["phases"]]
+
+
 def check_report(report, iterations):
     """Check what holds for the report of any run that MHETA distributed."""
     said = report.mheta
@@ -208,8 +214,7 @@ async def test_a_worker_that_slows_down_gets_fewer_rows_where_the_sample_was_ref
     found = await balancer.stencil(careful, u0, 60, **GIVEN)
     np.testing.assert_allclose(await c.compute(found), local(jacobi, u0, 60))
     assert STATE.calls["refused"]
-    said = balancer.report.mheta
-    rows = [dict(zip(said["workers"], p["rows"], strict=True))["2"] for p in said["phases"]]
+    rows = rows_of(balancer.report.mheta, "2")
     assert rows[-1] < rows[0] / 2
 
 
@@ -300,11 +305,8 @@ async def test_a_worker_that_slows_down_is_measured_again(c, s, *workers):
     np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 60))
     said = check_report(balancer.report, 60)
     assert len(said["choices"]) > 1
-    before, after = (
-        dict(zip(said["workers"], phase["rows"], strict=True))["2"]
-        for phase in (said["phases"][0], said["phases"][-1])
-    )
-    assert after < before
+    rows = rows_of(said, "2")
+    assert rows[-1] < rows[0]
 
 
 @pytest.mark.slow
@@ -321,7 +323,7 @@ async def test_rows_move_by_speed_where_figures_are_given_up_amid_the_run(c, s, 
     np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 60))
     said = balancer.report.mheta
     assert "contradicts itself" in said["why"]
-    rows = [dict(zip(said["workers"], p["rows"], strict=True))["2"] for p in said["phases"]]
+    rows = rows_of(said, "2")
     assert rows[-1] < rows[0] / 2
 
 
@@ -337,7 +339,7 @@ async def test_a_run_by_a_machine_of_before_adapts_to_a_worker_that_slows_down(c
     said = check_report(balancer.report, 60)
     assert said["why"].startswith(WHY)
     assert len(said["choices"]) > 1
-    rows = [dict(zip(said["workers"], p["rows"], strict=True))["2"] for p in said["phases"]]
+    rows = rows_of(said, "2")
     assert rows[-1] < rows[0]
 
 

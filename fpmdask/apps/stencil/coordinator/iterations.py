@@ -214,8 +214,8 @@ class Iterations(Attempt):
     ) -> None:
         """Tell the workers with which shares to go on, after what iterations took.
 
-        Where those took `middle` seconds, the team looks again after some that take other times
-        than they should.
+        Where it is known what those took, `middle` seconds each, the team looks again after some
+        that take other times than they should, or than these where rows stay.
         """
         split, spec = self.split, self.spec
         done = next(iter(told.values()))["trial"]
@@ -253,7 +253,7 @@ class Iterations(Attempt):
             split.planner = self._planner_with(split.planner, before, ready)
             if again:
                 split.planner.begin([*shares.values()])
-        expected = max(spent) if middle is not None and shares != before else middle
+        expected = max(spent) if middle and shares != before else middle
         piece = self._piece(before)
         self._tell_shares(before, done, found.why, again=again, piece=piece, expected=expected)
 
@@ -301,6 +301,8 @@ class Iterations(Attempt):
                 planner.give_up(str(error))
                 models = [ConstantModel(1 / split.row_seconds[worker]) for worker in split.shares]
                 await self.sharing.share(split, models)
+                # without I/O and messages, of which nothing is known: the team soon looks again
+                planner.expected = max(split.row_seconds[w] * n for w, n in split.shares.items())
             else:
                 split.shares = dict(zip(split.shares, found.rows, strict=True))
             break

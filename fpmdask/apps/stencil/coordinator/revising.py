@@ -1,4 +1,7 @@
-"""With which rows a team goes on without MHETA, by what its iterations have taken."""
+"""With which rows a team goes on without MHETA, by what its iterations have taken.
+
+This is its dynamic load balancing, which moves rows only where that pays.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,7 @@ class Revising:
                 return await asyncio.to_thread(found, room)
             except PartitionError:  # they need more, or some would get fewer rows than they must
                 continue
-        return Revision(dict(before))
+        return Revision(dict(before), left=self.left)
 
     def every(
         self, before: Mapping[str, int], after: Mapping[str, int], speeds: Mapping[str, Speed]

@@ -114,7 +114,7 @@ class Iterating:
             checks=order["load_checks"],
             again=order["again"],
         )
-        self._metering = Metering(self._team, counters, again=order["again"])
+        self._metering = Metering(self._team, counters)
         self._sample: InstrumentedIteration | None = None  # that is being measured
         self._planned: float | None = None  # seconds of an iteration, in core
         self._start, self._stored_at = 0, 0  # iterations of earlier attempts, or calls; and stored
@@ -278,7 +278,8 @@ class Iterating:
         with self._means.counters.timed("moving"):
             if self.rows.move(self._start + done, note, self._inputs.args):
                 self._stored.gather()
-        self._metering.begin()
+        if self._metering.history is not None:
+            self._metering.history.begin()
 
     def _save(self, done: int, *, last: bool = False) -> float:
         return self._stored.save(self._start + done, self.rows, last=last)

@@ -1,5 +1,7 @@
 """When a team looks at what its iterations take, and what its workers tell the coordinator of it.
 
+These are the load checks of dynamic load balancing.
+
 Runs in the thread of a step.
 """
 
@@ -124,8 +126,6 @@ class Metering:
     ----------
     team, counters
         Who is timed, and what is counted.
-    again
-        Whether iterations are judged where nobody knows what they should take, by those before.
 
     Attributes
     ----------
@@ -139,13 +139,12 @@ class Metering:
         Whether an iteration of a sample of rows is measured first.
     """
 
-    def __init__(self, team: Team, counters: Counters, *, again: bool) -> None:
-        self._team, self._counters, self._again = team, counters, again
+    def __init__(self, team: Team, counters: Counters) -> None:
+        self._team, self._counters = team, counters
         self.recorder: Meter | NoRecorder = NoRecorder()
         self.history: History | None = None
         self.expected: float | None = None
         self.instruments = False
-        self._usual: float | None = None  # what iterations with these rows took at first
 
     def heed(self, note: Mapping[str, Any], made: int) -> None:
         """Take the coordinator's word for what comes first, after so many iterations."""
@@ -171,29 +170,16 @@ class Metering:
         return change
 
     def is_off(self) -> bool:
-        """Tell whether the team's iterations take other times than they should, if it can judge.
-
-        Where nobody knows what they should take: other times than the first ones with these rows.
-        """
+        """Tell whether the team's iterations take other times than they should, if it can judge."""
         history = self.history
-        if history is None or not history.is_full or (self.expected is None and not self._again):
+        if history is None or not history.is_full or self.expected is None:
             return False
-        # others wait for the one that sets the pace, now in this iteration, now in that one: the
-        # run is as steady as the steadiest of those that have rows
+        # A worker that waits for a slower neighbour does so now more, now less: the least scatter
+        # of the workers that have rows is the run's. An all-reduce gives the largest values.
         low, high = self._team.span
-        steady = -history.scatter() if low < high else -inf
-        middle, steady = (float(one) for one in self._team.reduce([history.middle(), steady]))
-        should = self._usual if self.expected is None else self.expected
-        off = should is not None and is_off(middle, -steady, should)
-        if off or self._usual is None:
-            self._usual = middle
-        return off
-
-    def begin(self) -> None:
-        """Begin anew, with other rows."""
-        if self.history is not None:
-            self.history.begin()
-            self._usual = None
+        scatter = history.scatter() if low < high else inf
+        told = self._team.reduce([history.middle(), -scatter])
+        return is_off(float(told[0]), -float(told[1]), self.expected)
 
     def again(self, rows: OwnRows, count: int) -> Mapping[str, Any]:
         """Return the `LookAgain` of the last iterations."""
