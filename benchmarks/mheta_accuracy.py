@@ -1,17 +1,19 @@
 """How well MHETA's predictions of out-of-core iterations agree with what these take.
 
 On each lab come five runs of the even distribution, whose scatter no prediction can beat, and turns
-of distributions along the path of the anchors. The first two calls have the machine measured, the
-second one, before which what is known is forgotten, for all that follow; what that takes is told in
-iterations of the even distribution: probing, waiting for imports, the instrumented sample, and
-MHETA itself (on `dc` of rows on disk, while iterations are in core). Before and after each turn a
-call learns from its iterations how fast nodes compute now, of which a prediction is made for each
-of these: a processor's own speed drifts, by a fifth in a minute on virtual machines. The other
-calls learn nothing. An iteration's seconds are the median of what a run's iterations add to its
-makespan, the first one left out; predicted and measured ones are the medians over the calls that
-learn, and over the turns. With and without prefetching distributions are the same ones, so that
-what it saves can be told, in percent of an iteration without it. The machine's processors are kept
-awake (`awake.py`).
+of distributions along the path of the anchors. The first call measures the machine. Then what is
+known of it is forgotten, and the second call measures it again, for all that follow. Measuring is
+the probe of a row's speed, the instrumented sample, and MHETA itself; in the first call also the
+imports on the workers. It is given in iterations of the even distribution (on `dc` rows are
+measured on disk, and iterations are in core).
+
+Before and after each turn a call learns from its iterations how fast nodes compute now, of which a
+prediction is made for each of these: a processor's own speed drifts, by a fifth in a minute on
+virtual machines. The other calls learn nothing. An iteration's seconds are the median of what a
+run's iterations add to its makespan, the first one left out; predicted and measured ones are the
+medians over the calls that learn, and over the turns. With and without prefetching distributions
+are the same ones, so that what it saves can be told, in percent of an iteration without it. The
+machine's processors are kept awake (`awake.py`).
 
     python benchmarks/mheta_accuracy.py --labs io hy1 [--prefetch yes no] [--points 9] [--turns 3]
 
