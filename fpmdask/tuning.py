@@ -255,7 +255,7 @@ class StencilTuning(_Group):
     # Bytes of the rows that an update is called with at once, about: they, and what it makes of
     # them, stay in a core's cache, and what it makes is memory that it has used before. Calls take
     # some 10 us more.
-    band_nbytes: int = _positive(1 << 20)
+    band_nbytes: int = _positive(1 << 19)
     # Bytes of each worker's rows in the instrumented iteration, about, half of its rows at most:
     # blocks of some MiB, as disks are read in; more takes longer than it tells.
     sample_nbytes: int = _positive(32 << 20)

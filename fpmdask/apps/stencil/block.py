@@ -25,7 +25,7 @@ InGroups = Callable[
 # Fills rows start … stop of all fields, or of all constant arrays, without halo.
 Bring = Callable[[list[Array], int, int], None]
 # A band has so many times as many rows as its halo at least.
-BAND_DEPTHS = 16
+BAND_DEPTHS = 8
 
 
 class UpdateFailed(Exception):
