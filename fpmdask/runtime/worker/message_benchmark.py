@@ -20,6 +20,11 @@ from fpmdask.runtime.worker.offers import Offer
 # peer's rank, bytes, seconds of sending, of receiving, and of the way to the peer and back
 Message = tuple[int, int, float, float, float]
 REPEATS = 5
+# So long a thread computes without a break: some periods of a CPU quota, of 10 ms mostly.
+SHARE_SECONDS = 0.05
+# Of each way in a `_Pair.message`: the data, a word that it is there, and the data there and back
+# for either side. Each takes CPU time of who asks for it and of who serves it.
+MESSAGES, SIDES = 4, 2
 
 
 def benchmark_messages(
@@ -51,12 +56,18 @@ def benchmark_messages(
     -----
     Sending is offering a copy. Receiving is asking for what is offered already: it includes the
     request. The pairs of even ranks with the next ones go first, then the others.
+
+    Here a worker has nothing else to do. Amid iterations one with a CPU quota has used it up by
+    computing, so that its messages' CPU time takes as many times longer as that of its computing.
+    This is added to receiving. Serving a neighbour takes other threads about as much CPU time as
+    asking it and receiving takes this one.
     """
     rank, found = team.index(exchange.address), list[Message]()
+    share = cpu_share()
     for parity in range(2):
         peer = rank + 1 if rank % 2 == parity else rank - 1
         if 0 <= peer < len(team):
-            pair = _Pair(exchange, name, team[peer], first=rank < peer)
+            pair = _Pair(exchange, name, team[peer], share, first=rank < peer)
             for nbytes in sizes:
                 timed = [pair.message(nbytes) for _ in range(1 + repeats)]
                 found += [(peer, nbytes, *seconds) for seconds in timed[1:]]
@@ -71,20 +82,31 @@ def refuse_messages(exchange: Exchange, name: str, team: Sequence[str]) -> None:
     """
     rank = team.index(exchange.address)
     for peer in (*team[max(0, rank - 1) : rank], *team[rank + 1 : rank + 2]):
-        _Pair(exchange, name, peer, first=False).refuse()
+        _Pair(exchange, name, peer, 1.0, first=False).refuse()
+
+
+def cpu_share(seconds: float = SHARE_SECONDS) -> float:
+    """Return what part of a CPU a thread of this process gets that computes for so long, <= 1."""
+    began, cpu = time.perf_counter(), time.thread_time()
+    while (spent := time.perf_counter() - began) < seconds:
+        pass
+    return min(1.0, (time.thread_time() - cpu) / spent) or 1.0
 
 
 class _Pair:
     """What two workers send to each other and back."""
 
-    def __init__(self, exchange: Exchange, name: str, peer: str, *, first: bool) -> None:
+    def __init__(
+        self, exchange: Exchange, name: str, peer: str, share: float, *, first: bool
+    ) -> None:
         self._exchange, self._peer, self._first, self._turn = exchange, peer, first, 0
-        self._name = name
+        self._name, self._share = name, share
 
     def message(self, nbytes: int) -> tuple[float, float, float]:
         """Return the seconds of one message: of sending, of receiving, of a round trip."""
         data, nothing = np.zeros(nbytes, np.uint8), np.zeros(1, np.uint8)
         self._turn += 1
+        cpu = time.thread_time()
         began = time.perf_counter()
         sent = self._send("data", data)
         sending = time.perf_counter() - began
@@ -99,7 +121,8 @@ class _Pair:
             self._there_and_back(way, data, starts=starts)
             if starts:
                 found = time.perf_counter() - began
-        return sending, receiving, found
+        cpu = SIDES * (time.thread_time() - cpu) / MESSAGES
+        return sending, receiving + cpu * (1 / self._share - 1), found
 
     def end(self) -> None:
         """Offer nothing any more."""
