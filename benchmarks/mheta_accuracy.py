@@ -39,7 +39,8 @@ from distributed import Client
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
-from fpmdask.apps.stencil.program import with_computing
+from fpmdask.apps.stencil.distribution import updated
+from fpmdask.apps.stencil.history import middles
 from fpmdask.lab import Lab
 from fpmdask.mheta import anchors, predict, spectrum
 from fpmdask.mheta.document import Document
@@ -141,12 +142,11 @@ class Jacobi:
         document, rows = said["document"], said["phases"][-1]["rows"]
         document["machine"]["memory_bytes"] = [ENOUGH] * len(rows)
         again = self.run(document, dict(zip(said["workers"], rows, strict=True)))["iterations"]
-        per_row = [
-            statistics.median(each[1] for each in again[name][1:]) / count
-            for name, count in zip(said["workers"], rows, strict=True)
-        ]
-        program = with_computing(Document.from_dict(document).program, per_row)
-        document["program"] = program.to_dict()
+        took = [middles(again[name][1:]) for name in said["workers"]]
+        compute, beside = ([one[part] for one in took] for part in ("compute", "beside"))
+        known = Document.from_dict(document)
+        program, machine = updated(known.program, known.machine, rows, compute, None, beside)
+        document["program"], document["machine"] = program.to_dict(), machine.to_dict()
 
 
 def seconds_of(said: Mapping[str, Any]) -> float:

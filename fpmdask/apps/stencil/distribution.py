@@ -199,6 +199,7 @@ def updated(
     rows: Sequence[int],
     compute: Sequence[float],
     io: Sequence[float] | None,
+    beside: Sequence[float] | None = None,
 ) -> tuple[Program, Machine]:
     """Return the figures of nodes after what iterations of the run have taken.
 
@@ -210,6 +211,8 @@ def updated(
         Of each node in these iterations.
     compute, io
         Seconds of an iteration on each node; without ``io`` disks are as they were known.
+    beside
+        Seconds of an iteration that are neither of both; without, messages are as they were known.
 
     Notes
     -----
@@ -218,9 +221,12 @@ def updated(
     factor with which the I/O of its rows takes the measured seconds (by bisection: it only grows
     with the factor); where it is in core, nothing is known of its disk that was not known before.
     What prefetching hides is known by the model alone.
+    Beside computing and I/O a node sends and receives, does what else comes with an iteration, and
+    waits. One at least waits for nobody: messages become slower by the least factor of all nodes.
     """
     (stage,) = program.sections[0].stages
-    expected = predict(program, machine, rows).parts["compute"]
+    parts = predict(program, machine, rows).parts
+    expected = parts["compute"]
     factors = [
         spent / seconds if count and spent > 0 and 0 < seconds < np.inf else 1.0
         for seconds, count, spent in zip(expected, rows, compute, strict=True)
@@ -232,6 +238,12 @@ def updated(
         known = stage.seconds_per_row or [0.0] * machine.nodes
         per_row = [old * factor for old, factor in zip(known, factors, strict=True)]
         program = with_computing(program, per_row)
+    if beside is not None:
+        messages = parts["send"] + parts["receive"]
+        slower = [spent / each for spent, each in zip(beside, messages, strict=True) if each > 0]
+        if slower:
+            factor = min(max(1 / MOST_CHANGE, min(slower)), MOST_CHANGE)
+            machine = _slower(machine, factor, _MESSAGES)
     if io is None:
         return program, machine
     out = np.asarray(rows) > capacity(program, machine)
@@ -241,12 +253,12 @@ def updated(
         return program, machine
     for _ in range(40):
         middle = np.sqrt(low * high)
-        found = predict(program, _slower(machine, middle), rows)
+        found = predict(program, _slower(machine, middle, _DISK), rows)
         if found.infeasible:
             return program, machine
         more = found.parts["io"] < wanted
         low, high = np.where(more, middle, low), np.where(more, high, middle)
-    return program, _slower(machine, np.where(wanted > 0, np.sqrt(low * high), 1.0))
+    return program, _slower(machine, np.where(wanted > 0, np.sqrt(low * high), 1.0), _DISK)
 
 
 def scaled(model: Model, factor: float) -> Model:
@@ -258,14 +270,12 @@ def scaled(model: Model, factor: float) -> Model:
 
 
 _DISK = ("read_overhead_s", "read_s_per_byte", "write_overhead_s", "write_s_per_byte")
+_MESSAGES = ("send_overhead_s", "send_s_per_byte", "receive_overhead_s", "receive_s_per_byte")
 
 
-def _slower(machine: Machine, factors: Any) -> Machine:
-    """Return a machine with slower disks."""
-    return replace(
-        machine,
-        **{name: (machine.figures(name) * factors).tolist() for name in _DISK},
-    )
+def _slower(machine: Machine, factors: Any, names: Sequence[str]) -> Machine:
+    """Return a machine some of whose figures are so many times as large."""
+    return replace(machine, **{name: (machine.figures(name) * factors).tolist() for name in names})
 
 
 def drawn(program: Program, machine: Machine, total: int) -> Mapping[str, Any]:

@@ -149,6 +149,26 @@ class History:
         return {"phases": self.phases, "iterations": list(self._each)}
 
 
+def middles(iterations: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return the medians of what iterations have taken: of computing, and ``beside`` it and I/O.
+
+    Parameters
+    ----------
+    iterations
+        As of `History.to_json`: seconds, and those of their parts.
+
+    Examples
+    --------
+    >>> middles([[1.0, 0.5, 0.25, 0.0, 0.125], [2.0, 0.5, 0.25, 0.0, 1.125]])
+    {'compute': 0.5, 'beside': 0.75}
+    """
+    compute, io = (1 + METERED.index(part) for part in ("compute", "io"))
+    return {
+        "compute": float(np.median([one[compute] for one in iterations])),
+        "beside": float(np.median([one[0] - one[compute] - one[io] for one in iterations])),
+    }
+
+
 def typical(phase: Mapping[str, Any]) -> int:
     """Return of how many iterations a phase has the sums.
 

@@ -7,7 +7,6 @@ it in a thread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from fpmdask.apps.stencil.calibration import (
@@ -18,13 +17,13 @@ from fpmdask.apps.stencil.calibration import (
     with_node,
 )
 from fpmdask.apps.stencil.distribution import Choice, choose, drawn, updated
+from fpmdask.apps.stencil.history import middles
 from fpmdask.apps.stencil.plan import Cost
 from fpmdask.apps.stencil.program import program
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import Machine, Program
 from fpmdask.mheta.document import Document
-from fpmdask.timing.meter import METERED
 
 VERSION = 1
 # So many iterations of a distribution say how fast its nodes compute; fewer may all be disturbed.
@@ -106,7 +105,8 @@ class Planner:
         """Take the median seconds of each worker's last iterations, with these rows."""
         assert self.figures is not None
         compute, io = ([one[part] for one in told] for part in ("compute", "io"))
-        self.figures = updated(*self.figures, rows, compute, io)
+        beside = [max(0.0, one["middle"] - one["compute"] - one["io"]) for one in told]
+        self.figures = updated(*self.figures, rows, compute, io, beside)
 
     def with_joined(
         self, at: int, name: str, memory: int | None, most: float, cost: Cost
@@ -256,9 +256,9 @@ class Planner:
         done = min(one["phases"][-1]["count"] for one in histories)
         if done < LEAST:
             return
-        part = METERED.index("compute")
-        spent = [median(each[1 + part] for each in h["iterations"][-done:]) for h in histories]
+        last = [middles(one["iterations"][-done:]) for one in histories]
+        compute, beside = ([one[part] for one in last] for part in ("compute", "beside"))
         try:
-            self.figures = updated(*self.figures, self._phases[-1][0], spent, None)
+            self.figures = updated(*self.figures, self._phases[-1][0], compute, None, beside)
         except PartitionError:  # what was measured contradicts itself
             return
