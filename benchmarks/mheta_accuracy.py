@@ -41,6 +41,7 @@ import fpmdask
 from fpmdask.apps.stencil import jacobi
 from fpmdask.apps.stencil.distribution import updated
 from fpmdask.apps.stencil.history import middles
+from fpmdask.apps.stencil.program import with_computing
 from fpmdask.lab import Lab
 from fpmdask.mheta import anchors, predict, spectrum
 from fpmdask.mheta.document import Document
@@ -145,7 +146,8 @@ class Jacobi:
         took = [middles(again[name][1:]) for name in said["workers"]]
         compute, beside = ([one[part] for one in took] for part in ("compute", "beside"))
         known = Document.from_dict(document)
-        program, machine = updated(known.program, known.machine, rows, compute, None, beside)
+        program = with_computing(known.program, [1.0] * len(rows))  # whatever is known of blocks
+        program, machine = updated(program, known.machine, rows, compute, None, beside)
         document["program"], document["machine"] = program.to_dict(), machine.to_dict()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fpmdask.errors import LabError
 from fpmdask.lab import backends, cluster
-from fpmdask.lab.definition import LabDefinition, WorkerDefinition
+from fpmdask.lab.definition import LabDefinition, WorkerDefinition, one_cpu_each
 from fpmdask.lab.processes import Process, boot_id, identify, kill, spawn
 from fpmdask.lab.state import LabState, Ledger, exclusive, read_state, recorded, state_path
 from fpmdask.lab.teardown import take_down
@@ -40,6 +40,9 @@ class Assembly:
         self.ledger = _begin(definition, backends.choose(wanted))
         self.folder = Path(self.ledger.state.folder)
         self.backend: backends.Backend | None = None
+        self._cpus = {worker.name: worker.affinity for worker in definition.workers}
+        if definition.pin:
+            self._cpus = one_cpu_each(definition.workers, os.sched_getaffinity(0))
 
     @property
     def state(self) -> LabState:
@@ -151,8 +154,8 @@ class Assembly:
         def prepare(process: Process) -> None:
             self.ledger.record(processes=(process,))
             if worker is not None and self.backend is not None:
-                if worker.affinity:
-                    _pin(process, worker)
+                if cpus := self._cpus.get(worker.name):
+                    _pin(process, worker.name, cpus)
                 self.backend.place(process)
 
         return spawn(role, argv, environment=environment, log=log, prepare=prepare)
@@ -192,12 +195,12 @@ def _begin(definition: LabDefinition, backend: str) -> Ledger:
         return Ledger(path, state)
 
 
-def _pin(process: Process, worker: WorkerDefinition) -> None:
+def _pin(process: Process, name: str, cpus: tuple[int, ...]) -> None:
     try:
-        os.sched_setaffinity(process.pid, worker.affinity)
+        os.sched_setaffinity(process.pid, cpus)
     except (OSError, ValueError, TypeError) as error:
         raise LabError(
-            f"worker {worker.name!r} cannot be pinned to the CPUs {list(worker.affinity)}: "
+            f"worker {name!r} cannot be pinned to the CPUs {list(cpus)}: "
             f"{error}; this machine allows {sorted(os.sched_getaffinity(0))}"
         ) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -99,6 +100,8 @@ class LabDefinition:
         Where the scheduler runs: beside the driver, or in a network namespace of its own.
     period : float
         Period of the CPU quota in seconds.
+    pin : bool
+        Whether workers keep to one CPU each; see `one_cpu_each`.
     imports : tuple of str
         Modules that every worker imports before its quota applies.
     dashboard : bool
@@ -113,6 +116,7 @@ class LabDefinition:
     backend: str = "auto"
     scheduler: str = "host"
     period: float = 0.010
+    pin: bool = False
     imports: tuple[str, ...] = ("numpy", "dask.array")
     dashboard: bool = False
     dask: tuple[tuple[str, str], ...] = ()
@@ -120,6 +124,34 @@ class LabDefinition:
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
         return asdict(self)
+
+
+def one_cpu_each(
+    workers: Sequence[WorkerDefinition], cpus: Iterable[int]
+) -> dict[str, tuple[int, ...]]:
+    """Return the CPUs of those workers that may run on some only: their `affinity`, or one.
+
+    One for workers of one thread and a quota of at most a core, which stand for machines with one
+    core: the one that has the least of the others so far, the largest quotas first. With threads on
+    two CPUs a process loses quota: the kernel gives each CPU a slice for a period, of which what is
+    left over is lost. One with a tenth of a core, whose threads wake up a few times, does nothing
+    for some periods.
+
+    Examples
+    --------
+    >>> shares = {"a": 0.4, "b": 0.3, "c": 0.3, "d": None}
+    >>> workers = [WorkerDefinition(name, cpu) for name, cpu in shares.items()]
+    >>> one_cpu_each(workers, [0, 1])
+    {'a': (0,), 'b': (1,), 'c': (1,)}
+    """
+    found = {worker.name: worker.affinity for worker in workers if worker.affinity}
+    taken = dict.fromkeys(sorted(cpus), 0.0)
+    for worker in sorted(workers, key=lambda one: -(one.cpu or 0.0)):
+        if not worker.affinity and worker.nthreads == 1 and 0 < (worker.cpu or 0.0) <= 1:
+            cpu = min(taken, key=taken.__getitem__)
+            taken[cpu] += worker.cpu or 0.0
+            found[worker.name] = (cpu,)
+    return found
 
 
 def check_quota(cores: float, period: float, where: str) -> None:

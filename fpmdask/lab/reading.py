@@ -114,6 +114,7 @@ LAB: _Readers = {
     "backend": choice(BACKENDS),
     "scheduler": choice(SCHEDULERS),
     "period": number(0.001, 1.0, "a number of seconds, 0.001 to 1 s"),
+    "pin": flag,
     "imports": modules,
     "dashboard": flag,
 }

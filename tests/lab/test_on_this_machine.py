@@ -193,6 +193,7 @@ def test_links_memory_swap_and_every_other_option(
         backend = "root"
         scheduler = "namespace"
         dashboard = true
+        pin = true
         [defaults]
         memory_manager = false
         [[workers]]
@@ -209,6 +210,7 @@ def test_links_memory_swap_and_every_other_option(
         [[workers]]
         name = "watched"
         nanny = true
+        cpu = 0.5
         """)
     with (
         Lab.from_toml(file, name=f"{prefix}-options") as lab,
@@ -233,6 +235,9 @@ def test_links_memory_swap_and_every_other_option(
         assert client.run(os.sched_getaffinity, 0, workers=[placed["small"]]) == {
             placed["small"]: {0}
         }
+        spread = client.run(os.sched_getaffinity, 0)
+        assert len(spread[placed["watched"]]) == 1, "pinned, as it has a quota"
+        assert spread[placed["thin"]] == os.sched_getaffinity(0), "no quota"
         found = client.run(variables, ["OPENBLAS_CORETYPE"], workers=[placed["small"]])
         assert found[placed["small"]] == {"OPENBLAS_CORETYPE": "Haswell"}
 

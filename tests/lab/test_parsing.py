@@ -118,6 +118,7 @@ def test_units_defaults_and_environment() -> None:
         """
         [lab]
         period = 0.02
+        pin = true
         imports = []
         [dask]
         "distributed.worker.profile.enabled" = false
@@ -148,6 +149,7 @@ def test_units_defaults_and_environment() -> None:
         "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "60s",
     }
     assert lab.imports == ()
+    assert lab.pin
     assert hash(lab)
 
 
@@ -172,6 +174,7 @@ def test_units_defaults_and_environment() -> None:
         ("[[workers]]\nname='a'\nnthreads=0", "whole number ≥ 1"),
         ("[[workers]]\nname='a'\nnthreads=1.5", "whole number ≥ 1"),
         ("[[workers]]\nname='a'\nnanny='yes'", "true or false"),
+        ("[lab]\npin=1\n[[workers]]\nname='a'", "true or false"),
         ("[[workers]]\nname='a'\naffinity=0", "a list"),
         ("[[workers]]\nname='a'\nmemory='1 apple'", "one of the units"),
         ("[[workers]]\nname='a'\nmemory=-1", "one of the units"),

@@ -221,12 +221,12 @@ def updated(
     factor with which the I/O of its rows takes the measured seconds (by bisection: it only grows
     with the factor); where it is in core, nothing is known of its disk that was not known before.
     What prefetching hides is known by the model alone.
-    Beside computing and I/O a node sends and receives, does what else comes with an iteration, and
-    waits. One at least waits for nobody: messages become slower by the least factor of all nodes.
+    Beside computing and I/O a node sends and receives, waits, and does what else an iteration
+    takes. Messages of all nodes become slower by one factor, with which the node that waits least,
+    by its messages, takes the measured seconds.
     """
     (stage,) = program.sections[0].stages
-    parts = predict(program, machine, rows).parts
-    expected = parts["compute"]
+    expected = predict(program, machine, rows).parts["compute"]
     factors = [
         spent / seconds if count and spent > 0 and 0 < seconds < np.inf else 1.0
         for seconds, count, spent in zip(expected, rows, compute, strict=True)
@@ -239,11 +239,7 @@ def updated(
         per_row = [old * factor for old, factor in zip(known, factors, strict=True)]
         program = with_computing(program, per_row)
     if beside is not None:
-        messages = parts["send"] + parts["receive"]
-        slower = [spent / each for spent, each in zip(beside, messages, strict=True) if each > 0]
-        if slower:
-            factor = min(max(1 / MOST_CHANGE, min(slower)), MOST_CHANGE)
-            machine = _slower(machine, factor, _MESSAGES)
+        machine = _with_messages(program, machine, rows, beside)
     if io is None:
         return program, machine
     out = np.asarray(rows) > capacity(program, machine)
@@ -259,6 +255,25 @@ def updated(
         more = found.parts["io"] < wanted
         low, high = np.where(more, middle, low), np.where(more, high, middle)
     return program, _slower(machine, np.where(wanted > 0, np.sqrt(low * high), 1.0), _DISK)
+
+
+def _with_messages(
+    program: Program, machine: Machine, rows: Sequence[int], beside: Sequence[float]
+) -> Machine:
+    """Return a machine with the messages of iterations that take so long beside the rest."""
+    parts = predict(program, machine, rows).parts
+    messages = parts["send"] + parts["receive"]
+    nodes = np.flatnonzero(messages > 0)
+    if not nodes.size:
+        return machine
+    node = min(nodes, key=lambda n: beside[n] / messages[n])
+    low, high = 1 / MOST_CHANGE, MOST_CHANGE
+    for _ in range(40):
+        middle = float(np.sqrt(low * high))
+        parts = predict(program, _slower(machine, middle, _MESSAGES), rows).parts
+        more = sum(parts[part][node] for part in ("send", "receive", "wait")) < beside[node]
+        low, high = (middle, high) if more else (low, middle)
+    return _slower(machine, high, _MESSAGES)
 
 
 def scaled(model: Model, factor: float) -> Model:

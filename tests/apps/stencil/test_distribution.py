@@ -154,6 +154,30 @@ def test_what_iterations_take_tells_who_has_become_slower(name, prefetch):
     )
 
 
+@pytest.mark.parametrize("factor", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("name", ["DC", "IO"])
+def test_what_nobody_waits_for_tells_what_messages_take(name, factor):
+    made, machine = pair(name)
+    keys = ("send_overhead_s", "send_s_per_byte", "receive_overhead_s", "receive_s_per_byte")
+    slower = replace(machine, **{k: (factor * machine.figures(k)).tolist() for k in keys})
+    rows = anchors(made, machine, ROWS)["Blk"].tolist()
+    parts = predict(made, slower, rows).parts
+    beside = parts["send"] + parts["receive"] + parts["wait"]
+    assert max(parts["wait"]) > 10 * max(parts["receive"])
+    found, network = updated(made, machine, rows, parts["compute"], None, beside)
+    assert found == made
+    for key in keys:
+        np.testing.assert_allclose(network.figures(key), slower.figures(key), rtol=1e-6)
+    assert replace(network, **{k: getattr(machine, k) for k in keys}) == machine
+
+
+def test_a_node_that_is_alone_tells_nothing_of_messages():
+    made, machine = pair("IO")
+    rows = [0, 0, ROWS, 0, 0, 0, 0, 0]
+    compute = predict(made, machine, rows).parts["compute"]
+    assert updated(made, machine, rows, compute, None, [0.1] * 8)[1] == machine
+
+
 def test_nodes_without_rows_keep_what_is_known_of_them():
     made, machine = pair("IO")
     rows = [0, 1024, 1024, 1024, 1024, 0, 0, 0]
