@@ -1,7 +1,8 @@
 """Make a Dask cluster of unequal workers finish together."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fpmdask.lazy import lazy
 
 __version__ = "0.1.0"
 
@@ -14,11 +15,7 @@ _LAZY = {"Balancer": "fpmdask.balancer", "Lab": "fpmdask.lab"}
 
 __all__ = ["Balancer", "Lab", "__version__"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'fpmdask' has no attribute {name!r}")
+__getattr__ = lazy(__name__, _LAZY)
 
 
 def __dir__() -> list[str]:

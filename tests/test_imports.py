@@ -161,6 +161,25 @@ def test_the_pure_part_loads_neither_dask_nor_distributed_nor_bokeh():
     }
 
 
+def test_workers_measure_iterations_without_what_predicts_them():
+    code = (
+        "import sys, fpmdask.apps.stencil.worker.instrumented_iteration; print(*sys.modules)"
+        "; import fpmdask.mheta; print(fpmdask.mheta.search.gbs, fpmdask.mheta.instrument.fit)"
+    )
+    loaded, later = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert "fpmdask.mheta.instrument.recorder" in loaded.split()
+    assert not {
+        "fpmdask.mheta.evaluate",
+        "fpmdask.mheta.search",
+        "fpmdask.mheta.instrument.fitting",
+        "fpmdask.partition",
+    } & set(loaded.split())
+    assert "function gbs" in later
+    assert "function fit" in later
+
+
 def test_importing_fpmdask_loads_nothing_but_itself():
     code = (
         "import sys; before = set(sys.modules); import fpmdask; print(*(set(sys.modules) - before))"
@@ -168,7 +187,7 @@ def test_importing_fpmdask_loads_nothing_but_itself():
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert {name for name in loaded if name.startswith("fpmdask")} == {"fpmdask"}
+    assert {name for name in loaded if name.startswith("fpmdask")} == {"fpmdask", "fpmdask.lazy"}
     assert not {"numpy", "scipy", "dask", "distributed"} & set(loaded)
     assert fpmdask.Balancer.__name__ == "Balancer"
     assert "Balancer" in dir(fpmdask)

@@ -26,6 +26,8 @@ Examples
 --------
 A Jacobi iteration on three nodes; node 0 is slow, node 2 can hold 100 rows.
 
+>>> from fpmdask.mheta import Array, Communication, Machine, Program, Section, Stage
+>>> from fpmdask.mheta import anchors, predict
 >>> sweep = Stage([0.03, 0.01, 0.01], reads=["u"], writes=["u"])
 >>> halo = Communication("nearest_neighbour", message_bytes=8000)
 >>> program = Program([Section([sweep], communication=halo)], [Array("u", 8000)])
@@ -39,21 +41,54 @@ I-C/Bal  [150 450 100] 4.50 s
 Bal      [100 300 300] 5.40 s
 """
 
-from fpmdask.mheta import instrument as instrument
-from fpmdask.mheta import search as search
-from fpmdask.mheta.anchors import anchors as anchors
-from fpmdask.mheta.blocks import capacity as capacity
-from fpmdask.mheta.evaluate import Evaluator as Evaluator
-from fpmdask.mheta.evaluate import evaluator as evaluator
-from fpmdask.mheta.evaluate import predict as predict
-from fpmdask.mheta.evaluate import predict_many as predict_many
-from fpmdask.mheta.machine import Machine as Machine
-from fpmdask.mheta.prediction import Prediction as Prediction
-from fpmdask.mheta.prediction import SectionPrediction as SectionPrediction
-from fpmdask.mheta.program import Program as Program
-from fpmdask.mheta.search import SearchResult as SearchResult
-from fpmdask.mheta.sections import Array as Array
-from fpmdask.mheta.sections import Communication as Communication
-from fpmdask.mheta.sections import Section as Section
-from fpmdask.mheta.sections import Stage as Stage
-from fpmdask.mheta.spectrum import spectrum as spectrum
+from typing import TYPE_CHECKING
+
+from fpmdask.lazy import lazy
+
+if TYPE_CHECKING:
+    from fpmdask.mheta import instrument as instrument
+    from fpmdask.mheta import search as search
+    from fpmdask.mheta.blocks import capacity as capacity
+    from fpmdask.mheta.corners import anchors as anchors
+    from fpmdask.mheta.evaluate import Evaluator as Evaluator
+    from fpmdask.mheta.evaluate import evaluator as evaluator
+    from fpmdask.mheta.evaluate import predict as predict
+    from fpmdask.mheta.evaluate import predict_many as predict_many
+    from fpmdask.mheta.machine import Machine as Machine
+    from fpmdask.mheta.path import spectrum as spectrum
+    from fpmdask.mheta.prediction import Prediction as Prediction
+    from fpmdask.mheta.prediction import SectionPrediction as SectionPrediction
+    from fpmdask.mheta.program import Program as Program
+    from fpmdask.mheta.search import SearchResult as SearchResult
+    from fpmdask.mheta.sections import Array as Array
+    from fpmdask.mheta.sections import Communication as Communication
+    from fpmdask.mheta.sections import Section as Section
+    from fpmdask.mheta.sections import Stage as Stage
+
+# Workers need few of these, and a slow one half a second for all.
+_HOMES = {
+    "instrument": "fpmdask.mheta.instrument",
+    "search": "fpmdask.mheta.search",
+    "anchors": "fpmdask.mheta.corners",
+    "capacity": "fpmdask.mheta.blocks",
+    "Evaluator": "fpmdask.mheta.evaluate",
+    "evaluator": "fpmdask.mheta.evaluate",
+    "predict": "fpmdask.mheta.evaluate",
+    "predict_many": "fpmdask.mheta.evaluate",
+    "Machine": "fpmdask.mheta.machine",
+    "Prediction": "fpmdask.mheta.prediction",
+    "SectionPrediction": "fpmdask.mheta.prediction",
+    "Program": "fpmdask.mheta.program",
+    "SearchResult": "fpmdask.mheta.search",
+    "Array": "fpmdask.mheta.sections",
+    "Communication": "fpmdask.mheta.sections",
+    "Section": "fpmdask.mheta.sections",
+    "Stage": "fpmdask.mheta.sections",
+    "spectrum": "fpmdask.mheta.path",
+}
+
+__getattr__ = lazy(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,7 +1,8 @@
 """Measuring: kernels, repetition until the confidence interval is met, full-model builders."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fpmdask.lazy import lazy
 from fpmdask.timing.conformance import check_kernel as check_kernel
 from fpmdask.timing.deadline import Clock as Clock
 from fpmdask.timing.deadline import Deadline as Deadline
@@ -39,10 +40,4 @@ _WITH_MODELS = {
     "SurfaceModelBuilder": "fpmdask.timing.surface",
 }
 
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name not in _WITH_MODELS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_WITH_MODELS[name]), name)
+__getattr__ = lazy(__name__, _WITH_MODELS)

@@ -17,8 +17,8 @@ from fpmdask.apps.stencil.program import with_computing
 from fpmdask.apps.stencil.sizes import is_moved
 from fpmdask.mheta import Machine, Program, anchors, capacity, evaluator, predict, spectrum
 from fpmdask.mheta.explain import explain
+from fpmdask.mheta.path import corner_names
 from fpmdask.mheta.search import gbs
-from fpmdask.mheta.spectrum import corner_names
 from fpmdask.models import Model, PiecewiseLinearModel
 
 PATH = ("Blk", "I-C", "I-C/Bal", "Bal")
@@ -266,7 +266,7 @@ def _with_messages(
     nodes = np.flatnonzero(messages > 0)
     if not nodes.size:
         return machine
-    node = min(nodes, key=lambda n: beside[n] / messages[n])
+    node = int(min(nodes.tolist(), key=lambda n: beside[n] / float(messages[n])))
     low, high = 1 / MOST_CHANGE, MOST_CHANGE
     for _ in range(40):
         middle = float(np.sqrt(low * high))

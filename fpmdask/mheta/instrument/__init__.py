@@ -1,11 +1,35 @@
 """Instrumentation: a program and a machine, in MHETA's figures, from one traced iteration."""
 
-from fpmdask.mheta.instrument.accuracy import accuracy as accuracy
-from fpmdask.mheta.instrument.document import benchmarks_from_dict as benchmarks_from_dict
-from fpmdask.mheta.instrument.document import benchmarks_to_dict as benchmarks_to_dict
-from fpmdask.mheta.instrument.document import traces_from_dict as traces_from_dict
-from fpmdask.mheta.instrument.document import traces_to_dict as traces_to_dict
-from fpmdask.mheta.instrument.events import Event as Event
-from fpmdask.mheta.instrument.fit import fit as fit
-from fpmdask.mheta.instrument.recorder import Call as Call
-from fpmdask.mheta.instrument.recorder import Recorder as Recorder
+from typing import TYPE_CHECKING
+
+from fpmdask.lazy import lazy
+
+if TYPE_CHECKING:
+    from fpmdask.mheta.instrument.agreement import accuracy as accuracy
+    from fpmdask.mheta.instrument.document import benchmarks_from_dict as benchmarks_from_dict
+    from fpmdask.mheta.instrument.document import benchmarks_to_dict as benchmarks_to_dict
+    from fpmdask.mheta.instrument.document import traces_from_dict as traces_from_dict
+    from fpmdask.mheta.instrument.document import traces_to_dict as traces_to_dict
+    from fpmdask.mheta.instrument.events import Event as Event
+    from fpmdask.mheta.instrument.fitting import fit as fit
+    from fpmdask.mheta.instrument.recorder import Call as Call
+    from fpmdask.mheta.instrument.recorder import Recorder as Recorder
+
+# Workers need few of these, and a slow one half a second for all.
+_HOMES = {
+    "accuracy": "fpmdask.mheta.instrument.agreement",
+    "benchmarks_from_dict": "fpmdask.mheta.instrument.document",
+    "benchmarks_to_dict": "fpmdask.mheta.instrument.document",
+    "traces_from_dict": "fpmdask.mheta.instrument.document",
+    "traces_to_dict": "fpmdask.mheta.instrument.document",
+    "Event": "fpmdask.mheta.instrument.events",
+    "fit": "fpmdask.mheta.instrument.fitting",
+    "Call": "fpmdask.mheta.instrument.recorder",
+    "Recorder": "fpmdask.mheta.instrument.recorder",
+}
+
+__getattr__ = lazy(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])
