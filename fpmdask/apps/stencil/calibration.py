@@ -111,7 +111,7 @@ def _model(alone: float, credit: float, in_core: float, block: int) -> Piecewise
     less = block * alone - credit
     if not block or not credit or less < LEAST_PART * block * alone:
         return PiecewiseLinearModel.from_points([1], [alone])
-    low = min(in_core, less / alone, NEAR * block)
+    low = min(in_core, less / alone)
     sizes = [size for size in (low, block, block / NEAR) if size > 0]
     seconds = [less if size == block else size * alone for size in sizes]
     return PiecewiseLinearModel.from_points(sizes, seconds)

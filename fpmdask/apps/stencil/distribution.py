@@ -223,7 +223,8 @@ def updated(
     What prefetching hides is known by the model alone.
     Beside computing and I/O a node sends and receives, waits, and does what else an iteration
     takes. Messages of all nodes become slower by one factor, with which the node that waits least,
-    by its messages, takes the measured seconds.
+    by its messages, takes the measured seconds; and not faster, as what a quota delays counts
+    wherever it happens, as computing on some nodes.
     """
     (stage,) = program.sections[0].stages
     expected = predict(program, machine, rows).parts["compute"]
@@ -267,13 +268,13 @@ def _with_messages(
     if not nodes.size:
         return machine
     node = int(min(nodes.tolist(), key=lambda n: beside[n] / float(messages[n])))
-    low, high = 1 / MOST_CHANGE, MOST_CHANGE
+    low, high = 1.0, MOST_CHANGE
     for _ in range(40):
         middle = float(np.sqrt(low * high))
         parts = predict(program, _slower(machine, middle, _MESSAGES), rows).parts
         more = sum(parts[part][node] for part in ("send", "receive", "wait")) < beside[node]
         low, high = (middle, high) if more else (low, middle)
-    return _slower(machine, high, _MESSAGES)
+    return _slower(machine, low, _MESSAGES)
 
 
 def scaled(model: Model, factor: float) -> Model:
