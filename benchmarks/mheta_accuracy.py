@@ -46,8 +46,8 @@ from fpmdask.lab import Lab
 from fpmdask.mheta import anchors, predict, spectrum
 from fpmdask.mheta.document import Document
 from fpmdask.mheta.instrument import accuracy
-from fpmdask.mheta.path import corner_names
 from fpmdask.mheta.run_html import spectrum_svg
+from fpmdask.mheta.spectrum_path import corner_names
 
 POINTS = {"io": 9, "hy1": 9, "dc": 5, "hy2": 5}
 STEPS = 8

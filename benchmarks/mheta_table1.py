@@ -18,7 +18,7 @@ from mheta_parts.table1 import ROWS, pairs
 
 from fpmdask.mheta import Machine, Program, anchors, evaluator, search, spectrum
 from fpmdask.mheta.explain import explain
-from fpmdask.mheta.path import corner_names
+from fpmdask.mheta.spectrum_path import corner_names
 
 STEPS = 8
 # As many as the paper ran, for comparable times in the picture; the table is of one iteration.

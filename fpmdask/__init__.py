@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fpmdask.lazy import lazy
+from fpmdask.lazy_names import lazy
 
 __version__ = "0.1.0"
 
@@ -15,7 +15,8 @@ _LAZY = {"Balancer": "fpmdask.balancer", "Lab": "fpmdask.lab"}
 
 __all__ = ["Balancer", "Lab", "__version__"]
 
-__getattr__ = lazy(__name__, _LAZY)
+if not TYPE_CHECKING:  # type checkers see the imports
+    __getattr__ = lazy(__name__, _LAZY)
 
 
 def __dir__() -> list[str]:

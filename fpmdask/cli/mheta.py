@@ -125,7 +125,7 @@ def spectrum(file: Path, steps: int, plot: Path | None, as_json: bool) -> None:
     from fpmdask.mheta import anchors, predict_many
     from fpmdask.mheta import predict as predicted
     from fpmdask.mheta import spectrum as path_of
-    from fpmdask.mheta.path import corner_names
+    from fpmdask.mheta.spectrum_path import corner_names
 
     found = _document(file)
     problem = (found.program, found.machine)

@@ -146,6 +146,9 @@ def one_cpu_each(
     """
     found = {worker.name: worker.affinity for worker in workers if worker.affinity}
     taken = dict.fromkeys(sorted(cpus), 0.0)
+    for worker in workers:
+        for cpu in taken.keys() & {*worker.affinity}:
+            taken[cpu] += (worker.cpu or 0.0) / len(worker.affinity)
     for worker in sorted(workers, key=lambda one: -(one.cpu or 0.0)):
         if not worker.affinity and worker.nthreads == 1 and 0 < (worker.cpu or 0.0) <= 1:
             cpu = min(taken, key=taken.__getitem__)

@@ -43,19 +43,18 @@ Bal      [100 300 300] 5.40 s
 
 from typing import TYPE_CHECKING
 
-from fpmdask.lazy import lazy
+from fpmdask.lazy_names import lazy
 
 if TYPE_CHECKING:
     from fpmdask.mheta import instrument as instrument
     from fpmdask.mheta import search as search
+    from fpmdask.mheta.anchor_distributions import anchors as anchors
     from fpmdask.mheta.blocks import capacity as capacity
-    from fpmdask.mheta.corners import anchors as anchors
     from fpmdask.mheta.evaluate import Evaluator as Evaluator
     from fpmdask.mheta.evaluate import evaluator as evaluator
     from fpmdask.mheta.evaluate import predict as predict
     from fpmdask.mheta.evaluate import predict_many as predict_many
     from fpmdask.mheta.machine import Machine as Machine
-    from fpmdask.mheta.path import spectrum as spectrum
     from fpmdask.mheta.prediction import Prediction as Prediction
     from fpmdask.mheta.prediction import SectionPrediction as SectionPrediction
     from fpmdask.mheta.program import Program as Program
@@ -64,12 +63,13 @@ if TYPE_CHECKING:
     from fpmdask.mheta.sections import Communication as Communication
     from fpmdask.mheta.sections import Section as Section
     from fpmdask.mheta.sections import Stage as Stage
+    from fpmdask.mheta.spectrum_path import spectrum as spectrum
 
 # Workers need few of these, and a slow one half a second for all.
 _HOMES = {
     "instrument": "fpmdask.mheta.instrument",
     "search": "fpmdask.mheta.search",
-    "anchors": "fpmdask.mheta.corners",
+    "anchors": "fpmdask.mheta.anchor_distributions",
     "capacity": "fpmdask.mheta.blocks",
     "Evaluator": "fpmdask.mheta.evaluate",
     "evaluator": "fpmdask.mheta.evaluate",
@@ -84,11 +84,14 @@ _HOMES = {
     "Communication": "fpmdask.mheta.sections",
     "Section": "fpmdask.mheta.sections",
     "Stage": "fpmdask.mheta.sections",
-    "spectrum": "fpmdask.mheta.path",
+    "spectrum": "fpmdask.mheta.spectrum_path",
 }
 
-__getattr__ = lazy(__name__, _HOMES)
+__all__ = [*_HOMES]
+
+if not TYPE_CHECKING:  # type checkers see the imports
+    __getattr__ = lazy(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted({*globals(), *_HOMES})

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fpmdask.lazy import lazy
+from fpmdask.lazy_names import lazy
 from fpmdask.timing.conformance import check_kernel as check_kernel
 from fpmdask.timing.deadline import Clock as Clock
 from fpmdask.timing.deadline import Deadline as Deadline
@@ -40,4 +40,5 @@ _WITH_MODELS = {
     "SurfaceModelBuilder": "fpmdask.timing.surface",
 }
 
-__getattr__ = lazy(__name__, _WITH_MODELS)
+if not TYPE_CHECKING:  # type checkers see the imports
+    __getattr__ = lazy(__name__, _WITH_MODELS)

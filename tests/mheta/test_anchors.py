@@ -21,7 +21,7 @@ from fpmdask.mheta import (
     predict_many,
     spectrum,
 )
-from fpmdask.mheta.path import corner_names
+from fpmdask.mheta.spectrum_path import corner_names
 from fpmdask.models import ConstantModel, PiecewiseLinearModel, TabulatedModel
 from tests.conformance import check_distribution
 

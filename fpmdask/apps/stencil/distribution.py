@@ -17,8 +17,8 @@ from fpmdask.apps.stencil.program import with_computing
 from fpmdask.apps.stencil.sizes import is_moved
 from fpmdask.mheta import Machine, Program, anchors, capacity, evaluator, predict, spectrum
 from fpmdask.mheta.explain import explain
-from fpmdask.mheta.path import corner_names
 from fpmdask.mheta.search import gbs
+from fpmdask.mheta.spectrum_path import corner_names
 from fpmdask.models import Model, PiecewiseLinearModel
 
 PATH = ("Blk", "I-C", "I-C/Bal", "Bal")
@@ -221,10 +221,10 @@ def updated(
     factor with which the I/O of its rows takes the measured seconds (by bisection: it only grows
     with the factor); where it is in core, nothing is known of its disk that was not known before.
     What prefetching hides is known by the model alone.
-    Beside computing and I/O a node sends and receives, waits, and does what else an iteration
-    takes. Messages of all nodes become slower by one factor, with which the node that waits least,
-    by its messages, takes the measured seconds; and not faster, as what a quota delays counts
-    wherever it happens, as computing on some nodes.
+    Beside computing and I/O a node sends, receives, waits, and does what else an iteration takes.
+    All nodes make iterations at one pace, so that the node which spends the least beside computing
+    and I/O waits for nobody: that is the overhead of its messages. Of the others, which wait, it is
+    as it was known; seconds per byte are, too.
     """
     (stage,) = program.sections[0].stages
     expected = predict(program, machine, rows).parts["compute"]
@@ -261,20 +261,19 @@ def updated(
 def _with_messages(
     program: Program, machine: Machine, rows: Sequence[int], beside: Sequence[float]
 ) -> Machine:
-    """Return a machine with the messages of iterations that take so long beside the rest."""
-    parts = predict(program, machine, rows).parts
-    messages = parts["send"] + parts["receive"]
-    nodes = np.flatnonzero(messages > 0)
-    if not nodes.size:
+    """Return a machine where the node that waits least receives as slowly as its iterations say."""
+    having = [node for node, count in enumerate(rows) if count and np.isfinite(beside[node])]
+    communication = program.sections[0].communication
+    if len(having) < 2 or communication.pattern == "none":
         return machine
-    node = int(min(nodes.tolist(), key=lambda n: beside[n] / float(messages[n])))
-    low, high = 1.0, MOST_CHANGE
-    for _ in range(40):
-        middle = float(np.sqrt(low * high))
-        parts = predict(program, _slower(machine, middle, _MESSAGES), rows).parts
-        more = sum(parts[part][node] for part in ("send", "receive", "wait")) < beside[node]
-        low, high = (middle, high) if more else (low, middle)
-    return _slower(machine, low, _MESSAGES)
+    node = min(having, key=beside.__getitem__)
+    peers, size = 1 + (node not in (having[0], having[-1])), communication.message_bytes
+    figures = {name: machine.figures(name).tolist() for name in _MESSAGES}
+    rest = figures["send_overhead_s"][node]
+    rest += (figures["send_s_per_byte"][node] + figures["receive_s_per_byte"][node]) * size
+    overheads = figures["receive_overhead_s"]
+    overheads[node] = max(0.0, beside[node] / peers - rest)
+    return replace(machine, receive_overhead_s=overheads)
 
 
 def scaled(model: Model, factor: float) -> Model:

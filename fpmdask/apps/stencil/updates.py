@@ -25,15 +25,18 @@ def _inner(block: Array, axis: int = 0, shift: int = 0) -> Array:
 def _room(like: Array) -> Array:
     """Return memory for as many cells that begins with a cache line."""
     raw = np.empty(like.size * like.itemsize + LINE, np.uint8)
-    start = -raw.ctypes.data % LINE
+    start = -raw.__array_interface__["data"][0] % LINE
     return raw[start : start + like.size * like.itemsize].view(like.dtype).reshape(like.shape)
 
 
 def _neighbours(block: Array) -> Array:
     """Return the sum of each cell's neighbours along all axes."""
     low, high = _inner(block, 0, -1), _inner(block, 0, 1)
-    # NumPy's own memory begins with a multiple of 16 bytes; other libraries have their own
-    found = np.add(low, high, out=_room(low)) if isinstance(block, np.ndarray) else low + high
+    # NumPy's own memory begins with a multiple of 16 bytes. Masked arrays, and arrays of other
+    # libraries, of Python objects, and in Fortran's order are left as they are.
+    plain = type(block) is np.ndarray and not block.dtype.hasobject
+    ordered = plain and np.argmin(block.strides) == block.ndim - 1
+    found = np.add(low, high, out=_room(low)) if ordered else low + high
     for axis in range(1, block.ndim):
         found += _inner(block, axis, -1)
         found += _inner(block, axis, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from fpmdask.runtime.worker.offers import Offer
 # peer's rank, bytes, seconds of sending, of receiving, and of the way to the peer and back
 Message = tuple[int, int, float, float, float]
 REPEATS = 5
-# So long a thread computes without a break: some periods of a CPU quota, of 10 ms mostly.
+# So long a thread computes without a break.
 SHARE_SECONDS = 0.05
 # Of each way in a `_Pair.message`: the data, a word that it is there, and the data there and back
 # for either side. Each takes CPU time of who asks for it and of who serves it.
@@ -57,22 +58,25 @@ def benchmark_messages(
     Sending is offering a copy. Receiving is asking for what is offered already: it includes the
     request. The pairs of even ranks with the next ones go first, then the others.
 
-    Here a worker has nothing else to do. Amid iterations one with a CPU quota has used it up by
-    computing, so that its messages' CPU time takes as many times longer as that of its computing.
-    This is added to receiving. Serving a neighbour takes other threads about as much CPU time as
-    asking it and receiving takes this one.
+    During the benchmark a worker does nothing else. During iterations, computing has used up a CPU
+    quota when messages come: each second of their CPU time then takes 1 / share seconds, as it
+    does of computing (`cpu_share`). The difference is added to receiving. Serving a neighbour takes
+    other threads about as much CPU time as asking it and receiving takes this one.
     """
-    rank, found = team.index(exchange.address), list[Message]()
-    share = cpu_share()
+    rank, found, cpu = team.index(exchange.address), list[Message](), list[float]()
+    share = cpu_share() if len(team) > 1 else 1.0
     for parity in range(2):
         peer = rank + 1 if rank % 2 == parity else rank - 1
         if 0 <= peer < len(team):
-            pair = _Pair(exchange, name, team[peer], share, first=rank < peer)
+            pair = _Pair(exchange, name, team[peer], first=rank < peer)
             for nbytes in sizes:
                 timed = [pair.message(nbytes) for _ in range(1 + repeats)]
-                found += [(peer, nbytes, *seconds) for seconds in timed[1:]]
+                found += [(peer, nbytes, *one[:3]) for one in timed[1:]]
+                cpu += [one[3] for one in timed[1:]]
             pair.end()
-    return found
+    # of messages of any size the same: seconds per byte are not to be its noise
+    delay = median(cpu) * (1 / share - 1) if cpu else 0.0
+    return [(peer, size, send, receive + delay, way) for peer, size, send, receive, way in found]
 
 
 def refuse_messages(exchange: Exchange, name: str, team: Sequence[str]) -> None:
@@ -82,11 +86,15 @@ def refuse_messages(exchange: Exchange, name: str, team: Sequence[str]) -> None:
     """
     rank = team.index(exchange.address)
     for peer in (*team[max(0, rank - 1) : rank], *team[rank + 1 : rank + 2]):
-        _Pair(exchange, name, peer, 1.0, first=False).refuse()
+        _Pair(exchange, name, peer, first=False).refuse()
 
 
 def cpu_share(seconds: float = SHARE_SECONDS) -> float:
-    """Return what part of a CPU a thread of this process gets that computes for so long, <= 1."""
+    """Return the CPU time of a thread that computes for so long, by that time; at most 1.
+
+    A quota with a period of 10 ms, as labs have, is found within a tenth; one of 100 ms, the
+    kernel's default, is taken for larger than it is, as the first period's is there at once.
+    """
     began, cpu = time.perf_counter(), time.thread_time()
     while (spent := time.perf_counter() - began) < seconds:
         pass
@@ -96,14 +104,12 @@ def cpu_share(seconds: float = SHARE_SECONDS) -> float:
 class _Pair:
     """What two workers send to each other and back."""
 
-    def __init__(
-        self, exchange: Exchange, name: str, peer: str, share: float, *, first: bool
-    ) -> None:
+    def __init__(self, exchange: Exchange, name: str, peer: str, *, first: bool) -> None:
         self._exchange, self._peer, self._first, self._turn = exchange, peer, first, 0
-        self._name, self._share = name, share
+        self._name = name
 
-    def message(self, nbytes: int) -> tuple[float, float, float]:
-        """Return the seconds of one message: of sending, of receiving, of a round trip."""
+    def message(self, nbytes: int) -> tuple[float, float, float, float]:
+        """Return the seconds of sending a message, of receiving, of a round trip; CPU time."""
         data, nothing = np.zeros(nbytes, np.uint8), np.zeros(1, np.uint8)
         self._turn += 1
         cpu = time.thread_time()
@@ -121,8 +127,7 @@ class _Pair:
             self._there_and_back(way, data, starts=starts)
             if starts:
                 found = time.perf_counter() - began
-        cpu = SIDES * (time.thread_time() - cpu) / MESSAGES
-        return sending, receiving + cpu * (1 / self._share - 1), found
+        return sending, receiving, found, SIDES * (time.thread_time() - cpu) / MESSAGES
 
     def end(self) -> None:
         """Offer nothing any more."""

@@ -54,3 +54,16 @@ def test_arrays_of_other_libraries_keep_their_own_memory():
     found = jacobi(Other(block))
     assert isinstance(found, Other)
     np.testing.assert_allclose(found.values, jacobi(block))
+
+
+def test_masks_objects_and_the_order_of_axes_are_kept():
+    values = np.random.default_rng(0).random((5, 7))
+    masked = jacobi(np.ma.array(values, mask=values > 0.9))
+    assert isinstance(masked, np.ma.MaskedArray)
+    assert masked.mask.any()
+    exact = jacobi(values.astype(object))
+    assert exact.dtype == object
+    np.testing.assert_allclose(exact.astype(float), jacobi(values))
+    columns = jacobi(np.asfortranarray(values))
+    assert columns.flags.f_contiguous
+    np.testing.assert_allclose(columns, jacobi(values))

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fpmdask.mheta import checks
+from fpmdask.mheta.anchor_distributions import anchors
 from fpmdask.mheta.checks import IntArray
-from fpmdask.mheta.corners import anchors
 from fpmdask.mheta.machine import Machine
 from fpmdask.mheta.program import Program
 
