@@ -7,13 +7,13 @@ the probe of a row's speed, the instrumented sample, and MHETA itself; in the fi
 imports on the workers. It is given in iterations of the even distribution (on `dc` rows are
 measured on disk, and iterations are in core).
 
-Before and after each turn a call learns from its iterations how fast nodes compute now, of which a
-prediction is made for each of these: a processor's own speed drifts, by a fifth in a minute on
-virtual machines. The other calls learn nothing. An iteration's seconds are the median of what a
-run's iterations add to its makespan, the first one left out; predicted and measured ones are the
-medians over the calls that learn, and over the turns. With and without prefetching distributions
-are the same ones, so that what it saves can be told, in percent of an iteration without it. The
-machine's processors are kept awake (`awake.py`).
+Before and after each turn a call learns from its iterations how fast nodes compute now, and what
+their messages take, of which a prediction is made for each of these: a processor's own speed
+drifts, by a fifth in a minute on virtual machines. The other calls learn nothing. An iteration's
+seconds are the median of what a run's iterations add to its makespan, the first one left out;
+predicted and measured ones are the medians over the calls that learn, and over the turns. With and
+without prefetching distributions are the same ones, so that what it saves can be told, in percent
+of an iteration without it. The machine's processors are kept awake (`awake.py`).
 
     python benchmarks/mheta_accuracy.py --labs io hy1 [--prefetch yes no] [--points 9] [--turns 3]
 
@@ -40,7 +40,7 @@ from distributed import Client
 import fpmdask
 from fpmdask.apps.stencil import jacobi
 from fpmdask.apps.stencil.distribution import updated
-from fpmdask.apps.stencil.history import middles
+from fpmdask.apps.stencil.history import median_parts
 from fpmdask.apps.stencil.program import with_computing
 from fpmdask.lab import Lab
 from fpmdask.mheta import anchors, predict, spectrum
@@ -143,7 +143,7 @@ class Jacobi:
         document, rows = said["document"], said["phases"][-1]["rows"]
         document["machine"]["memory_bytes"] = [ENOUGH] * len(rows)
         again = self.run(document, dict(zip(said["workers"], rows, strict=True)))["iterations"]
-        took = [middles(again[name][1:]) for name in said["workers"]]
+        took = [median_parts(again[name][1:]) for name in said["workers"]]
         compute, beside = ([one[part] for one in took] for part in ("compute", "beside"))
         known = Document.from_dict(document)
         program = with_computing(known.program, [1.0] * len(rows))  # whatever is known of blocks

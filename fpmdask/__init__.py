@@ -16,8 +16,4 @@ _LAZY = {"Balancer": "fpmdask.balancer", "Lab": "fpmdask.lab"}
 __all__ = ["Balancer", "Lab", "__version__"]
 
 if not TYPE_CHECKING:  # type checkers see the imports
-    __getattr__ = lazy(__name__, _LAZY)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    __getattr__, __dir__ = lazy(__name__, _LAZY)

@@ -1,12 +1,15 @@
 """Names of a package that load on first use: importing it stays cheap. Pure."""
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package (PEP 562).
+def lazy(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and the `__dir__` of a package (PEP 562).
 
     Parameters
     ----------
@@ -18,13 +21,15 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     Examples
     --------
-    >>> load = lazy("here", {"sqrt": "math"})
+    >>> load, names = lazy("fpmdask", {"sqrt": "math"})
+    >>> "sqrt" in names(), "__version__" in names()
+    (True, True)
     >>> load("sqrt")(4.0)
     2.0
     >>> load("cbrt")
     Traceback (most recent call last):
       ...
-    AttributeError: module 'here' has no attribute 'cbrt'
+    AttributeError: module 'fpmdask' has no attribute 'cbrt'
     """
 
     def load(name: str) -> Any:
@@ -33,4 +38,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         home = import_module(homes[name])
         return home if homes[name] == f"{package}.{name}" else getattr(home, name)
 
-    return load
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return load, names

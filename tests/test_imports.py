@@ -71,6 +71,13 @@ def imports(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def lazy_names(path):
+    """Yield the modules that a package loads on first use of their names: `fpmdask.lazy_names`."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
+            yield from ast.literal_eval(node.value).values()
+
+
 def named_applications(path):
     """Yield the applications of ours that a module names by the path of a module, in strings."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -131,7 +138,8 @@ def test_no_circles():
     graph = {}
     for path in modules():
         parts = parts_of(path)
-        targets = {module_of(name) for name in imports(path)} - {None, ("__init__",), parts}
+        names = [*imports(path), *lazy_names(path)]
+        targets = {module_of(name) for name in names} - {None, ("__init__",), parts}
         graph[parts] = targets
     done, doing = set(), []
 

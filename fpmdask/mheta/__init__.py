@@ -90,8 +90,4 @@ _HOMES = {
 __all__ = [*_HOMES]
 
 if not TYPE_CHECKING:  # type checkers see the imports
-    __getattr__ = lazy(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

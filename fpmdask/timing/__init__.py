@@ -41,4 +41,4 @@ _WITH_MODELS = {
 }
 
 if not TYPE_CHECKING:  # type checkers see the imports
-    __getattr__ = lazy(__name__, _WITH_MODELS)
+    __getattr__, __dir__ = lazy(__name__, _WITH_MODELS)

@@ -14,7 +14,8 @@ from tests.runtime.test_exchange import exchanges
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 4])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 4, timeout=120)
-async def test_neighbours_measure_each_other(c, s, *workers, size):
+async def test_neighbours_measure_each_other(c, s, *workers, size, monkeypatch):
+    monkeypatch.setattr("fpmdask.runtime.worker.message_benchmark.cpu_quota", lambda: 0.1)
     sizes = [1, 1 << 20]
     async with exchanges(c, *workers[:size]) as team:
         ranks = [exchange.address for exchange in team]
@@ -25,6 +26,9 @@ async def test_neighbours_measure_each_other(c, s, *workers, size):
                     for exchange in team
                 )
             )
+        delays = [delay for _, delay in found]
+        found = [messages for messages, _ in found]
+        assert all(delay > 0 for delay in delays) == (size > 1)
         for rank, messages in enumerate(found):
             peers = [peer for peer in (rank - 1, rank + 1) if 0 <= peer < size]
             measured = [(peer, nbytes) for peer, nbytes, *_ in messages]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
+
+import numpy as np
 
 from fpmdask.apps.stencil.history import typical
 from fpmdask.apps.stencil.plan import Cost
@@ -40,8 +43,8 @@ def fitted(
     program
         The structure.
     told
-        Of each node, in the order of ranks: ``events``, as the fields of `Event`, and
-        ``benchmarks``, as `fit` takes them.
+        Of each node, in the order of ranks: ``events``, as the fields of `Event`, ``benchmarks``,
+        as `fit` takes them, and ``message_delay_s``, by which a CPU quota delays a message.
     memory
         Of each node, in bytes.
     row_seconds
@@ -73,6 +76,10 @@ def fitted(
         ]
     benchmarks = {rank: one["benchmarks"] for rank, one in enumerate(told)}
     found, machine = fit(program, traces, benchmarks, memory)
+    delays = np.array([one["message_delay_s"] for one in told])
+    if delays.any():
+        slower = machine.figures("receive_overhead_s") + delays
+        machine = replace(machine, receive_overhead_s=slower.tolist())
     if row_seconds is None:
         return found, machine
     (stage,) = found.sections[0].stages

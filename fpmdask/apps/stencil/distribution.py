@@ -221,10 +221,9 @@ def updated(
     factor with which the I/O of its rows takes the measured seconds (by bisection: it only grows
     with the factor); where it is in core, nothing is known of its disk that was not known before.
     What prefetching hides is known by the model alone.
-    Beside computing and I/O a node sends, receives, waits, and does what else an iteration takes.
-    All nodes make iterations at one pace, so that the node which spends the least beside computing
-    and I/O waits for nobody: that is the overhead of its messages. Of the others, which wait, it is
-    as it was known; seconds per byte are, too.
+    Neighbours make iterations at one pace. The node that spends the least beside computing and I/O
+    is taken to wait for nobody: that is the cost of its messages, by which the overhead of
+    receiving is set. The other nodes wait, and their messages stay as they were known.
     """
     (stage,) = program.sections[0].stages
     expected = predict(program, machine, rows).parts["compute"]
@@ -250,29 +249,28 @@ def updated(
         return program, machine
     for _ in range(40):
         middle = np.sqrt(low * high)
-        found = predict(program, _slower(machine, middle, _DISK), rows)
+        found = predict(program, _slower(machine, middle), rows)
         if found.infeasible:
             return program, machine
         more = found.parts["io"] < wanted
         low, high = np.where(more, middle, low), np.where(more, high, middle)
-    return program, _slower(machine, np.where(wanted > 0, np.sqrt(low * high), 1.0), _DISK)
+    return program, _slower(machine, np.where(wanted > 0, np.sqrt(low * high), 1.0))
 
 
 def _with_messages(
     program: Program, machine: Machine, rows: Sequence[int], beside: Sequence[float]
 ) -> Machine:
-    """Return a machine where the node that waits least receives as slowly as its iterations say."""
-    having = [node for node, count in enumerate(rows) if count and np.isfinite(beside[node])]
+    """Return a machine with the overhead of receiving of the node that waits for nobody."""
+    having = np.flatnonzero(rows).tolist()
     communication = program.sections[0].communication
-    if len(having) < 2 or communication.pattern == "none":
+    if len(having) < 2 or communication.pattern == "none" or not np.isfinite(beside).all():
         return machine
     node = min(having, key=beside.__getitem__)
-    peers, size = 1 + (node not in (having[0], having[-1])), communication.message_bytes
-    figures = {name: machine.figures(name).tolist() for name in _MESSAGES}
-    rest = figures["send_overhead_s"][node]
-    rest += (figures["send_s_per_byte"][node] + figures["receive_s_per_byte"][node]) * size
-    overheads = figures["receive_overhead_s"]
-    overheads[node] = max(0.0, beside[node] / peers - rest)
+    peers = 1 if node in (having[0], having[-1]) else 2
+    per_byte = machine.figures("send_s_per_byte") + machine.figures("receive_s_per_byte")
+    rest = machine.figures("send_overhead_s") + per_byte * communication.message_bytes
+    overheads = machine.figures("receive_overhead_s").tolist()
+    overheads[node] = max(0.0, beside[node] / peers - float(rest[node]))
     return replace(machine, receive_overhead_s=overheads)
 
 
@@ -285,12 +283,14 @@ def scaled(model: Model, factor: float) -> Model:
 
 
 _DISK = ("read_overhead_s", "read_s_per_byte", "write_overhead_s", "write_s_per_byte")
-_MESSAGES = ("send_overhead_s", "send_s_per_byte", "receive_overhead_s", "receive_s_per_byte")
 
 
-def _slower(machine: Machine, factors: Any, names: Sequence[str]) -> Machine:
-    """Return a machine some of whose figures are so many times as large."""
-    return replace(machine, **{name: (machine.figures(name) * factors).tolist() for name in names})
+def _slower(machine: Machine, factors: Any) -> Machine:
+    """Return a machine with slower disks."""
+    return replace(
+        machine,
+        **{name: (machine.figures(name) * factors).tolist() for name in _DISK},
+    )
 
 
 def drawn(program: Program, machine: Machine, total: int) -> Mapping[str, Any]:

@@ -149,8 +149,8 @@ class History:
         return {"phases": self.phases, "iterations": list(self._each)}
 
 
-def middles(iterations: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return the medians of what iterations have taken: of computing, and ``beside`` it and I/O.
+def median_parts(iterations: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return the medians of what iterations spent on computing, and on neither it nor I/O.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def middles(iterations: Sequence[Sequence[float]]) -> dict[str, float]:
 
     Examples
     --------
-    >>> middles([[1.0, 0.5, 0.25, 0.0, 0.125], [2.0, 0.5, 0.25, 0.0, 1.125]])
+    >>> median_parts([[1.0, 0.5, 0.25, 0.0, 0.125], [2.0, 0.5, 0.25, 0.0, 1.125]])
     {'compute': 0.5, 'beside': 0.75}
     """
     compute, io = (1 + METERED.index(part) for part in ("compute", "io"))

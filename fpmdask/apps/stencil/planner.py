@@ -17,7 +17,7 @@ from fpmdask.apps.stencil.calibration import (
     with_node,
 )
 from fpmdask.apps.stencil.distribution import Choice, choose, drawn, updated
-from fpmdask.apps.stencil.history import middles
+from fpmdask.apps.stencil.history import median_parts
 from fpmdask.apps.stencil.plan import Cost
 from fpmdask.apps.stencil.program import program
 from fpmdask.apps.stencil.spec import StencilSpec
@@ -213,8 +213,8 @@ class Planner:
         Notes
         -----
         The document's figures go by more than the instrumented iteration, of which a node's
-        computing is one sample: by the median of the last distribution's iterations, if there are
-        so many that one does not count.
+        computing, and its messages, are one sample: by the medians of the last distribution's
+        iterations, if there are so many that one does not count.
         """
         self._learn(histories)
         told = [
@@ -256,7 +256,7 @@ class Planner:
         done = min(one["phases"][-1]["count"] for one in histories)
         if done < LEAST:
             return
-        last = [middles(one["iterations"][-done:]) for one in histories]
+        last = [median_parts(one["iterations"][-done:]) for one in histories]
         compute, beside = ([one[part] for one in last] for part in ("compute", "beside"))
         try:
             self.figures = updated(*self.figures, self._phases[-1][0], compute, None, beside)

@@ -16,22 +16,21 @@ import numpy as np
 from fpmdask.runtime.regions import whole
 from fpmdask.runtime.worker.exchange import Exchange
 from fpmdask.runtime.worker.fetch import Want
+from fpmdask.runtime.worker.fingerprint import cpu_quota
 from fpmdask.runtime.worker.offers import Offer
 
 # peer's rank, bytes, seconds of sending, of receiving, and of the way to the peer and back
 Message = tuple[int, int, float, float, float]
 REPEATS = 5
-# So long a thread computes without a break.
-SHARE_SECONDS = 0.05
-# Of each way in a `_Pair.message`: the data, a word that it is there, and the data there and back
-# for either side. Each takes CPU time of who asks for it and of who serves it.
-MESSAGES, SIDES = 4, 2
+# Messages that each side receives in a `_Pair.message`, and as many that it serves: the data, a
+# word that it is there, and the data once more for the round trip of either side.
+MESSAGES = 4
 
 
 def benchmark_messages(
     exchange: Exchange, name: str, team: Sequence[str], sizes: Sequence[int], repeats: int = REPEATS
-) -> list[Message]:
-    """Return what messages to the neighbouring ranks and back take.
+) -> tuple[list[Message], float]:
+    """Return what messages to the neighbouring ranks and back take, and a quota's delay of one.
 
     Parameters
     ----------
@@ -58,13 +57,13 @@ def benchmark_messages(
     Sending is offering a copy. Receiving is asking for what is offered already: it includes the
     request. The pairs of even ranks with the next ones go first, then the others.
 
-    During the benchmark a worker does nothing else. During iterations, computing has used up a CPU
-    quota when messages come: each second of their CPU time then takes 1 / share seconds, as it
-    does of computing (`cpu_share`). The difference is added to receiving. Serving a neighbour takes
-    other threads about as much CPU time as asking it and receiving takes this one.
+    During the benchmark a worker does nothing else. During iterations, computing has used up its
+    CPU quota when messages come: with a quota of a tenth of a core their CPU time then takes ten
+    times as long, as that of computing does. The delay of a message is the difference. It is not
+    part of the messages that are returned, whose round trips were made without. Serving a neighbour
+    takes other threads about as much CPU time as asking it and receiving takes this one.
     """
     rank, found, cpu = team.index(exchange.address), list[Message](), list[float]()
-    share = cpu_share() if len(team) > 1 else 1.0
     for parity in range(2):
         peer = rank + 1 if rank % 2 == parity else rank - 1
         if 0 <= peer < len(team):
@@ -74,9 +73,8 @@ def benchmark_messages(
                 found += [(peer, nbytes, *one[:3]) for one in timed[1:]]
                 cpu += [one[3] for one in timed[1:]]
             pair.end()
-    # of messages of any size the same: seconds per byte are not to be its noise
-    delay = median(cpu) * (1 / share - 1) if cpu else 0.0
-    return [(peer, size, send, receive + delay, way) for peer, size, send, receive, way in found]
+    both = 2 * median(cpu) / MESSAGES if cpu else 0.0  # of who receives, and who serves
+    return found, both * (1 / min(1.0, cpu_quota() or 1.0) - 1)
 
 
 def refuse_messages(exchange: Exchange, name: str, team: Sequence[str]) -> None:
@@ -89,18 +87,6 @@ def refuse_messages(exchange: Exchange, name: str, team: Sequence[str]) -> None:
         _Pair(exchange, name, peer, first=False).refuse()
 
 
-def cpu_share(seconds: float = SHARE_SECONDS) -> float:
-    """Return the CPU time of a thread that computes for so long, by that time; at most 1.
-
-    A quota with a period of 10 ms, as labs have, is found within a tenth; one of 100 ms, the
-    kernel's default, is taken for larger than it is, as the first period's is there at once.
-    """
-    began, cpu = time.perf_counter(), time.thread_time()
-    while (spent := time.perf_counter() - began) < seconds:
-        pass
-    return min(1.0, (time.thread_time() - cpu) / spent) or 1.0
-
-
 class _Pair:
     """What two workers send to each other and back."""
 
@@ -109,7 +95,7 @@ class _Pair:
         self._name = name
 
     def message(self, nbytes: int) -> tuple[float, float, float, float]:
-        """Return the seconds of sending a message, of receiving, of a round trip; CPU time."""
+        """Return seconds of sending a message, of receiving it, of a round trip; CPU time."""
         data, nothing = np.zeros(nbytes, np.uint8), np.zeros(1, np.uint8)
         self._turn += 1
         cpu = time.thread_time()
@@ -127,7 +113,7 @@ class _Pair:
             self._there_and_back(way, data, starts=starts)
             if starts:
                 found = time.perf_counter() - began
-        return sending, receiving, found, SIDES * (time.thread_time() - cpu) / MESSAGES
+        return sending, receiving, found, time.thread_time() - cpu
 
     def end(self) -> None:
         """Offer nothing any more."""

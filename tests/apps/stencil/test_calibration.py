@@ -133,7 +133,9 @@ def told(made, machine, rows, blocks, periodic=False):
             "messages": messages,
             "prefetch_overhead_s": machine.figures("prefetch_overhead_s")[node],
         }
-        found.append({"events": [mark | inside, *events], "benchmarks": benchmarks})
+        found.append(
+            {"events": [mark | inside, *events], "benchmarks": benchmarks, "message_delay_s": 0.0}
+        )
     return json.loads(json.dumps(found))
 
 
@@ -149,6 +151,17 @@ def test_figures_that_made_a_trace_come_back(name, prefetch, periodic):
     assert predict(found, figures, rows).seconds == pytest.approx(
         predict(made, machine, rows).seconds, rel=1e-6
     )
+
+
+def test_what_a_quota_delays_is_received_later_and_no_part_of_the_wire():
+    made, machine = pair("IO")
+    news = told(made, machine, [ROWS // 8] * 8, 100)
+    _, plain = fitted(made, news, list(machine.memory_bytes))
+    news[2]["message_delay_s"] = 0.25
+    _, slower = fitted(made, news, list(machine.memory_bytes))
+    delay = slower.figures("receive_overhead_s") - plain.figures("receive_overhead_s")
+    np.testing.assert_allclose(delay, [0, 0, 0.25, 0, 0, 0, 0, 0])
+    assert replace(slower, receive_overhead_s=plain.receive_overhead_s) == plain
 
 
 def test_blocks_between_which_a_node_waits_for_its_disk_take_less():

@@ -48,7 +48,7 @@ def test_without_figures_nothing_is_predicted():
     _, machine = pair("HY1")
     found = planner(machine)
     with pytest.raises(PartitionError, match="node 0"):
-        found.fit([{"events": [], "benchmarks": {}}] * 8)
+        found.fit([{"events": [], "benchmarks": {}, "message_delay_s": 0.0}] * 8)
     found.give_up("too noisy")
     found.begin([ROWS // 8] * 8)
     history = History()

@@ -94,9 +94,10 @@ class InstrumentedIteration:
             except UpdateFailed as failed:  # it may be of rows that are no neighbours
                 raised = str(describe_error(failed.__cause__ or failed)["message"])
             benchmarks: dict[str, Any] = {**benchmark_disk(file), "messages": []}
+            delay = 0.0
             if spec.depth[0]:
                 sizes = [1, max(2, sum(edge.nbytes for edge in streamed.edge(0)))]
-                benchmarks["messages"] = benchmark_messages(
+                benchmarks["messages"], delay = benchmark_messages(
                     team.exchange, self._messages, self._ranks, sizes
                 )
         finally:
@@ -105,7 +106,8 @@ class InstrumentedIteration:
             {name: value for name, value in asdict(event).items() if value is not None}
             for event in recorder.events
         ]
-        return {"measured": {"events": events, "benchmarks": benchmarks}, "raised": raised}
+        told = {"events": events, "benchmarks": benchmarks, "message_delay_s": delay}
+        return {"measured": told, "raised": raised}
 
     def _streamed(self, rows: int) -> int:
         means = self._means
