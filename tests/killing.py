@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from distributed import Client, LocalCluster
 
+from fpmdask.lab.cluster import registered
 from tests.eventually import SECONDS
 
 # The `pytestmark` of modules whose tests do so.
@@ -29,7 +30,7 @@ def processes(workers=3, threads=1):
 def pids(client, workers=3):
     """Wait for all workers; return their names and the ids of their processes."""
     client.wait_for_workers(workers, timeout=SECONDS)
-    known = client.scheduler_info(n_workers=-1)["workers"]
+    known = registered(client)
     return {str(known[address]["name"]): pid for address, pid in client.run(os.getpid).items()}
 
 

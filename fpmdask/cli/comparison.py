@@ -257,13 +257,14 @@ def _as_completed(client: Client, running: Mapping[Future[T], str]) -> Iterator[
     """
     from distributed import wait
 
+    from fpmdask.lab.cluster import registered
+
     waiting = {*running}
     while waiting:
         try:
             ended = wait(waiting, timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED").done
         except TimeoutError:
-            workers = client.scheduler_info(n_workers=-1)["workers"].values()
-            here = {worker["name"] for worker in workers}
+            here = {worker["name"] for worker in registered(client).values()}
             if gone := sorted({running[future] for future in waiting} - here):
                 raise WorkersLeft(gone) from None
             continue

@@ -167,9 +167,19 @@ def wait_until_gone(client: Any, names: set[str]) -> None:
     _wait(lambda: not _addresses(client, names), {}, "the scheduler to forget a worker")
 
 
+def registered(client: Any) -> dict[str, dict[str, Any]]:
+    """Return the workers that the scheduler knows now: address → ``name`` and the like.
+
+    ``client.scheduler_info`` asks, too, but returns what was heard last: every two seconds the
+    client asks for none of the workers, beside that, and where this answer comes in between, there
+    are none.
+    """
+    return dict(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+
+
 def _addresses(client: Any, names: set[str]) -> list[str]:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return [address for address, worker in workers.items() if worker["name"] in names]
+    found = registered(client).items()
+    return [address for address, worker in found if worker["name"] in names]
 
 
 def _wait(done: Callable[[], Any], started: Mapping[Process, Path], what: str) -> Any:

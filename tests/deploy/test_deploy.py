@@ -18,6 +18,7 @@ import zarr
 from distributed import Client, Security
 
 import fpmdask
+from fpmdask.lab.cluster import registered
 from fpmdask.records import verify, write_records
 from fpmdask.timing import TimingPolicy
 
@@ -91,7 +92,7 @@ def tls(tmp_path: Path, certificates: Path) -> Iterator[Deployment]:
 def use(client: Client) -> None:
     """Partition and multiply on the script's two workers."""
     client.wait_for_workers(2, timeout=SECONDS)
-    resources = {w["name"]: w["resources"] for w in client.scheduler_info()["workers"].values()}
+    resources = {w["name"]: w["resources"] for w in registered(client).values()}
     assert resources == {"large": {"fpm": 1}, "small": {"fpm": 1}}, "the preload gives them"
 
     balancer = fpmdask.Balancer(client)

@@ -18,6 +18,7 @@ from distributed import Client, wait
 import fpmdask
 from fpmdask.apps.sort.coordinator.run import LEARNED
 from fpmdask.lab import doctor
+from fpmdask.lab.cluster import registered
 from fpmdask.models import PiecewiseLinearModel
 from fpmdask.records import write_records
 from fpmdask.runtime.identity import KernelId, canonical
@@ -141,9 +142,7 @@ def test_a_stopped_worker_is_given_up_and_its_rows_move(lab):
             # inputs on the others, so that only the share is stuck, not the data
             only = ["fast", "middle"]
             addresses = [
-                address
-                for address, worker in client.scheduler_info()["workers"].items()
-                if worker["name"] in only
+                address for address, worker in registered(client).items() if worker["name"] in only
             ]
             x = client.persist(da.from_array(a, chunks=300), workers=addresses)
             y = client.persist(da.from_array(b, chunks=300), workers=addresses)
@@ -173,7 +172,7 @@ def test_a_worker_behind_a_slow_link_gets_less(lab, tmp_path):
                 # the inputs on the others: it has nothing to send, only to receive
                 others = [
                     address
-                    for address, worker in client.scheduler_info()["workers"].items()
+                    for address, worker in registered(client).items()
                     if worker["name"] != "middle"
                 ]
                 a, b = (
@@ -257,7 +256,7 @@ def test_a_sort_goes_on_without_a_worker_that_is_stopped(lab, step):
     try:
         with Client(lab.scheduler_address) as client, dask.config.set({"fpmdask.hang": "2s"}):
             balancer = fpmdask.Balancer(client, progress=stop)
-            info = client.scheduler_info()["workers"]
+            info = registered(client)
             others = [address for address, w in info.items() if w["name"] != "slow"]
             x = da.random.default_rng(0).random(3_000_000, chunks=250_000)
             x = client.persist(x, workers=others)

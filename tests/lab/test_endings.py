@@ -15,6 +15,7 @@ from distributed import Client
 
 from fpmdask.errors import LabError
 from fpmdask.lab import Lab, LabState, doctor, down, status, up
+from fpmdask.lab.cluster import registered
 from fpmdask.lab.state import read_state, state_path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -41,6 +42,7 @@ ORDINARY = """
 import json, os, sys, time
 from distributed import Client
 from fpmdask.lab import Lab
+from fpmdask.lab.cluster import registered
 
 def spin(seconds):
     wall, cpu = time.perf_counter(), time.process_time()
@@ -49,7 +51,7 @@ def spin(seconds):
     return (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 def measure(client, seconds):
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = registered(client)
     tasks = {w["name"]: client.submit(spin, seconds, workers=[a], pure=False)
              for a, w in workers.items()}
     return {name: task.result() for name, task in tasks.items()}
@@ -220,7 +222,7 @@ def test_a_lab_that_stays(
         assert (lab.condition, lab.owner, lab.backend) == ("up", None, backend)
         assert {worker.name: worker.quota for worker in lab.workers} == {"a": 0.5, "b": 0.25}
         with Client(state.scheduler_address, set_as_default=False) as client:
-            assert len(client.scheduler_info(n_workers=-1)["workers"]) == 2
+            assert len(registered(client)) == 2
         watch = state.process("watch")
         assert watch is not None
         if backend == "root":

@@ -15,6 +15,7 @@ from distributed import Client, Nanny, Scheduler, SpecCluster, wait
 
 import fpmdask
 from fpmdask.apps.matmul.client import stored as tiles
+from fpmdask.lab.cluster import registered
 from tests.resident import peak
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -78,7 +79,7 @@ def test_matrices_larger_than_the_clusters_memory_multiply(tmp_path, n, inner, c
 def test_shares_are_what_unequal_memory_has_room_for(tmp_path):
     n, limit = 6000, 300_000_000
     with processes(limit, "4 GB") as client:
-        where = [a for a, w in client.scheduler_info()["workers"].items() if w["name"] == "large"]
+        where = [a for a, w in registered(client).items() if w["name"] == "large"]
         a = client.persist(da.ones((n, 600), chunks=600), workers=where)
         b = client.persist(da.ones((600, n), chunks=600), workers=where)
         wait([a, b])
@@ -132,7 +133,7 @@ def test_a_full_disk_for_spills_stops_no_product(small_disk):
         dask.config.set(settings),
         processes("500 MB", "4 GB", local_directory=str(small_disk)) as client,
     ):
-        [where] = [a for a, w in client.scheduler_info()["workers"].items() if w["name"] == "small"]
+        [where] = [a for a, w in registered(client).items() if w["name"] == "small"]
         random = da.random.default_rng(3)
         a, b = (random.random(shape, chunks=500) for shape in ((n, inner), (inner, n)))
         expected = (a[::250] @ b).compute(scheduler="threads")

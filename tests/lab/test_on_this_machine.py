@@ -12,6 +12,7 @@ from distributed import Client
 from fpmdask import config
 from fpmdask.errors import LabError
 from fpmdask.lab import Lab, LabState
+from fpmdask.lab.cluster import registered
 from fpmdask.lab.swap import in_use
 from fpmdask.runtime.worker.fingerprint import cpu_quota
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 
 def addresses(client: Client) -> dict[str, str]:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = registered(client)
     return {worker["name"]: address for address, worker in workers.items()}
 
 
@@ -172,10 +173,7 @@ def test_threads_mixes_workers_of_one_and_two_threads(root: None, prefix: str) -
         Lab.from_toml("threads", name=f"{prefix}-threads") as lab,
         Client(lab.scheduler_address, set_as_default=False) as client,
     ):
-        threads = {
-            worker["name"]: worker["nthreads"]
-            for worker in client.scheduler_info(n_workers=-1)["workers"].values()
-        }
+        threads = {worker["name"]: worker["nthreads"] for worker in registered(client).values()}
         assert threads == {"t1": 1, "t2": 2, "t3": 1, "t4": 2}
 
 
@@ -241,7 +239,7 @@ def test_links_memory_swap_and_every_other_option(
         found = client.run(variables, ["OPENBLAS_CORETYPE"], workers=[placed["small"]])
         assert found[placed["small"]] == {"OPENBLAS_CORETYPE": "Haswell"}
 
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = registered(client)
         assert workers[placed["small"]]["resources"] == {"fpm": 2}, "the preload and its argument"
 
         before = lab.worker_pid("watched")

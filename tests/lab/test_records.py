@@ -15,6 +15,7 @@ from distributed import Client, LocalCluster
 
 import fpmdask
 from fpmdask.errors import RecordsError
+from fpmdask.lab.cluster import registered
 from fpmdask.records import verify, write_records
 from tests.resident import peak
 
@@ -144,7 +145,7 @@ def test_a_worker_killed_while_parts_are_written_costs_what_is_not_finished(
             finished[event["part"]] = (target / event["part"]).stat().st_mtime_ns
 
     with processes(memory_limit=300_000_000, local_directory=str(folder)) as client:
-        workers = client.scheduler_info()["workers"]
+        workers = registered(client)
         pids = [(str(workers[at]["name"]), pid) for at, pid in client.run(os.getpid).items()]
         balancer = fpmdask.Balancer(client, progress=strike)
         found = balancer.sort_records(tmp_path / "in" / "*", target)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fpmdask
+from fpmdask.lab.cluster import registered
 from tests.resident import peak, status
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -192,7 +193,7 @@ def test_a_worker_needs_memory_for_a_run_and_a_part(what, nbytes_per_key):
         before = client.run(status, "VmRSS")
         found = getattr(balancer, what)(x)
         most = client.run(peak)
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = registered(client)
         shares = {share["worker"]: share for share in balancer.report.shares}
         for address, worker in workers.items():
             share = shares[str(worker["name"])]

@@ -15,6 +15,7 @@ import fpmdask
 from fpmdask.apps.matmul.client import stored, target
 from fpmdask.apps.matmul.client.checkpoint import MARK, Checkpoint
 from fpmdask.errors import PartitionError
+from fpmdask.lab.cluster import registered
 from fpmdask.runtime import zarr_storage
 from fpmdask.runtime.client import zarr_target
 from tests.tuned import SHORT_ROUNDS
@@ -81,7 +82,7 @@ def test_a_relative_path_is_the_clients(elsewhere):
 def test_a_place_that_workers_do_not_share_is_refused(elsewhere, monkeypatch, asked):
     """One path, for a worker another disk: it says so when it is asked, and when it writes."""
     client, second = elsewhere
-    name = client.scheduler_info(n_workers=-1)["workers"][second]["name"]
+    name = registered(client)[second]["name"]
     a, b = factors()
     out = zarr.open_array("/proc/self/cwd/c", mode="r+")
 
@@ -105,7 +106,7 @@ def test_a_place_that_workers_do_not_share_is_refused(elsewhere, monkeypatch, as
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_workers_that_take_no_part_need_not_reach_it(elsewhere):
     client, second = elsewhere
-    (first,) = set(client.scheduler_info(n_workers=-1)["workers"]) - {second}
+    (first,) = set(registered(client)) - {second}
     a, b = factors()
     out = zarr.open_array("/proc/self/cwd/c", mode="r+")
     fpmdask.Balancer(client, workers=[first]).matmul(a, b, out=out)
@@ -115,7 +116,7 @@ def test_workers_that_take_no_part_need_not_reach_it(elsewhere):
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_not_waited_for(elsewhere):
     client, second = elsewhere
-    workers = {a: str(a) for a in client.scheduler_info(n_workers=-1)["workers"]}
+    workers = {a: str(a) for a in registered(client)}
     out = zarr.open_array(os.path.abspath("c"), mode="r+")
     (pid,) = client.run(os.getpid, workers=[second]).values()
     known, unknown = (target.Target(out, run, (), None) for run in ("this call", "another"))

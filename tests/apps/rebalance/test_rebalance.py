@@ -15,6 +15,7 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.errors import ChunksLostError, CoordinatorError, KernelError, PartitionError
+from fpmdask.lab.cluster import registered
 from fpmdask.runtime.client.rows import partitions_of
 from tests.apps.rebalance.placed import array_on, frame_on, keys_in_order, rows_on
 from tests.eventually import no_data, nothing_left, side_of, until
@@ -602,7 +603,7 @@ def test_no_plan_exceeds_a_workers_memory():
         balancer = fpmdask.Balancer(client)
         chunks = {
             ("zeros", n): client.submit(np.zeros, 10 * million, key=("zeros", n), workers=[worker])
-            for n, worker in enumerate(client.scheduler_info()["workers"])
+            for n, worker in enumerate(registered(client))
         }
         wait([*chunks.values()])
         x = da.Array(chunks, "zeros", ((10 * million,) * 3,), dtype=float)
