@@ -40,6 +40,10 @@ class NoWorkersError(CoordinatorError):
     """No worker is connected to the scheduler."""
 
 
+class MissingWorkersError(CoordinatorError):
+    """Workers that are named take no part."""
+
+
 class VersionMismatchError(CoordinatorError):
     """Client, scheduler and workers do not run the same fpmdask."""
 

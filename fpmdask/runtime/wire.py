@@ -287,9 +287,13 @@ class RoundEnded(Event):
 
 
 class Waiting(Event):
-    """Workers are waited for: they are busy, used by runs, or hold lost chunks."""
+    """Workers are waited for: they are busy, used by runs, hold lost chunks, or have left.
+
+    With a ``reason`` the others cannot go on without one of those that have left.
+    """
 
     workers: Sequence[str]
+    reason: NotRequired[str]
     tasks: NotRequired[Mapping[str, str]]
     busy_seconds: NotRequired[Mapping[str, float]]
     runs: NotRequired[Sequence[str]]

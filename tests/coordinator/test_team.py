@@ -8,19 +8,25 @@ from distributed.utils_test import gen_cluster
 
 import fpmdask
 from fpmdask.apps.sort.app import APP
-from fpmdask.errors import CoordinatorError
+from fpmdask.errors import CoordinatorError, PartitionError
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.team import Attempt, LostWorker, attempted
+
+
+async def acquired(c, s):
+    """Return the context of a run that has all workers."""
+    await fpmdask.Balancer(c)
+    spec = {"measuring": {"hang": 1.0, "deadline": 1.0}}
+    context = RunContext(s.plugins["fpmdask"], "run", c.id, spec, APP)
+    await context.acquire(None)
+    return context
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
 @gen_cluster(client=True)
 async def test_a_run_is_given_up_after_so_many_attempts(c, s, a, b, lost, tuning):
     tuning(runtime={"most_attempts": 3, "retry_seconds": 0})
-    await fpmdask.Balancer(c)
-    spec = {"measuring": {"hang": 1.0, "deadline": 1.0}}
-    context = RunContext(s.plugins["fpmdask"], "run", c.id, spec, APP)
-    await context.acquire(None)
+    context = await acquired(c, s)
     made, mended = [], []
 
     async def attempt(number):
@@ -48,6 +54,62 @@ async def test_a_run_is_given_up_after_so_many_attempts(c, s, a, b, lost, tuning
         if event["event"] == "starting over"
     ]
     assert told == [f"{number} workers left" for number in range(lost)]
+
+
+@pytest.mark.parametrize("fails", [0, 2, 99])
+@gen_cluster(client=True)
+async def test_who_is_left_waits_for_who_can_come_back(c, s, a, b, fails, tuning):
+    """An attempt that comes upon a loss before it is told of it is as one that is told."""
+    tuning(runtime={"rejoin_seconds": 0.0 if fails > 2 else 30.0, "retry_seconds": 0.01})
+    context = await acquired(c, s)
+    made, mended = [], []
+
+    async def attempt(number):
+        made.append(number)
+        if number == 0:
+            context.members.leave_out(a.address, "left the cluster")
+            raise PartitionError("the result does not fit")
+        return "done"
+
+    async def mend():
+        mended.append(made[-1])
+        if len(mended) <= fails:
+            raise PartitionError("too little memory")
+
+    name = str(a.name)
+    try:
+        if fails <= 2:
+            assert await attempted(context, count(), attempt, mend) == "done"
+        else:
+            says = f"too little memory; this came after: {name} left the cluster"
+            with pytest.raises(PartitionError, match=says):
+                await attempted(context, count(), attempt, mend)
+    finally:
+        await context.close()
+    assert made == ([0, 1] if fails <= 2 else [0])
+    assert mended == [0] * (1 if fails > 2 else fails + 1)
+    events = context.client_messages.events
+    told = [event["reason"] for event in events if event["event"] == "starting over"]
+    assert told == [f"{name} left the cluster"]
+    waits = [(e["workers"], e["reason"]) for e in events if e["event"] == "waiting"]
+    assert waits == ([([name], "too little memory")] if fails == 2 else [])
+
+
+@gen_cluster(client=True)
+async def test_what_does_not_fit_without_a_loss_is_an_error_at_once(c, s, a, b):
+    context = await acquired(c, s)
+    made = []
+
+    async def attempt(number):
+        made.append(number)
+        raise PartitionError("the result does not fit")
+
+    try:
+        with pytest.raises(PartitionError, match=r"^the result does not fit$"):
+            await attempted(context, count(), attempt)
+    finally:
+        await context.close()
+    assert made == [0]
 
 
 @gen_cluster(client=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.errors import MissingWorkersError, PartitionError
 from fpmdask.runtime.coordinator.chunks import free_nbytes
 from fpmdask.runtime.coordinator.context import RunContext
 
@@ -50,7 +50,7 @@ def check_names(
 
     Raises
     ------
-    CoordinatorError
+    MissingWorkersError
         With these names, and why they take no part where that is known.
     """
     names = {context.name(worker) for worker in workers}
@@ -58,6 +58,6 @@ def check_names(
         why = [
             f"{name} ({context.members.left_out.get(name, 'not connected')})" for name in unknown
         ]
-        raise CoordinatorError(
+        raise MissingWorkersError(
             f"{what} names {', '.join(why)}; workers that take part are {', '.join(sorted(names))}"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from distributed.core import Status
 
-from fpmdask.errors import CoordinatorError, PartitionError
+from fpmdask.errors import CoordinatorError, MissingWorkersError, PartitionError
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.membership import CLOSING, KernelFailed
 from fpmdask.runtime.coordinator.tickets import Order
@@ -23,6 +23,9 @@ PAUSED = (
     "it is paused, and does nothing: its memory is full; give it more (memory_limit), add workers, "
     "or let go of what it holds"
 )
+
+# Errors of a team that cannot go on without a lost worker: too little memory, a name is missing.
+CANNOT_GO_ON = PartitionError, MissingWorkersError
 
 Value = TypeVar("Value")
 
@@ -119,6 +122,7 @@ class Attempt:
         self.context.emit("step", step=step, attempt=self.number, phase=step, expected=expected)
         heard: dict[str, Any] = {}
         began = last = time.monotonic()
+        warned = False
         hang = self.context.spec["measuring"]["hang"]
         while len(heard) < len(self.workers):
             try:
@@ -132,6 +136,8 @@ class Attempt:
                     patience = self.overdue * self._more_work(silent, heard) * (last - began)
                     overdue = time.monotonic() - last > max(hang, patience)
                 await self._look_after(sorted(silent), overdue=overdue)
+                if not heard and not warned:
+                    warned = self._warn_of_silence(silent, time.monotonic() - last)
                 continue
             match event:
                 case ("left", worker) if worker in self.workers:
@@ -152,6 +158,23 @@ class Attempt:
             if counts or heard_of is None:  # else that tells how far the step is
                 self.context.progress(step, len(heard), len(self.workers), "workers")
         return heard
+
+    def _warn_of_silence(self, silent: Iterable[str], seconds: float) -> bool:
+        """Say whom the run waits for where a call takes much longer than any one before.
+
+        They all wait for one another: it is not known which one's function does not return.
+        """
+        longest = self.context.steps.longest_call
+        if longest is None or seconds <= self.overdue * longest:
+            return False
+        names = ", ".join(sorted(map(self.context.name, silent)))
+        self.context.emit(
+            "warning",
+            message=f"nothing was heard of worker {names} for {seconds:.0f} s, where a call took "
+            f"{longest:.2g} s at most: on one of them a function may not return, or storage may be "
+            "slow; the run waits until it goes on, or is cancelled",
+        )
+        return True
 
     def _more_work(self, silent: Iterable[str], done: Iterable[str]) -> float:
         """Return how many times as much those have to do that are silent, at least 1."""
@@ -227,26 +250,69 @@ async def attempted(
     attempt : callable
         Makes the attempt of a number.
     mend : callable, optional
-        Is awaited before another one: who does what now?
+        Is awaited before another one: who does what now? Once more where it raises one of
+        `CANNOT_GO_ON`, for a while: it may take one that comes back.
 
     Raises
     ------
     CoordinatorError
         If no worker is left, or there have been `most_attempts`.
+    PartitionError, MissingWorkersError
+        Of an attempt which nobody has left, or of `mend`: that says who was lost, too.
     """
-    tuning = context.tuning.runtime
     while True:
-        number = next(numbers)
+        number, here = next(numbers), {*context.workers}
         try:
             return await attempt(number)
         except LostWorker as error:
             lost = str(error)
+        except CANNOT_GO_ON:
+            if here <= context.workers.keys():
+                raise
+            # it came upon the loss of one before it was told
+            gone = sorted(here - context.workers.keys())
+            lost = ", ".join(map(context.members.why_left, gone))
         context.emit("starting over", reason=lost)
-        await asyncio.sleep(tuning.retry_seconds)
-        give_up = time.monotonic() + tuning.rejoin_seconds
-        while not context.workers and time.monotonic() < give_up:
-            await asyncio.sleep(tuning.retry_seconds)  # longer where nobody is left: one may come
-        if not context.workers or number + 1 >= tuning.most_attempts:
+        await asyncio.sleep(context.tuning.runtime.retry_seconds)
+        if number + 1 >= context.tuning.runtime.most_attempts:
             raise CoordinatorError(f"the run was given up after this: {lost}")
-        if mend is not None:
-            await mend()
+        await wait_for_rejoin(context, mend, lost)
+
+
+async def wait_for_rejoin(
+    context: RunContext, mend: Callable[[], Awaitable[None]] | None, lost: str
+) -> None:
+    """Wait until the connected workers can go on: a lost worker may rejoin, with its nanny's help.
+
+    Parameters
+    ----------
+    mend
+        Raises one of `CANNOT_GO_ON` as long as they cannot; None: any worker can.
+    lost
+        Who was, and why.
+
+    Raises
+    ------
+    CoordinatorError, PartitionError
+        If they cannot within `rejoin_seconds`: no worker is left, or what `mend` says.
+    """
+    tuning, told = context.tuning.runtime, False
+    give_up = time.monotonic() + tuning.rejoin_seconds
+    while True:
+        over = time.monotonic() >= give_up
+        try:
+            if context.workers:
+                return None if mend is None else await mend()
+            reason = "no worker is left"
+            if over:
+                raise CoordinatorError(f"{reason}; the run was given up after this: {lost}")
+        except CANNOT_GO_ON as error:
+            reason = str(error)
+            if over:
+                raise type(error)(f"{reason}; this came after: {lost}") from error
+        if not told:
+            told = True
+            here = {context.name(worker) for worker in context.workers}
+            missing = sorted(context.members.left_out.keys() - here)
+            context.emit("waiting", workers=missing, reason=reason)
+        await asyncio.sleep(tuning.retry_seconds)

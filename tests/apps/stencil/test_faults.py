@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import os
+import re
 import resource
 import signal
+import threading
 import time
 from contextlib import contextmanager
 
@@ -17,10 +19,11 @@ from distributed.core import Status
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
-from fpmdask.errors import StorageError
+from fpmdask.errors import CoordinatorError, MissingWorkersError, PartitionError, StorageError
+from fpmdask.lab.cluster import registered
 from tests.apps.stencil.test_mheta import KEPT, MEMORY, SLOW, U0
 from tests.apps.stencil.test_out_of_core import bytes_for
-from tests.apps.stencil.test_stencil import cluster, local, of
+from tests.apps.stencil.test_stencil import cluster, local, of, worker_name
 from tests.apps.stencil.test_storage import snapshots, stored, zarr_cluster
 from tests.eventually import nothing_left, until
 from tests.killing import SIGNALS
@@ -48,6 +51,11 @@ def processes():
     options = {"n_workers": 3, "threads_per_worker": 1, "dashboard_address": None}
     with LocalCluster(processes=True, **options) as workers, Client(workers) as client:
         yield client, client.run(os.getpid)
+
+
+def slowly(block):
+    time.sleep(0.01)
+    return jacobi(block)
 
 
 def files_in(folder):
@@ -124,6 +132,141 @@ def test_a_worker_that_stops_with_a_part_of_what_was_sent():
             os.kill(victim, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("needs", ["memory", "distribution"])
+def test_a_worker_without_which_the_others_cannot_go_on_comes_back(tmp_path, needs):
+    """Its nanny starts another one of its name, for which the run waits."""
+    u0, dead = RANDOM.random((60, 20)), []
+    given = {
+        "memory": {"memory": bytes_for(u0, 25)},
+        "distribution": {"distribution": dict.fromkeys("012", 20)},
+    }
+    source = stored(tmp_path / "u0", u0, (25, 20))
+    with processes() as (client, pids):
+
+        def heard(event):
+            if event["event"] == "progress" and event["phase"] == "iterate" and not dead:
+                dead.extend(sorted(pids.values())[1:2])
+                os.kill(dead[0], signal.SIGKILL)
+
+        def slowly(block):
+            time.sleep(0.01)
+            return jacobi(block)
+
+        names = {str(worker["name"]) for worker in registered(client).values()}
+        assert names == {*"012"}
+        balancer = fpmdask.Balancer(client, progress=heard)
+        found = balancer.stencil(slowly, source, 25, **given[needs])
+        assert dead
+        np.testing.assert_array_equal(found.compute(), local(jacobi, u0, 25))
+        assert len(balancer.report.workers) == 3
+
+
+def test_a_worker_without_which_the_others_cannot_go_on_is_lost_before_it_begins(
+    tmp_path,
+):
+    """The call was checked with it, and it is killed while it opens the kernel."""
+    u0, events = RANDOM.random((60, 20)), []
+
+    class Opening:
+        """An update that is unpickled once there is a file, by workers that make one each."""
+
+        def __reduce__(self):
+            return opened, (tmp_path,)
+
+        def __call__(self, block):
+            return jacobi(block)
+
+    def opened(folder):
+        (folder / str(os.getpid())).touch()
+        while not (folder / "go").exists():
+            time.sleep(0.02)
+        return Opening()
+
+    with processes() as (client, pids):
+        victim = sorted(pids.values())[1]
+
+        def kill():
+            while not (tmp_path / str(victim)).exists():
+                time.sleep(0.02)
+            os.kill(victim, signal.SIGKILL)
+            time.sleep(0.2)  # until the scheduler has heard of it
+            (tmp_path / "go").touch()
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        balancer = fpmdask.Balancer(client, progress=events.append)
+        found = balancer.stencil(Opening(), u0, 5, memory=bytes_for(u0, 25))
+        killing.join()
+        np.testing.assert_array_equal(found.compute(), local(jacobi, u0, 5))
+        assert len(balancer.report.workers) == 3
+        (waited,) = [event for event in events if event["event"] == "waiting"]
+        assert "the result has 60 rows" in waited["reason"]
+
+
+@pytest.mark.parametrize("given", ["memory", "distribution", "out"])
+@cluster(config=tuned(runtime={"rejoin_seconds": 0.5}))
+async def test_a_worker_without_which_the_others_cannot_go_on_is_gone(
+    c, s, *workers, tmp_path, given
+):
+    """The error says what is missing, and since when; the others go on with the next call."""
+    u0, gone, events = RANDOM.random((60, 20)), [], []
+    options = {
+        "memory": {"memory": bytes_for(u0, 25)},
+        "distribution": {"distribution": dict.fromkeys("012", 20)},
+        "out": {"distribution": dict.fromkeys("012", 20), "out": tmp_path / "out"},
+    }
+
+    def heard(event):
+        events.append(event)
+        if event["event"] == "progress" and event["phase"] == "iterate" and not gone:
+            gone.append(asyncio.ensure_future(workers[1].close()))
+
+    balancer = await fpmdask.Balancer(c, progress=heard)
+    needs = r"the result has 60 rows, .* 50 rows" if given == "memory" else "distribution names 1 "
+    kind = PartitionError if given == "memory" else MissingWorkersError
+    with pytest.raises(kind, match=rf"{needs}.*; this came after: .*1"):
+        await balancer.stencil(slowly, u0, 200, **options[given])
+    await asyncio.gather(*gone)
+    (waited,) = [event for event in events if event["event"] == "waiting"]
+    assert [*waited["workers"]] == ["1"]
+    assert re.search(needs, waited["reason"])
+    assert [*tmp_path.iterdir()] == []
+    found = await balancer.stencil(jacobi, u0, 25)
+    np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 25))
+    del found
+    await nothing_left(s)
+
+
+@pytest.mark.parametrize("ends", ["all leave", "cancelled"])
+@cluster(config=tuned(runtime={"rejoin_seconds": 5.0}))
+async def test_what_ends_the_wait_for_a_worker_that_is_lost(c, s, *workers, ends):
+    u0, gone, events = RANDOM.random((60, 20)), [], []
+
+    def heard(event):
+        events.append(event)
+        if event["event"] == "progress" and event["phase"] == "iterate" and not gone:
+            gone.append(asyncio.ensure_future(workers[1].close()))
+
+    balancer = await fpmdask.Balancer(c, progress=heard)
+    call = balancer.stencil(slowly, u0, 200, memory=bytes_for(u0, 25))
+    running = asyncio.ensure_future(of(call))
+    await until(lambda: [event for event in events if event["event"] == "waiting"])
+    if ends == "all leave":
+        await asyncio.gather(*gone, workers[0].close(), workers[2].close())
+        with pytest.raises(CoordinatorError, match=r"no worker is left; .* after this: .*1"):
+            await running
+        return
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.gather(*gone)
+    del call, running
+    found = await balancer.stencil(jacobi, u0, 5)
+    np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 5))
+    del found
+    await nothing_left(s)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_dies_or_stops_amid_the_write(tmp_path, how):
     """What it has written, or begun to, is written anew by the others."""
@@ -169,7 +312,7 @@ def test_a_full_disk(tmp_path, what):
         client.run(resource.setrlimit, resource.RLIMIT_FSIZE, limit, workers=full)
         says = {"out": "cannot write to out at file://", "checkpoint": "kept cannot be used: "}
         kind = {"out": OSError, "checkpoint": StorageError}
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        workers = registered(client).values()
         shares = {str(worker["name"]): 1000 for worker in workers}
         with pytest.raises(kind[what], match=says[what]):
             balancer.stencil(jacobi, u0, 5, distribution=shares, **given)
@@ -282,3 +425,27 @@ async def test_a_worker_that_leaves_amid_the_instrumented_sample(c, s, *workers,
     np.testing.assert_allclose(await c.compute(found), local(jacobi, U0, 4))
     assert [event for event in events if event["event"] == "starting over"]
     assert sorted(balancer.report.workers) == ["1", "2"]
+
+
+CALLS = []
+
+
+def hanging(block):
+    """Take 4 s instead of 10 ms once."""
+    if worker_name() == "1":
+        CALLS.append(1)
+        time.sleep(4.0 if len(CALLS) == 100 else 0.0)
+    time.sleep(0.01)
+    return jacobi(block)
+
+
+@pytest.mark.slow
+@cluster(config={"fpmdask.hang": "1s", **tuned(stencil={"trial_seconds": 0.0})})
+async def test_an_update_that_does_not_return_is_told_and_waited_for(c, s, *workers):
+    """Nobody can tell it from one that takes long: its worker gives signs of life."""
+    balancer = await fpmdask.Balancer(c)
+    CALLS.clear()
+    u0 = RANDOM.random((30, 9))
+    with pytest.warns(UserWarning, match="nothing was heard of worker 0, 1, 2 for"):
+        found = await balancer.stencil(hanging, u0, 150, distribution="even")
+    np.testing.assert_array_equal(await c.compute(found), local(jacobi, u0, 150))

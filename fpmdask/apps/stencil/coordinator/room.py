@@ -60,7 +60,7 @@ def room_of(context: RunContext, spec: StencilSpec, free: Mapping[str, float]) -
     room = free_room(context, spec, free)
     memory, most = room.memory, room.most
     names, output = {worker: context.name(worker) for worker in free}, context.spec["output"]
-    if output is not None and output["nbytes"] and not max(memory.values()):
+    if output is not None and output["nbytes"] and not max(memory.values(), default=0):
         raise PartitionError(
             f"workers need {output['nbytes']} bytes for the rows that out writes as one, which is "
             "more than each has; give more memory, or out with chunks, or shards, of fewer rows"
@@ -75,9 +75,10 @@ def room_of(context: RunContext, spec: StencilSpec, free: Mapping[str, float]) -
             )
     if sum(most.values()) < spec.shape[0]:
         have = ", ".join(f"{names[w]} {nbytes:.0f}" for w, nbytes in memory.items())
+        advice = "" if output is not None else ", or give out=, a Zarr array to which it is written"
         raise PartitionError(
             f"the result has {spec.shape[0]} rows, and the workers' memory holds a block of rows "
             f"and the result of {sum(most.values()):.0f} rows (bytes: {have}); add workers or "
-            "memory, or give out=, a Zarr array to which it is written"
+            f"memory{advice}"
         )
     return room

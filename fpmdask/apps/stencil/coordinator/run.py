@@ -11,9 +11,9 @@ from fpmdask.apps.stencil.coordinator.iterations import Iterations
 from fpmdask.apps.stencil.coordinator.room import room_of
 from fpmdask.apps.stencil.spec import StencilSpec
 from fpmdask.runtime.coordinator.checks import check_names
-from fpmdask.runtime.coordinator.chunks import free_nbytes
+from fpmdask.runtime.coordinator.chunks import free_nbytes, free_nbytes_of
 from fpmdask.runtime.coordinator.context import RunContext
-from fpmdask.runtime.coordinator.team import attempted
+from fpmdask.runtime.coordinator.team import attempted, wait_for_rejoin
 
 
 def check(context: RunContext) -> None:
@@ -27,11 +27,15 @@ def check(context: RunContext) -> None:
         If the workers have no room for what must be in memory.
     """
     workers = context.members.candidates()
-    check_names(context, context.spec["distribution"], workers, "the distribution")
     if isinstance(context.spec["memory"], Mapping):
         check_names(context, context.spec["memory"], workers, "memory")
     free = {worker: free_nbytes(context, worker) for worker in workers}
-    room_of(context, StencilSpec.from_json(context.spec["stencil"]), free)
+    _check(context, StencilSpec.from_json(context.spec["stencil"]), free)
+
+
+def _check(context: RunContext, spec: StencilSpec, free: Mapping[str, float]) -> None:
+    check_names(context, context.spec["distribution"], free, "the distribution")
+    room_of(context, spec, free)
 
 
 async def run(context: RunContext) -> dict[str, Any]:
@@ -45,4 +49,12 @@ async def run(context: RunContext) -> dict[str, Any]:
         with Iterations(context, spec, number) as iterations:
             return await iterations.run()
 
-    return await attempted(context, count(), attempt)
+    async def mend() -> None:
+        """Raise where those that are there cannot go on without one that is lost."""
+        _check(context, spec, await free_nbytes_of(context, [*context.workers]))
+
+    if left_out := context.members.left_out:  # since the check
+        await wait_for_rejoin(
+            context, mend, "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        )
+    return await attempted(context, count(), attempt, mend)
