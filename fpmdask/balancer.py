@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 # Names of workers of which a client has been warned, the last of them.
 _WARNED: WeakKeyDictionary[Client, Recent] = WeakKeyDictionary()
 MOST_WARNED = 1 << 12
+# A call that Ctrl-C has cancelled is waited for so long: it ends its run and tidies up.
+INTERRUPTED_SECONDS = 10.0
 # The method that is called, until it has given its work to the client's event loop.
 _METHOD: ContextVar[str] = ContextVar("fpmdask_method", default="")
 
@@ -1026,7 +1029,9 @@ class Balancer:
             Append a snapshot to `out` after every so many iterations, and one after the last; u0 is
             none. Arrays have one more axis, the first one, which gets as long as there are
             snapshots: those of earlier calls stay. The attribute ``"fpmdask.out"`` of an array has
-            ``"iterations"``, the iteration of each complete snapshot, also after a failure.
+            ``"iterations"``, the iteration of each complete snapshot, also after a failure. An
+            array that has snapshots and no such attribute is refused, as are fields of which one
+            has more snapshots than another: some would be lost.
         tolerance
             End when no cell changes by more than this, >= 0, in one iteration.
         check_every
@@ -1045,8 +1050,10 @@ class Balancer:
             lost, and when the same call is made again after a failure, the iterations go on from
             there, with any workers and shares. It is the same call where u0 and args have the same
             names or values, update has the same code (of functions in other packages than its own:
-            the same names) and all parameters that make the result are the same. A checkpoint of
-            another call is left as it is, one that is damaged is not used; a warning names them.
+            the same names) and all parameters that make the result are the same. What has changed
+            in a Zarr array, and constants of modules, are not seen: remove the folder then. A
+            checkpoint of another call is left as it is; one that is damaged, or later than the
+            snapshots in `out`, is not used. A warning names them, but for the latter.
         checkpoint_every
             Iterations from one checkpoint to the next.
         distribution
@@ -1256,23 +1263,36 @@ class Balancer:
         # what is no method that runs something, as `models`, has no progress to tell of
         name = _METHOD.get()
         call = CallProgress(name, self.progress if name else False)
+        over = threading.Event()
         with contextlib.nullcontext() if self.client.asynchronous else proxy.seceded():
-            return self.client.sync(self._installed_run, call, function, *args)
+            try:
+                return self.client.sync(self._installed_run, over, call, function, *args)
+            except KeyboardInterrupt:
+                # it is cancelled, but not over: the next call is not to meet what it tidies up
+                over.wait(INTERRUPTED_SECONDS)
+                raise
 
     @letting_go
     async def _installed_run(
-        self, call: CallProgress, function: Callable[..., Awaitable[Any]], *args: Any
+        self,
+        over: threading.Event,
+        call: CallProgress,
+        function: Callable[..., Awaitable[Any]],
+        *args: Any,
     ) -> Any:
-        async with call:
-            if not self._installed:  # made with an asynchronous client, and not awaited
-                await self._install()
-            try:
+        try:
+            async with call:
+                if not self._installed:  # made with an asynchronous client, and not awaited
+                    await self._install()
+                try:
+                    return await function(*args)
+                except NoWorkersError as error:
+                    traceback.clear_frames(error.__traceback__)
+                    if not await proxy.first_worker(self.client, tell):
+                        raise
                 return await function(*args)
-            except NoWorkersError as error:
-                traceback.clear_frames(error.__traceback__)
-                if not await proxy.first_worker(self.client, tell):
-                    raise
-            return await function(*args)
+        finally:
+            over.set()
 
     async def _follow(
         self,

@@ -152,6 +152,12 @@ def test_a_full_disk_is_said(file, small_disk, reserves, monkeypatch, tmp_path):
     assert found.all()
 
 
+def test_a_folder_that_is_gone_is_said(tmp_path):
+    says = r"gone takes no file of rows \(No such file or directory\); give workers another"
+    with pytest.raises(DiskFailed, match=says):
+        BlockFile(str(tmp_path / "gone"))
+
+
 def test_rows_that_are_cut_off_are_said(file):
     region = file.reserve((8, 1000), "f8")
     os.ftruncate(file._file.descriptor, SECTOR)

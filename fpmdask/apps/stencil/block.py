@@ -473,11 +473,29 @@ class Block(Part):
 
 
 def difference(one: Array, other: Array) -> float:
-    """Return the largest difference of a cell, 0 without cells."""
+    """Return the largest difference of a cell, 0 without cells; two equal infinities have none.
+
+    Examples
+    --------
+    >>> difference(np.array([2**62, 1]), np.array([2**62 + 1, 1]))
+    1.0
+    >>> difference(np.array([np.inf, 1.0]), np.array([np.inf, 1.5]))
+    0.5
+    """
     if not one.size:
         return 0.0
-    kind = np.result_type(one.dtype, np.float64 if one.dtype.kind in "iub" else one.dtype)
-    return float(np.abs(np.subtract(one, other, dtype=kind)).max())
+    kind = one.dtype.kind
+    if kind == "b":
+        return float((one != other).any())
+    if kind in "iu":  # exactly: what is more than the largest int is one of the unsigned ones
+        apart = np.maximum(one, other) - np.minimum(one, other)
+        return float(apart.view(f"u{apart.itemsize}").max())
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(one - other)
+        largest = float(apart.max())
+        if math.isnan(largest):
+            largest = float(np.where(one == other, 0.0, apart).max())
+    return largest
 
 
 def shared(value: Array, arrays: Sequence[Array]) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -124,6 +125,8 @@ def checked(
     if isinstance(check_every, bool) or not _whole(check_every, 1):
         raise PartitionError(f"check_every = {check_every!r}; give an int >= 1")
     number = isinstance(tolerance, int | float | np.integer | np.floating)
+    if isinstance(tolerance, int) and tolerance > sys.float_info.max:
+        raise PartitionError("tolerance is an int that no float holds; give a smaller number >= 0")
     if tolerance is not None and (isinstance(tolerance, bool) or not number or not tolerance >= 0):
         raise PartitionError(f"tolerance = {tolerance!r}; give a number >= 0, or None")
     if not isinstance(prefetch, bool | np.bool_):
@@ -235,7 +238,8 @@ def _array(given: Any, what: str) -> Any:
             f"{what} is a {type(x).__name__}, which is no array; {advice(x)}"
             + ("; several fields are a tuple" if isinstance(x, list) else "")
         )
-    meta = meta_of(x) if isinstance(x, da.Array) else np.empty(0, x.dtype)
+    kept = isinstance(x, np.ma.MaskedArray | np.matrix)  # the others are arrays with a name
+    meta = meta_of(x) if isinstance(x, da.Array) else x if kept else np.empty(0, x.dtype)
     if type(meta) is not np.ndarray or x.dtype.kind not in "biufc":
         raise PartitionError(
             f"{what} is a {type(meta).__name__} of {x.dtype}; give NumPy arrays of numbers"
@@ -292,7 +296,8 @@ def _conditions(given: Any, shape: Sequence[int], dtypes: Sequence[Any]) -> tupl
         value = one.item() if isinstance(one, np.generic) else one
         if value is None:
             value = "none"
-        if not isinstance(value, int | float) and value not in CONDITIONS:
+        named = isinstance(value, str) and value in CONDITIONS
+        if not isinstance(value, int | float) and not named:
             raise PartitionError(
                 f"boundary = {given!r}; give {', '.join(CONDITIONS)}, or a number, for all axes or "
                 "for each"
@@ -321,50 +326,6 @@ async def stencil(
     several, iterations = given.update.several, given.settings["iterations"]
     inputs, warned, every = (*given.fields, *given.args), set[str](), storage.save_every
     kept, output = None, None
-    if storage.out is not None:
-        output = Output(storage.out, shape, dtypes, several, every, iterations)
-        if every is None:  # snapshots that are there are not written to
-            output.check_apart(*inputs)
-    if storage.checkpoint is not None:
-        places = [] if output is None else [place(target.out) for target in output.targets]
-        name = await asyncio.to_thread(call_name, given, inputs, every, places)
-        call = Call(name, tuple(shape), tuple(dtype.str for dtype in dtypes))
-        kept = KeptCheckpoint(storage.checkpoint, storage.checkpoint_every, call)
-        if output is not None:
-            output.call = name
-
-    def heard(event: Mapping[str, Any]) -> None:
-        if output is not None:
-            output.heard(event)
-        if event["event"] == "warning" and event["message"] not in warned:
-            warned.add(event["message"])
-            warnings.warn(event["message"], stacklevel=2)
-
-    async with kept or nullcontext():
-        with output or nullcontext():
-            if output is not None:
-                seconds = config.tuning().runtime.out_answer_seconds
-                await output.check_reached(client, request["workers"], seconds)
-            request = {
-                **request,
-                "output": None if output is None else output.order(),
-                "checkpoint": None if kept is None else kept.order(),
-            }
-            found = await _iterated(client, given, request, partial(follow, heard=heard))
-    if output is not None:
-        found = tuple(output.results())
-    return found if several else found[0]
-
-
-async def _iterated(
-    client: Client,
-    given: Given,
-    request: dict[str, Any],
-    follow: proxy.Follow,
-) -> tuple[da.Array, ...]:
-    """Return the fields, or nothing where they are written to an output."""
-    arrays = (*given.fields, *given.args)
-    count = len(given.fields)
     request = {
         **request,
         "distribution": given.distribution,
@@ -372,11 +333,68 @@ async def _iterated(
         "prefetch": given.prefetch,
         "rule": given.rule,
         "machine": given.machine,
+        # as far as it is known before its arrays are made
+        "output": None if storage.out is None else {"nbytes": 0},
+        "checkpoint": None,
     }
-    shapes = [Rows((), (x.shape[0],), 0, x.dtype.str, x.shape) for x in arrays]
-    early = StencilSpec(tuple(shapes[:count]), tuple(shapes[count:]), **given.settings)
-    await proxy.check(client, "stencil", {**request, "stencil": early.to_json()})
+    await _check(client, given, request)
     kernel = packed(given.name, given.update, "update", error=PartitionError)
+
+    def heard(event: Mapping[str, Any]) -> None:
+        if event["event"] == "warning" and event["message"] not in warned:
+            warned.add(event["message"])
+            warnings.warn(event["message"], stacklevel=2)
+
+    if storage.out is not None:
+        output = Output(storage.out, shape, dtypes, several, every, iterations)
+    try:
+        if output is not None and every is None:  # snapshots that are there are not written to
+            output.check_apart(*inputs)
+        if storage.checkpoint is not None:
+            places = [] if output is None else [place(target.out) for target in output.targets]
+            name = await asyncio.to_thread(call_name, given, inputs, every, places)
+            call = Call(name, tuple(shape), tuple(dtype.str for dtype in dtypes))
+            kept = KeptCheckpoint(storage.checkpoint, storage.checkpoint_every, call)
+            if output is not None:
+                output.call = name
+        async with kept or nullcontext():
+            with output or nullcontext():
+                if output is not None:
+                    seconds = config.tuning().runtime.out_answer_seconds
+                    await output.check_reached(client, request["workers"], seconds)
+                    request["output"] = output.order()
+                    await _check(client, given, request)
+                if kept is not None:
+                    request["checkpoint"] = kept.order()
+                follow = partial(follow, heard=heard)
+                found = await _iterated(client, given, kernel, request, follow)
+    except BaseException:
+        if output is not None:
+            output.discard()
+        raise
+    if output is not None:
+        found = tuple(output.results())
+    return found if several else found[0]
+
+
+async def _check(client: Client, given: Given, request: Mapping[str, Any]) -> None:
+    """Have the coordinator refuse what cannot be run, before anything is sent or made."""
+    arrays, count = (*given.fields, *given.args), len(given.fields)
+    shapes = [Rows((), (x.shape[0],), 0, x.dtype.str, x.shape) for x in arrays]
+    spec = StencilSpec(tuple(shapes[:count]), tuple(shapes[count:]), **given.settings)
+    await proxy.check(client, "stencil", {**request, "stencil": spec.to_json()})
+
+
+async def _iterated(
+    client: Client,
+    given: Given,
+    kernel: Mapping[str, Any],
+    request: dict[str, Any],
+    follow: proxy.Follow,
+) -> tuple[da.Array, ...]:
+    """Return the fields, or nothing where they are written to an output."""
+    arrays = (*given.fields, *given.args)
+    count = len(given.fields)
     # what is in this process can be sent again
     sendings = SENDINGS if any(isinstance(x, np.ndarray) for x in arrays) else 1
     while True:

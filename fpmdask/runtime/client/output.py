@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -25,6 +27,7 @@ from fpmdask.runtime.zarr_storage import (
     OUT_MARK,
     Marked,
     packed,
+    place,
     reopened,
     snapshot_index,
     write_unit,
@@ -32,6 +35,8 @@ from fpmdask.runtime.zarr_storage import (
 
 # Bytes of a chunk of an array that is made.
 CHUNK_NBYTES = 8 << 20
+# Files of arrays and groups, of both formats of Zarr, that are no chunks.
+METADATA = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
 
 class Output:
@@ -73,11 +78,20 @@ class Output:
         self._every, self._iterations = every, iterations
         self.call: str | None = None
         self._shape, self._run = tuple(shape), uuid4().hex
-        self._begin, self._saved = 0, list[int]()
-        self._given = _arrays(out, shape, dtypes, several, every is not None)
+        self._begin = 0
+        self._made: list[Any] = []
+        self.targets: list[Marked] = []
+        try:
+            self._given = _arrays(out, shape, dtypes, several, every is not None, self._made)
+            self._check(dtypes)
+        except BaseException:
+            self.discard()
+            raise
+
+    def _check(self, dtypes: Sequence[np.dtype[Any]]) -> None:
+        shape, every = self._shape, self._every
         if len(self._given) != len(dtypes):
             raise PartitionError(f"out has {len(self._given)} arrays for {len(dtypes)} fields")
-        self.targets = []
         for array, dtype in zip(self._given, dtypes, strict=True):
             wanted: tuple[Any, ...] = tuple(shape)
             if every is not None:
@@ -85,6 +99,17 @@ class Output:
                 wanted = (array.shape[0] if leads else "snapshots", *shape)
             found = writable(array, wanted, dtype, "the result")
             self.targets.append(Marked(found, OUT_MARK, self._run))
+        places = [place(target.out) for target in self.targets]
+        if len(set(places)) < len(places):
+            raise PartitionError("out has the same array for two fields; give each its own")
+        if every is not None:
+            _check_snapshots(self.targets)
+
+    def discard(self) -> None:
+        """Remove arrays that this call has made and that have no chunk, in local folders."""
+        for made in reversed(self._made):
+            if _is_new(made):
+                shutil.rmtree(place(made)[1], ignore_errors=True)
 
     def check_apart(self, *inputs: Any) -> None:
         """Refuse arrays that an input is read from."""
@@ -104,28 +129,24 @@ class Output:
 
     def __enter__(self) -> Self:
         states = [target.state() for target in self.targets]
+        before: Sequence[int] = ()
         if self._every is not None:
             again = self.call is not None and all(s.get("call") == self.call for s in states)
-            before = min((s.get("iterations", ()) for s in states), key=len)
+            # a worker that hears late of a call's end may note one that is cut off
+            length = min(reopened(target.out).shape[0] for target in self.targets)
+            before = min((s.get("iterations", ()) for s in states), key=len)[:length]
             self._begin = min(s["begin"] for s in states) if again else len(before)
-            self._saved = list(before)
-            last = snapshot_index(self._begin, self._every, self._iterations)
-            assert last is not None
-            self._resize(last + 1)
+        # before they get longer: what is longer than an earlier call has left it has a mark
         for target in self.targets:
             with _explained(target):
                 begin = None if self._every is None else self._begin
-                target.update(run=self._run, call=self.call, begin=begin)
+                target.update(
+                    run=self._run, call=self.call, begin=begin, iterations=[*before] or None
+                )
+        last = snapshot_index(self._begin, self._every, self._iterations)
+        if last is not None:
+            self._resize(last + 1)
         return self
-
-    def heard(self, event: Mapping[str, Any]) -> None:
-        """Take note of a complete snapshot, if that is what an event of the run says."""
-        if event["event"] != "saved" or self._every is None:
-            return
-        at = snapshot_index(self._begin, self._every, event["iteration"])
-        self._saved = [*self._saved[:at], event["iteration"]]
-        for target in self.targets:
-            target.update(iterations=self._saved)
 
     def order(self) -> dict[str, Any]:
         """Return what workers are told, plain data."""
@@ -150,13 +171,18 @@ class Output:
     ) -> None:
         # what went wrong matters to the caller, not that this goes wrong then, too
         with contextlib.suppress(Exception) if kind is not None else contextlib.nullcontext():
-            if self._every is not None:
-                self._resize(len(self._saved))
+            over: dict[str, Any] = {"run": None}
+            if kind is None or self.call is None:  # else the same call goes on
+                over |= {"call": None, "begin": None}
             for target in self.targets:
-                if kind is None or self.call is None:
-                    target.update(run=None, call=None, begin=None)
-                else:  # the same call goes on
-                    target.update(run=None)
+                # the mark stays until the array is as long as it says
+                new = self._every is not None and "iterations" not in target.state()
+                target.update(**over, **({"iterations": []} if new else {}))
+            if self._every is not None:  # no worker notes a snapshot any more
+                self._resize(min(len(t.state().get("iterations", ())) for t in self.targets))
+                for target in self.targets:
+                    if not target.state().get("iterations"):
+                        target.update(iterations=None)
             for array, target in zip(self._given, self.targets, strict=True):
                 # the caller's, which knows the metadata of when it was opened
                 attributes = array.metadata.attributes
@@ -188,10 +214,49 @@ def _explained(target: Marked) -> Any:
         ) from error
 
 
+def _check_snapshots(targets: Sequence[Marked]) -> None:
+    """Refuse snapshots that would be written over, or cut off: of no call, or not of all fields."""
+    states = [target.state() for target in targets]
+    for target, state in zip(targets, states, strict=True):
+        length = int(target.out.shape[0])
+        if length and not state and not _is_new(target.out):
+            raise PartitionError(
+                f"out at {target.out.store_path} has {length} snapshots of no call of this kind "
+                f"(it has no attribute {OUT_MARK!r}), which would be lost; give an array whose "
+                "first axis has the length 0, or another path"
+            )
+    counts = [
+        min(len(state.get("iterations", ())), int(target.out.shape[0]))
+        for target, state in zip(targets, states, strict=True)
+    ]
+    # a call that is cut off may have noted one of some fields only
+    if len({*counts}) > 1 and not any("run" in state for state in states):
+        have = ", ".join(map(str, counts))
+        raise PartitionError(
+            f"out has {have} snapshots of the fields; give arrays that have as many, or others: "
+            "those that only some have would be lost"
+        )
+
+
+def _is_new(node: Any) -> bool:
+    """Tell whether an array, or group, is a local folder that has nothing but metadata."""
+    kind, folder = place(node)
+    found = Path(folder) if kind == "file" else None
+    return found is not None and found.is_dir() and {x.name for x in found.iterdir()} <= METADATA
+
+
 def _arrays(
-    out: Any, shape: Sequence[int], dtypes: Sequence[np.dtype[Any]], several: bool, leads: bool
+    out: Any,
+    shape: Sequence[int],
+    dtypes: Sequence[np.dtype[Any]],
+    several: bool,
+    leads: bool,
+    made: list[Any],
 ) -> Sequence[Any]:
-    """Return an array for each field; those that are not there in a path or group are made."""
+    """Return an array for each field; make those that are not there in a path or group.
+
+    What is made is added to `made`, the group, too.
+    """
     if several and isinstance(out, tuple | list):
         return out
     path = isinstance(out, str | os.PathLike)
@@ -212,12 +277,21 @@ def _arrays(
             try:
                 return [zarr.open_array(out, mode="r+")]
             except FileNotFoundError:
-                return [zarr.create_array(out, dtype=dtypes[0], **sizes)]
-        group = zarr.open_group(out, mode="a") if path else out
-        return [
-            group[name] if name in group else group.create_array(name, dtype=dtype, **sizes)
-            for name, dtype in zip(field_names(len(dtypes)), dtypes, strict=True)
-        ]
+                made.append(zarr.create_array(out, dtype=dtypes[0], **sizes))
+                return made
+        group = out
+        if path:
+            try:
+                group = zarr.open_group(out, mode="r+")
+            except FileNotFoundError:
+                group = zarr.create_group(out)
+                made.append(group)
+        found = []
+        for name, dtype in zip(field_names(len(dtypes)), dtypes, strict=True):
+            if name not in group:
+                made.append(group.create_array(name, dtype=dtype, **sizes))
+            found.append(group[name])
+        return found
     except (OSError, ValueError, TypeError, ImportError) as error:
         raise PartitionError(f"out = {out!r} cannot be opened ({error})") from error
 

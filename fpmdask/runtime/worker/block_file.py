@@ -78,7 +78,10 @@ class BlockFile:
         self.folder = folder
         self.overhead_seconds = float(config.setting("lab.disk.overhead-seconds", overhead_seconds))
         self.byte_seconds = float(config.setting("lab.disk.seconds-per-byte", byte_seconds))
-        self._file = SpillFile(folder)
+        try:
+            self._file = SpillFile(folder)
+        except OSError as error:
+            self._failed(f"takes no file of rows ({error.strerror})", error)
         self._direct = _open_direct(self._file.descriptor)
         self._bounce = aligned(BOUNCE_NBYTES)
         self._busy = threading.Lock()  # it is one disk

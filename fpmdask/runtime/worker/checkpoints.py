@@ -65,19 +65,21 @@ class Checkpoints:
         """Tell whether there is to be a checkpoint after an iteration, not the last one."""
         return not iteration % self._every
 
-    def find(self, iterations: int) -> int:
+    def find(self, iterations: int, before: int | None = None) -> int:
         """Return the iteration of the newest checkpoint that is complete, 0 where there is none.
 
         Parameters
         ----------
         iterations
             Of the call.
+        before
+            Only checkpoints of earlier iterations than this one are used; None: of any.
         """
         there, unusable = found_in(self._folder, self._call)
         if not self._rank:
             for why in unusable:
                 self._say(why)
-        limit = iterations
+        limit = iterations if before is None else min(iterations, before)
         while True:
             # a worker may not see yet what others do; of an iteration any one will do
             usable = [one for one in there if one.iteration < limit]

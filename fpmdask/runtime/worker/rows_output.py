@@ -124,10 +124,37 @@ class RowsOutput:
         parts = [*self._parts(spans, speeds, sources)]
         nbytes = self._write_all(parts, spans, iteration, sources)
         self._reduce([0.0])
+        if self._every is not None:
+            if self._exchange.address == next(iter(spans)):
+                self._record(iteration)
+            self._reduce([0.0])  # a worker that fails right after it ends the run before
         for key in self._keys():
             self._exchange.retire(key)
         self._turn, self.saved = self._turn + 1, iteration
         return nbytes
+
+    def _record(self, iteration: int) -> None:
+        """Note in the arrays' attributes that a snapshot is complete.
+
+        A worker does, and not the client, which may stop while workers go on and write checkpoints:
+        who goes on from these must know which snapshots there are.
+        """
+        at = snapshot_index(self._begin, self._every, iteration)
+        for target in self._targets:
+            state = target.state()
+            if state.get("run") == target.run:
+                target.update(iterations=[*state.get("iterations", ())[:at], iteration])
+
+    def first_missing(self) -> int | None:
+        """Return the iteration whose snapshot is the first that is missing; None: none are made.
+
+        A checkpoint of it, or of a later iteration, is of no use: that snapshot would never come.
+        """
+        if self._every is None:
+            return None
+        there = min(len(target.state().get("iterations", ())) for target in self._targets)
+        missing: int = (max(0, there - self._begin) + 1) * self._every
+        return missing
 
     def _parts(
         self,

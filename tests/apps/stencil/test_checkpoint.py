@@ -2,17 +2,22 @@
 
 import asyncio
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
+from functools import partial
 from types import ModuleType
 
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from distributed import Event
+from distributed import Client, Event, LocalCluster
 
 import fpmdask
 from fpmdask.apps.stencil import heat, jacobi
@@ -113,6 +118,77 @@ async def test_snapshots_go_on_where_they_were(c, s, *workers, tmp_path):
         np.testing.assert_array_equal(group[f"field{n}"][...], wanted)
         assert dict(group[f"field{n}"].attrs) == {"fpmdask.out": {"iterations": saved}}
     assert names(folder) == []
+
+
+@pytest.mark.slow
+@zarr_cluster(config=tuned(stencil={"trial_seconds": 0.0}))
+async def test_a_checkpoint_whose_snapshots_are_gone_is_not_used(c, s, *workers, tmp_path):
+    balancer = await fpmdask.Balancer(c)
+    folder, path = tmp_path / "kept", tmp_path / "out"
+    more = {"out": str(path), "save_every": 3}
+    start = await fails(balancer, folder, 14, **more)
+    assert len(manifests(folder)) == 1
+    for name in ("field0", "field1"):  # as if nobody had written down the last two
+        array = zarr.open_group(str(path))[name]
+        array.attrs["fpmdask.out"] = {**array.attrs["fpmdask.out"], "iterations": [3, 6]}
+    STATE.seen.clear()
+    await balancer.stencil(counting, start, 20, checkpoint=folder, checkpoint_every=4, **more)
+    assert 0 in STATE.seen
+    assert zarr.open_group(str(path))["field0"][:, 0, 0].tolist() == [3, 6, 9, 12, 15, 18, 20]
+    start = await fails(balancer, folder, 14, **more)
+    shutil.rmtree(path)
+    found = await balancer.stencil(
+        counting, start, 20, checkpoint=folder, checkpoint_every=4, **more
+    )
+    np.testing.assert_array_equal(await c.compute(found[0]), start[0] + 20)
+    assert zarr.open_group(str(path))["field0"][:, 0, 0].tolist() == [3, 6, 9, 12, 15, 18, 20]
+    assert names(folder) == []
+
+
+CLIENT = """
+import sys, time
+import numpy as np
+import distributed
+import fpmdask
+
+def update(block):
+    time.sleep(0.005)
+    return block + 1
+
+address, folder = sys.argv[1:]
+with distributed.Client(address) as client:
+    found = fpmdask.Balancer(client).stencil(
+        update, np.zeros((30, 5)), 80, out=folder + "/out", save_every=1,
+        checkpoint=folder + "/kept", checkpoint_every=1, distribution={"0": 15, "1": 15},
+    )
+    print(int(found.compute().max()), {int(n) for n in np.unique(found.compute())})
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_client_leaves_what_the_same_call_goes_on_from(tmp_path):
+    """Workers make iterations, snapshots and checkpoints that the client does not hear of."""
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp",
+        host="127.0.0.1",
+        dashboard_address=":0",
+    ) as there:
+        command = [sys.executable, "-c", CLIENT, there.scheduler_address, str(tmp_path)]
+        with subprocess.Popen(command) as client:
+            while len(manifests(tmp_path / "kept")) < 1:
+                assert client.poll() is None
+                time.sleep(0.02)
+            os.kill(client.pid, signal.SIGSTOP)
+            time.sleep(0.5)
+            client.kill()
+        again = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        assert again.stdout.split() == ["80", "{80}"], again.stderr
+    array = zarr.open_array(str(tmp_path / "out"))
+    assert array[:, 0, 0].tolist() == array.attrs["fpmdask.out"]["iterations"]
+    assert array[:, 0, 0].tolist() == [*range(1, 81)]
 
 
 @pytest.mark.slow
@@ -302,3 +378,33 @@ def test_rows_of_a_run_that_is_over_are_not_left(tmp_path, over):
     with pytest.raises(FetchFailed):
         found.save({"a": (0, 2), "b": (2, 4)}, 1, 1, rows)
     assert len(names(tmp_path)) == (0 if over else 1)
+
+
+@pytest.mark.slow
+def test_the_same_call_right_after_ctrl_c_meets_nothing_of_the_first_one(tmp_path):
+    """As in a notebook; the first one is over, and has tidied up, when the interrupt is raised."""
+
+    def slowly(block):
+        time.sleep(0.003)
+        return block + 1
+
+    there = Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0")
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with there as client:
+            balancer = fpmdask.Balancer(client)
+            for turn in range(4):
+                out = str(tmp_path / f"out{turn}")
+                make = partial(
+                    balancer.stencil, slowly, np.zeros((40, 10)), 60, out=out, save_every=1
+                )
+                signal.setitimer(signal.ITIMER_REAL, 0.5 + 0.1 * turn)
+                with pytest.raises(KeyboardInterrupt):
+                    make(distribution="even")
+                done = zarr.open_array(out).shape[0]
+                assert done < 60
+                make(distribution="even")
+                found = zarr.open_array(out)[:, 0, 0].tolist()
+                assert found == [*range(1, done + 1), *range(1, 61)]
+    finally:
+        signal.signal(signal.SIGALRM, before)

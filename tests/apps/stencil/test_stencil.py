@@ -398,6 +398,52 @@ async def test_all_stop_once_no_cell_changes_by_more(c, s, *workers):
     assert {share["iterations"] for share in balancer.report.shares} == {count}
 
 
+def one_more(block):
+    return block + 1
+
+
+def nearer(block):
+    found = block.copy()
+    found[1:-1] = np.minimum(block[1:-1], 1 + np.minimum(block[:-2], block[2:]))
+    return found
+
+
+@pytest.mark.slow
+@cluster()
+async def test_changes_of_large_ints_are_exact_and_infinite_cells_may_stay(c, s, *workers):
+    balancer = await fpmdask.Balancer(c)
+    for dtype in ("i8", "u8"):
+        found = await balancer.stencil(
+            one_more, np.full((30, 5), 10**18, dtype), 20, tolerance=0, check_every=5
+        )
+        assert {*(await c.compute(found)).ravel().tolist()} == {10**18 + 20}
+    walls = np.full((30, 5), np.inf)
+    walls[0, 0] = 0.0
+    found = await balancer.stencil(nearer, walls, 1000, tolerance=0, check_every=5)
+    assert (await c.compute(found))[:, 0].tolist() == [*range(30)]
+    assert {share["iterations"] for share in balancer.report.shares} == {30}
+
+
+FORCING = np.linspace(0.0, 1.0, 20)
+
+
+def forced(blocks):
+    value, step = blocks
+    return value + FORCING[int(step[0, 0])], step + 1
+
+
+@pytest.mark.slow
+@cluster()
+async def test_no_cell_is_iterated_further_than_it_is_asked_for(c, s, *workers):
+    """An update may know as many iterations as there are."""
+    balancer = await fpmdask.Balancer(c)
+    start = np.zeros((30, 5)), np.zeros((30, 5), "i8")
+    for rule in ("mheta", "balanced", "even"):
+        value, step = await balancer.stencil(forced, start, 20, distribution=rule)
+        np.testing.assert_allclose(await c.compute(value), FORCING.sum())
+        assert {*(await c.compute(step)).ravel().tolist()} == {20}
+
+
 @pytest.mark.slow
 @cluster()
 async def test_what_is_ready_to_use(c, s, *workers):
@@ -524,6 +570,7 @@ X = np.ones((8, 6))
     ("given", "says"),
     [
         ({"update": 3}, "update is a int; give a function"),
+        ({"u0": np.ma.array([[1.0]])}, r"u0\[0\] is a MaskedArray of float64; give NumPy arrays"),
         ({"u0": [[1.0]]}, r"u0\[0\] is a list, which is no array; give a dask or NumPy array"),
         ({"u0": ()}, r"u0 = \(\); give an array, or a tuple of them"),
         ({"u0": np.array(["a"])}, "give NumPy arrays of numbers"),
@@ -540,6 +587,7 @@ X = np.ones((8, 6))
         ({"depth": 7}, "depth is 7 on axis 1, which has 6 cells"),
         ({"boundary": "mirror"}, "boundary = 'mirror'; give reflect, periodic, nearest, none, or"),
         ({"boundary": 1j}, "boundary = 1j; give reflect"),
+        ({"boundary": np.array([0.0, 1.0])}, r"boundary = array\(\[0., 1.\]\); give reflect"),
         ({"u0": X.astype("i1"), "boundary": 1000}, "cannot be a value of int8"),
         ({"args": X}, "args is a ndarray; give a tuple of arrays"),
         ({"args": (X[:2],)}, r"args\[0\] has the shape \(2, 6\)"),
@@ -547,6 +595,7 @@ X = np.ones((8, 6))
         ({"tolerance": -1.0}, "tolerance = -1.0; give a number >= 0, or None"),
         ({"tolerance": float("nan")}, "tolerance = nan"),
         ({"tolerance": "1"}, "tolerance = '1'"),
+        ({"tolerance": 10**400}, "tolerance is an int that no float holds; give a smaller"),
         ({"check_every": 0}, "check_every = 0; give an int >= 1"),
         ({"distribution": {"0": 3}}, "distribution has 3 rows in all, there are 8"),
         ({"distribution": {"0": -8}}, "distribution gives 0 -8 rows"),

@@ -1,6 +1,7 @@
 """`Balancer.stencil` from and to storage."""
 
 import pickle
+import threading
 import time
 
 import dask.array as da
@@ -11,7 +12,7 @@ from dask.base import tokenize
 
 import fpmdask
 from fpmdask.apps.stencil import jacobi
-from fpmdask.errors import PartitionError
+from fpmdask.errors import FpmdaskError, PartitionError
 from fpmdask.runtime.client.conversions import as_stored
 from fpmdask.runtime.zarr_storage import StoredRows
 from tests.apps.stencil.test_stencil import cluster, local
@@ -274,6 +275,7 @@ async def test_an_out_that_cannot_be_is_refused(c, s, *workers, tmp_path):
         ({"u0": da.from_zarr(out) + 1, "out": out}, "which an input is read from"),
         ({"u0": out, "out": str(tmp_path / "out")}, "which an input is read from"),
         ({"u0": (u0, u0), "out": (out,)}, "out has 1 arrays for 2 fields"),
+        ({"u0": (u0, u0), "out": (out, out)}, "out has the same array for two fields"),
     ]:
         with pytest.raises(PartitionError, match=says):
             await balancer.stencil(jacobi, **{"u0": u0, "iterations": 2, **given})
@@ -284,6 +286,77 @@ async def test_an_out_that_cannot_be_is_refused(c, s, *workers, tmp_path):
         with pytest.raises(PartitionError, match=says):
             balancer.stencil(jacobi, u0, 2, **given)
     await nothing_left(s)
+
+
+@pytest.mark.slow
+@zarr_cluster()
+async def test_what_is_refused_leaves_no_array_behind(c, s, *workers, tmp_path):
+    balancer = await fpmdask.Balancer(c)
+    u0, lock = RANDOM.random((12, 5)), threading.Lock()
+
+    def unsent(block):
+        return lock and block
+
+    for given, says in [
+        ({"memory": 100}, "the result has 12 rows"),
+        ({"distribution": {"0": 6, "nobody": 6}}, "the distribution names nobody"),
+        ({"update": unsent}, "update cannot be sent"),
+    ]:
+        for more in ({}, {"save_every": 1}):
+            with pytest.raises(FpmdaskError, match=says):
+                await balancer.stencil(
+                    **{"update": jacobi, "u0": u0, "iterations": 2, "out": tmp_path / "out"}
+                    | given
+                    | more
+                )
+    assert [*tmp_path.iterdir()] == []
+
+    def wrong(block):
+        raise KeyError("seven")
+
+    for update, u0s in ((wrong, u0), (lambda blocks: wrong(blocks[0]), (u0, u0))):
+        with pytest.raises(KeyError, match="seven"):
+            await balancer.stencil(update, u0s, 2, out=tmp_path / "out")
+        assert [*tmp_path.iterdir()] == []
+    group = zarr.create_group(str(tmp_path / "out"))
+    stored(tmp_path / "out" / "field0", u0, (6, 5))
+    with pytest.raises(PartitionError, match="which an input is read from"):
+        await balancer.stencil(jacobi, (group["field0"], u0), 2, out=group)
+    assert [*group] == ["field0"]
+    await nothing_left(s)
+
+
+@pytest.mark.slow
+@zarr_cluster()
+async def test_snapshots_of_others_are_not_overwritten(c, s, *workers, tmp_path):
+    balancer = await fpmdask.Balancer(c)
+    u0, path = RANDOM.random((12, 5)), str(tmp_path / "out")
+    zarr.create_array(path, shape=(9, 12, 5), chunks=(1, 6, 5), dtype="f8")
+    await balancer.stencil(jacobi, u0, 2, out=path, save_every=1)  # of which there is none yet
+    out = zarr.open_array(path)
+    np.testing.assert_array_equal(out[...], snapshots(u0, [1, 2]))
+    del out.attrs["fpmdask.out"]
+    with pytest.raises(PartitionError, match="has 2 snapshots of no call"):
+        await balancer.stencil(jacobi, u0, 5, out=path, save_every=1)
+    np.testing.assert_array_equal(zarr.open_array(path)[...], snapshots(u0, [1, 2]))
+
+
+@pytest.mark.slow
+@zarr_cluster()
+async def test_snapshots_that_only_one_field_has_are_not_overwritten(c, s, *workers, tmp_path):
+    """The group has those of one field, of an earlier call; the array for the other is made."""
+    balancer = await fpmdask.Balancer(c)
+    u0, group = RANDOM.random((12, 5)), zarr.create_group(str(tmp_path / "out"))
+    field = group.create_array("field0", shape=(0, 12, 5), chunks=(1, 6, 5), dtype="f8")
+    await balancer.stencil(jacobi, u0, 2, out=field, save_every=1)
+
+    def update(blocks):
+        return jacobi(blocks[0]), jacobi(blocks[1])
+
+    with pytest.raises(PartitionError, match="out has 2, 0 snapshots of the fields"):
+        await balancer.stencil(update, (u0, u0), 3, out=tmp_path / "out", save_every=1)
+    np.testing.assert_array_equal(group["field0"][...], snapshots(u0, [1, 2]))
+    assert [*group] == ["field0"]
 
 
 @pytest.mark.slow

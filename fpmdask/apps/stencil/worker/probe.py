@@ -34,12 +34,16 @@ def probed(
     nearest = replace(spec, boundary=("nearest", *spec.boundary[1:]))
     rows, few, call = high - low, spec.least, None
     block = _alone(nearest, means, (low, high), inputs.fields, inputs.args)
+    compares = joins and few < rows
+    # of rows that are here: reading some of a chunk of Zarr decodes all of it
+    have = [
+        [one.copy() for one in some] if compares else []
+        for some in (block.sources(), block.cells(block.args, low, high))
+    ]
     seconds = _seconds(block, means)
-    if joins and few < rows:
+    if compares:
         costs = CallCosts()
         costs.add(1, rows, seconds)
-        # of rows that are here: reading some of a chunk of Zarr decodes all of it
-        have = block.sources(), block.cells(block.args, low, high)
         fields, args = (partial(copied, some, low) for some in have)
         costs.add(1, few, _seconds(_alone(nearest, means, (low, low + few), fields, args), means))
         call = costs.seconds and costs.seconds[0]
@@ -62,8 +66,11 @@ def copied(arrays: Sequence[Array], first: int, targets: list[Array], low: int, 
 
 
 def _seconds(block: Block, means: Means) -> float:
-    """Return what computing a block's rows takes, in the mean of some turns."""
-    rows = block.low, block.high
+    """Return what computing a block's rows takes, in the mean of some turns.
+
+    After as many as there are iterations they begin anew: an update may know no further ones.
+    """
+    rows, start = (block.low, block.high), [one.copy() for one in block.sources()]
     turn, began, least = 0, time.perf_counter(), means.tuning.trial_seconds
     while True:
         block.fill(block.fields, *rows)
@@ -76,3 +83,7 @@ def _seconds(block: Block, means: Means) -> float:
                 return first
         elif now - began >= least:
             return (now - began) / (turn - 1)
+        if not turn % max(1, block.spec.iterations):
+            for target, source in zip(block.sources(), start, strict=True):
+                target[...] = source
+            began += time.perf_counter() - now

@@ -66,8 +66,11 @@ class Stored:
             self.output = RowsOutput(exchange, reduce, team.name, output, self._writer)
 
     def find(self, iterations: int) -> int:
-        """Return the iteration of the newest checkpoint, 0 where there is none."""
-        return 0 if self.checkpoints is None else self.checkpoints.find(iterations)
+        """Return the iteration of the newest checkpoint that can be used, 0 where there is none."""
+        if self.checkpoints is None:
+            return 0
+        before = None if self.output is None else self.output.first_missing()
+        return self.checkpoints.find(iterations, before)
 
     def load(self, targets: Sequence[Array], low: int, high: int) -> None:
         """Fill rows from the checkpoint that was found."""
