@@ -256,7 +256,7 @@ class StencilTuning(_Group):
     # them, stay in a core's cache, and what it makes is memory that it has used before. Calls take
     # some 10 us more.
     band_nbytes: int = _positive(1 << 19)
-    # Bytes of each worker's rows in the instrumented iteration, about, a third of its rows at most:
+    # Bytes of each worker's rows in the instrumented iteration, about, a quarter of them at most:
     # blocks of some MiB, as disks are read in; more takes longer than it tells.
     sample_nbytes: int = _positive(32 << 20)
     # Seconds between two messages that tell how many iterations are done, at least.

@@ -48,7 +48,8 @@ def instrumented_rows(rows: int, streamed: int) -> int:
 def sample_rows(rows: int, row_nbytes: int, nbytes: int, least: int = 1) -> int:
     """Return how many rows of a worker are iterated once to measure it.
 
-    A third of them at most, but for few, and a multiple of five: two blocks, and one half as large.
+    A quarter of them at most, but for few, and a multiple of five: two blocks, and one half as
+    large.
 
     Parameters
     ----------
@@ -64,11 +65,11 @@ def sample_rows(rows: int, row_nbytes: int, nbytes: int, least: int = 1) -> int:
     Examples
     --------
     >>> sample_rows(100, 1000, 30_000), sample_rows(100, 1000, 0), sample_rows(3, 1000, 30_000)
-    (30, 5, 3)
-    >>> sample_rows(100, 1000, 90_000)
-    30
+    (25, 5, 3)
+    >>> sample_rows(1000, 1000, 90_000)
+    90
     """
-    wanted = min(rows // 3, nbytes // max(1, row_nbytes))
+    wanted = min(rows // 4, nbytes // max(1, row_nbytes))
     return min(rows, max(LEAST_INSTRUMENTED, least, wanted - wanted % LEAST_INSTRUMENTED))
 
 
