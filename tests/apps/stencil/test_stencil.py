@@ -30,8 +30,8 @@ RANDOM = np.random.default_rng(0)
 
 def cluster(workers=3, **options):
     threads = [("127.0.0.1", 1 + n // 3) for n in range(workers)]
-    config = {**CONFIG, **options.pop("config", {})}
-    return gen_cluster(client=True, nthreads=threads, config=config, timeout=60, **options)
+    options = {"timeout": 60, **options, "config": {**CONFIG, **options.get("config", {})}}
+    return gen_cluster(client=True, nthreads=threads, **options)
 
 
 def mixing(depth, conditions):
@@ -188,7 +188,7 @@ async def compare(c, case):
 
 
 @pytest.mark.slow
-@cluster(4, config=tuned(stencil={"trial_seconds": 0.0, "band_nbytes": 200}))
+@cluster(4, config=tuned(stencil={"trial_seconds": 0.0, "band_nbytes": 200}), timeout=110)
 async def test_what_iterated_map_overlap_gives(c, s, *workers):
     """Rows move after the first iteration, and halos come for several iterations at once."""
     STREAMED.clear()
