@@ -7,13 +7,14 @@ the probe of a row's speed, the instrumented sample, and MHETA itself; in the fi
 imports on the workers. It is given in iterations of the even distribution (on `dc` rows are
 measured on disk, and iterations are in core).
 
-Before and after each turn a call learns from its iterations how fast nodes compute now, and what
-their messages take, of which a prediction is made for each of these: a processor's own speed
-drifts, by a fifth in a minute on virtual machines. The other calls learn nothing. An iteration's
-seconds are the median of what a run's iterations add to its makespan, the first one left out;
-predicted and measured ones are the medians over the calls that learn, and over the turns. With and
-without prefetching distributions are the same ones, so that what it saves can be told, in percent
-of an iteration without it. The machine's processors are kept awake (`awake.py`).
+Before and after every three runs a call learns from its iterations how fast nodes compute now, and
+what their messages take; what is predicted for these runs is the mean of both predictions: a
+processor's own speed drifts, by a fourth in a minute on virtual machines. *Drift* is how much the
+even distribution's prediction scatters over these calls. The other calls learn nothing. An
+iteration's seconds are the median of what a run's iterations add to its makespan, the first one
+left out; predicted and measured ones are the medians over the turns. With and without prefetching
+distributions are the same ones, so that what it saves can be told, in percent of an iteration
+without it. The machine's processors are kept awake (`awake.py`).
 
     python benchmarks/mheta_accuracy.py --labs io hy1 [--prefetch yes no] [--points 9] [--turns 3]
 
@@ -53,6 +54,7 @@ POINTS = {"io": 9, "hy1": 9, "dc": 5, "hy2": 5}
 STEPS = 8
 STEADY = 8
 REPEATS = 5
+RUNS = 3  # between two calls that learn
 ENOUGH = 2**40
 
 
@@ -78,7 +80,7 @@ class Jacobi:
     """
 
     ROWS, COLUMNS, SWEEPS, WORK = 2048, 4096, 12, 30
-    LEARNING = 24  # sweeps of a call from which the machine is learned
+    LEARNING = 18  # sweeps of a call from which the machine is learned
     OUT_ROWS = 16
     # Of an even share, the part that is in core, by the memory of the lab's workers.
     SHARES: ClassVar[dict[int, float]] = {400_000_000: 8 / 16, 530_000_000: 14 / 16}
@@ -205,21 +207,19 @@ def measure(adapter: Adapter, points: int, turns: int, like: Mapping[str, Any]) 
     turned: dict[str, dict[int, list[float]]] = {
         side: {n: [] for n in chosen} for side in ("predicted", "measured")
     }
-    for turn in range(1 + turns):
-        said = _measured(adapter)
-        now = Document.from_dict(said["document"])
-        assert said["workers"] == workers, "workers changed places"
-        for n, rows in chosen.items():
-            turned["predicted"][n].append(steady(now, rows))
-        for n, rows in chosen.items() if turn < turns else ():
+    said = _learned(adapter, workers)
+    drift, runs = [steady(said, chosen[0])], [*chosen.items()]
+    for first_run in [*range(0, len(runs), RUNS)] * turns:
+        some, before = runs[first_run : first_run + RUNS], said
+        for n, rows in some:
             turned["measured"][n].append(run(rows))
-            print(
-                adapter.name,
-                n,
-                rows,
-                *(f"{turned[side][n][-1]:.3f}" for side in turned),
-                flush=True,
-            )
+        said = _learned(adapter, workers)
+        drift.append(steady(said, chosen[0]))
+        for n, rows in some:
+            predicted = statistics.mean(steady(known, rows) for known in (before, said))
+            turned["predicted"][n].append(predicted)
+            took = turned["measured"][n][-1]
+            print(adapter.name, n, rows, f"{predicted:.3f} {took:.3f}", flush=True)
     middle = {
         side: {n: statistics.median(some) for n, some in each.items()}
         for side, each in turned.items()
@@ -235,9 +235,17 @@ def measure(adapter: Adapter, points: int, turns: int, like: Mapping[str, Any]) 
         "path": [steady(document, rows) for rows in path],
         "points": chosen,
         "repeats": repeats,
+        "drift": drift,
         "turns": turned,
         **middle,
     }
+
+
+def _learned(adapter: Adapter, workers: Sequence[str]) -> Document:
+    """Return what is known of the machine after another call."""
+    said = _measured(adapter)
+    assert said["workers"] == workers, "workers changed places"
+    return Document.from_dict(said["document"])
 
 
 def _measured(adapter: Adapter) -> Mapping[str, Any]:
@@ -251,10 +259,11 @@ def _measured(adapter: Adapter) -> Mapping[str, Any]:
 def summary(found: Mapping[str, Any]) -> dict[str, float]:
     predicted, measured = ([*found[side].values()] for side in ("predicted", "measured"))
     off = 1 - np.asarray(accuracy(predicted, measured))
-    repeats = found["repeats"]
+    repeats, drift = found["repeats"], found["drift"]
     named, best = int(np.argmin(predicted)), int(np.argmin(measured))
     return {
         "s": statistics.stdev(repeats) / statistics.mean(repeats),
+        "drift": statistics.stdev(drift) / statistics.mean(drift),
         "mean off": float(off.mean()),
         "worst off": float(off.max()),
         "best above": measured[named] / measured[best] - 1,
@@ -311,10 +320,10 @@ def main() -> None:
             (options.out / f"{stem}.json").write_text(json.dumps(found, indent=1))
             (options.out / f"{stem}.svg").write_text(picture(name, found))
             facts = summary(found)
-            percent = [f"{100 * v:.1f}" for v in [*facts.values()][:4]]
-            ratios = [f"{v:.2f}" for v in [*facts.values()][4:]]
+            percent = [f"{100 * v:.1f}" for v in [*facts.values()][:5]]
+            ratios = [f"{v:.2f}" for v in [*facts.values()][5:]]
             rows.append([name, adapter.name, str(len(found["points"])), *percent, *ratios])
-            heads = ["lab", "program", "points", "s %", "mean off %", "worst off %"]
+            heads = ["lab", "program", "points", "s %", "drift %", "mean off %", "worst off %"]
             heads += ["named best above measured best %", "worst / best"]
             heads += ["measuring, first call, iterations", "measuring again"]
             table("predicted and measured seconds per iteration", heads, rows)
