@@ -127,7 +127,8 @@ class RuntimeTuning(_Group):
     # given up.
     most_attempts: int = _positive(20)
     # Seconds before it is begun again: the scheduler may not know yet who is gone. Then seconds in
-    # which a worker may come where a run has none left: nannies start one again within seconds.
+    # which a worker may come where a run has none left, or those that are left cannot go on without
+    # another one: nannies start one again within seconds.
     retry_seconds: float = 0.2
     rejoin_seconds: float = 10.0
     # A step that takes a worker so many times as long as the others is not waited for.

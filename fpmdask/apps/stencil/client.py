@@ -238,7 +238,7 @@ def _array(given: Any, what: str) -> Any:
             f"{what} is a {type(x).__name__}, which is no array; {advice(x)}"
             + ("; several fields are a tuple" if isinstance(x, list) else "")
         )
-    kept = isinstance(x, np.ma.MaskedArray | np.matrix)  # the others are arrays with a name
+    kept = isinstance(x, np.ma.MaskedArray | np.matrix)  # Zarr arrays and memory maps are not
     meta = meta_of(x) if isinstance(x, da.Array) else x if kept else np.empty(0, x.dtype)
     if type(meta) is not np.ndarray or x.dtype.kind not in "biufc":
         raise PartitionError(

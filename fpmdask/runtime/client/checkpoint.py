@@ -17,7 +17,8 @@ from fpmdask.storage import Folder
 class KeptCheckpoint:
     """The checkpoints of a call; as a context manager, the time in which it makes them.
 
-    Afterwards there is none, or, after a failure, the newest one that is complete.
+    Afterwards there is none, or, after a failure, the newest one that is complete: of those that
+    were made meanwhile, or, without any, of those from before.
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ class KeptCheckpoint:
     """
 
     def __init__(self, url: str, every: int, call: Call) -> None:
-        self.call, self._url, self._every = call, url, every
+        self.call, self._url, self._every, self._run = call, url, every, uuid4().hex[:8]
         self._folder = Folder(url)
 
     def order(self) -> dict[str, Any]:
@@ -41,7 +42,7 @@ class KeptCheckpoint:
         return {
             "url": self._url,
             "every": self._every,
-            "run": uuid4().hex[:8],
+            "run": self._run,
             **asdict(self.call),
         }
 
@@ -67,5 +68,7 @@ class KeptCheckpoint:
 
     def _keep_newest(self, ended: bool) -> None:
         found, _ = found_in(self._folder, self.call)
-        stem = found[0].stem if found else ""
+        # a later one of an earlier run was of no use to this one
+        own = [one for one in found if self._run in one.stem]
+        stem = (own or found)[0].stem if found else ""
         remove(self._folder, self.call, keep=stem, before=None if ended else stem)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -35,6 +36,8 @@ from fpmdask.runtime.zarr_storage import (
 
 # Bytes of a chunk of an array that is made.
 CHUNK_NBYTES = 8 << 20
+# Seconds that a worker takes at least to note a snapshot, once it has read which ones there are.
+NOTING_SECONDS = 0.05
 # Files of arrays and groups, of both formats of Zarr, that are no chunks.
 METADATA = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
@@ -106,10 +109,21 @@ class Output:
             _check_snapshots(self.targets)
 
     def discard(self) -> None:
-        """Remove arrays that this call has made and that have no chunk, in local folders."""
+        """Remove what this call has made in local folders, if nothing was written to any of it."""
+        for made in self._made:
+            if hasattr(made, "shape") and not (_is_new(made) and self._is_unused(made)):
+                return
         for made in reversed(self._made):
             if _is_new(made):
                 shutil.rmtree(place(made)[1], ignore_errors=True)
+
+    def _is_unused(self, array: Any) -> bool:
+        """Tell whether no snapshot was noted, of zeros neither, and no other call has begun."""
+        try:
+            state = Marked(array, OUT_MARK, self._run).state()
+        except FileNotFoundError:
+            return True
+        return "iterations" not in state and state.get("run", self._run) == self._run
 
     def check_apart(self, *inputs: Any) -> None:
         """Refuse arrays that an input is read from."""
@@ -171,14 +185,22 @@ class Output:
     ) -> None:
         # what went wrong matters to the caller, not that this goes wrong then, too
         with contextlib.suppress(Exception) if kind is not None else contextlib.nullcontext():
+            if not all(target.found() for target in self.targets):
+                return  # another call has begun to write to them
             over: dict[str, Any] = {"run": None}
             if kind is None or self.call is None:  # else the same call goes on
                 over |= {"call": None, "begin": None}
+            began = time.monotonic()
             for target in self.targets:
                 # the mark stays until the array is as long as it says
                 new = self._every is not None and "iterations" not in target.state()
                 target.update(**over, **({"iterations": []} if new else {}))
-            if self._every is not None:  # no worker notes a snapshot any more
+            if self._every is not None:
+                if kind is not None:  # a worker may have been about to write what it has read
+                    time.sleep(max(NOTING_SECONDS, 2 * (time.monotonic() - began)))
+                    for target in filter(Marked.found, self.targets):
+                        target.update(**over)
+                # no worker notes a snapshot any more
                 self._resize(min(len(t.state().get("iterations", ())) for t in self.targets))
                 for target in self.targets:
                     if not target.state().get("iterations"):
@@ -255,7 +277,7 @@ def _arrays(
 ) -> Sequence[Any]:
     """Return an array for each field; make those that are not there in a path or group.
 
-    What is made is added to `made`, the group, too.
+    What is made where a local folder has nothing yet is added to `made`, the group, too.
     """
     if several and isinstance(out, tuple | list):
         return out
@@ -272,24 +294,28 @@ def _arrays(
     sizes: dict[str, Any] = {"shape": tuple(shape), "chunks": (rows, *shape[1:])}
     if leads:
         sizes = {"shape": (0, *shape), "chunks": (1, *sizes["chunks"])}
+    vacant = path and not os.path.lexists(out)
     try:
         if path and not several:
             try:
                 return [zarr.open_array(out, mode="r+")]
             except FileNotFoundError:
-                made.append(zarr.create_array(out, dtype=dtypes[0], **sizes))
-                return made
+                array = zarr.create_array(out, dtype=dtypes[0], **sizes)
+                made.extend([array] if vacant else [])
+                return [array]
         group = out
         if path:
             try:
                 group = zarr.open_group(out, mode="r+")
             except FileNotFoundError:
                 group = zarr.create_group(out)
-                made.append(group)
+                made.extend([group] if vacant else [])
         found = []
         for name, dtype in zip(field_names(len(dtypes)), dtypes, strict=True):
             if name not in group:
-                made.append(group.create_array(name, dtype=dtype, **sizes))
+                vacant = not os.path.lexists(os.path.join(place(group)[1], name))
+                array = group.create_array(name, dtype=dtype, **sizes)
+                made.extend([array] if vacant else [])
             found.append(group[name])
         return found
     except (OSError, ValueError, TypeError, ImportError) as error:

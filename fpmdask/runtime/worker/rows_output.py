@@ -141,9 +141,10 @@ class RowsOutput:
         """
         at = snapshot_index(self._begin, self._every, iteration)
         for target in self._targets:
-            state = target.state()
-            if state.get("run") == target.run:
-                target.update(iterations=[*state.get("iterations", ())[:at], iteration])
+            with _Explained(target.out, self._writer):
+                state = target.state()
+                if state.get("run") == target.run:
+                    target.update(iterations=[*state.get("iterations", ())[:at], iteration])
 
     def first_missing(self) -> int | None:
         """Return the iteration whose snapshot is the first that is missing; None: none are made.
@@ -152,8 +153,11 @@ class RowsOutput:
         """
         if self._every is None:
             return None
-        there = min(len(target.state().get("iterations", ())) for target in self._targets)
-        missing: int = (max(0, there - self._begin) + 1) * self._every
+        there = []
+        for target in self._targets:
+            with _Explained(target.out, self._writer):
+                there.append(len(target.state().get("iterations", ())))
+        missing: int = (max(0, min(there) - self._begin) + 1) * self._every
         return missing
 
     def _parts(

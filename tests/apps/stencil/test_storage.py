@@ -328,6 +328,28 @@ async def test_what_is_refused_leaves_no_array_behind(c, s, *workers, tmp_path):
 
 @pytest.mark.slow
 @zarr_cluster()
+async def test_folders_that_were_there_stay(c, s, *workers, tmp_path):
+    balancer = await fpmdask.Balancer(c)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    zarr.create_group(str(tmp_path / "old"), zarr_format=2, attributes={"by": "me"})
+    u0 = RANDOM.random((12, 5))
+
+    def wrong(block):
+        raise KeyError("seven")
+
+    for name in ("empty", "link", "old"):
+        with pytest.raises(KeyError, match="seven"):
+            await balancer.stencil(wrong, u0, 2, out=tmp_path / name)
+    assert (tmp_path / "link").resolve() == tmp_path / "empty"
+    assert (tmp_path / "empty").is_dir()
+    assert dict(zarr.open_group(str(tmp_path / "old"), zarr_format=2).attrs) == {"by": "me"}
+    await balancer.stencil(jacobi, u0, 2, out=tmp_path / "link")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "empty")[...], local(jacobi, u0, 2))
+
+
+@pytest.mark.slow
+@zarr_cluster()
 async def test_snapshots_of_others_are_not_overwritten(c, s, *workers, tmp_path):
     balancer = await fpmdask.Balancer(c)
     u0, path = RANDOM.random((12, 5)), str(tmp_path / "out")
