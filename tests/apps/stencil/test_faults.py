@@ -204,7 +204,7 @@ def test_a_worker_without_which_the_others_cannot_go_on_is_lost_before_it_begins
 
 
 @pytest.mark.parametrize("given", ["memory", "distribution", "out"])
-@cluster(config=tuned(runtime={"rejoin_seconds": 0.5}))
+@zarr_cluster(config=tuned(runtime={"rejoin_seconds": 0.5}))
 async def test_a_worker_without_which_the_others_cannot_go_on_is_gone(
     c, s, *workers, tmp_path, given
 ):
