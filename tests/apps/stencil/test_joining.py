@@ -169,11 +169,11 @@ async def test_who_joins_where_calls_take_as_long_whatever_their_rows(c, s, *wor
     u0 = RANDOM.random((60, 8))
 
     def fixed(block):
-        time.sleep(0.05)
+        time.sleep(0.2)
         return jacobi(block)
 
-    (found,) = await iterated(c, s, events, balancer.stencil(fixed, u0, 160), "late", when="step")
-    np.testing.assert_array_equal(found, local(jacobi, u0, 160))
+    (found,) = await iterated(c, s, events, balancer.stencil(fixed, u0, 50), "late", when="step")
+    np.testing.assert_array_equal(found, local(jacobi, u0, 50))
     (refused,) = of_kind(events, "not taken in")
     assert refused["worker"] == "late"
     assert "late" not in shares_of(balancer.report)
