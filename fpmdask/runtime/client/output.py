@@ -36,7 +36,8 @@ from fpmdask.runtime.zarr_storage import (
 
 # Bytes of a chunk of an array that is made.
 CHUNK_NBYTES = 8 << 20
-# Seconds that a worker takes at least to note a snapshot, once it has read which ones there are.
+# Seconds for which a call that fails waits, at least, for a worker that has read which snapshots
+# there are, and is about to write that there is one more.
 NOTING_SECONDS = 0.05
 # Files of arrays and groups, of both formats of Zarr, that are no chunks.
 METADATA = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
