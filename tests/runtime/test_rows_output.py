@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import tracemalloc
 from itertools import pairwise
 from statistics import median
 
@@ -141,3 +142,34 @@ async def test_rows_are_written_by_who_is_fast(c, s, *workers, tmp_path, compres
     else:
         assert first[0] > 80 * row
         assert first[0] > second[0]
+
+
+@pytest.mark.parametrize("every", [None, 1])
+@pytest.mark.parametrize("kind", [np.asarray, OnDisk])
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], clean_kwargs={"threads": False})
+async def test_large_chunks_are_encoded_one_at_a_time(c, s, worker, tmp_path, every, kind):
+    """A worker with little memory has none for a copy of all its rows."""
+    rows, chunk = 24, (8, 1 << 19)  # 32 MiB
+    values = np.random.default_rng(0).random((rows, chunk[1]))
+    shape, chunks = values.shape, chunk
+    if every is not None:
+        shape, chunks = (1, *shape), (1, *chunks)
+    out = zarr.create_array(tmp_path / "out", shape=shape, chunks=chunks, dtype="f8")
+    out.attrs[OUT_MARK] = {"run": "it"}
+    order = {"run": "it", "arrays": [pickle.dumps(out)], "every": every, "begin": 0}
+    async with exchanges(c, worker) as (exchange,):
+        ranks, spans = [exchange.address], {exchange.address: (0, rows)}
+        output = RowsOutput(exchange, AllReduce(exchange, "all", ranks), "a", order, "alice")
+
+        def save():
+            tracemalloc.start()
+            output.save(spans, 1, [kind(values)], 1.0)
+            return tracemalloc.get_traced_memory()[1]
+
+        try:
+            peak = await asyncio.to_thread(save)
+        finally:
+            tracemalloc.stop()
+    copies = 1 if kind is np.asarray else 2  # what it is encoded to, and what was read
+    assert peak < (copies + 0.5) * values[: chunk[0]].nbytes
+    np.testing.assert_array_equal(out[...].reshape(values.shape), values)

@@ -170,8 +170,9 @@ class Output:
             "run": self._run,
             "every": self._every,
             "begin": self._begin,
-            # a worker writes so many rows while it gathers as many
-            "nbytes": 2 * sum(self._unit_nbytes(target.out) for target in self.targets),
+            # The rows that are written as one. What they are encoded to counts in part, as that of
+            # chunks that are read does not: it is gone at once, and plans leave memory for such.
+            "nbytes": max(self._unit_nbytes(target.out) for target in self.targets) * 5 // 4,
         }
 
     def _unit_nbytes(self, array: Any) -> int:

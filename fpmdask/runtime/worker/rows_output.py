@@ -7,8 +7,7 @@ written once, by a worker that gets the rows of it that others have: see `chunk_
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -27,6 +26,9 @@ from fpmdask.runtime.zarr_storage import OUT_MARK, Marked, snapshot_index, write
 Array = np.ndarray[Any, Any]
 # Rows come in pieces of so many bytes, which their holder may have to read from disk.
 PIECE_NBYTES = 1 << 20
+# Rows that this worker has in memory are written by so many bytes at a time, or by one chunk per
+# thread: Zarr encodes what it is given at once, ten chunks at a time, and copies them before.
+AT_ONCE_NBYTES = 32 << 20
 
 
 class StorageFailed(Exception):
@@ -53,6 +55,8 @@ class RowsOutput:
         What `Output.order` of the client returned.
     writer
         What this worker is called in messages.
+    threads
+        How many chunks it may encode at once.
 
     Attributes
     ----------
@@ -67,8 +71,10 @@ class RowsOutput:
         name: str,
         order: Mapping[str, Any],
         writer: str,
+        threads: int = 1,
     ) -> None:
         self._exchange, self._reduce, self._name, self._writer = exchange, reduce, name, writer
+        self._threads = threads
         self._targets = [
             Marked(pickle.loads(array), OUT_MARK, order["run"]) for array in order["arrays"]
         ]
@@ -121,7 +127,7 @@ class RowsOutput:
             self._exchange.offer(key, source, self._turn)
         slots = [speed if worker == self._exchange.address else 0.0 for worker in spans]
         speeds = dict(zip(spans, self._reduce(slots).tolist(), strict=True))
-        parts = [*self._parts(spans, speeds, sources)]
+        parts = self._parts(spans, speeds, sources)
         nbytes = self._write_all(parts, spans, iteration, sources)
         self._reduce([0.0])
         if self._every is not None:
@@ -166,15 +172,17 @@ class RowsOutput:
         speeds: Mapping[str, float],
         sources: Sequence[Array | Source],
     ) -> Iterator[_Part]:
-        """Yield what this worker writes: all rows at once that it has in memory, else few chunks.
+        """Yield what this worker writes: whole chunks, as many as are in memory together.
 
-        They are one where they have more than `PIECE_NBYTES`.
+        Rows in its memory have `AT_ONCE_NBYTES`, others, and those on its disk, `PIECE_NBYTES`; or
+        one chunk where that has more.
         """
         own = spans[self._exchange.address]
         for field, (target, source) in enumerate(zip(self._targets, sources, strict=True)):
             unit = write_unit(target.out)[0 if self._every is None else 1]
             row_nbytes = max(1, prod(source.shape[1:]) * source.dtype.itemsize)
             step = unit * max(1, PIECE_NBYTES // (unit * row_nbytes))
+            most = unit * max(self._threads, AT_ONCE_NBYTES // (unit * row_nbytes))
             shares = bool(getattr(target.out, "compressors", ()))  # else encoding takes nothing
             for (low, high), worker in writers(spans, unit, speeds if shares else {}):
                 if worker != self._exchange.address:
@@ -186,39 +194,36 @@ class RowsOutput:
                     stop = max(start, min(high, ends))
                 for first in range(low, start, step):
                     yield _Part(field, (first, min(first + step, start)))
-                if start < stop:
-                    yield _Part(field, (start, stop))
+                for first in range(start, stop, most):
+                    yield _Part(field, (first, min(first + most, stop)))
                 for first in range(stop, high, step):
                     yield _Part(field, (first, min(first + step, high)))
 
     def _write_all(
         self,
-        parts: Sequence[_Part],
+        parts: Iterable[_Part],
         spans: Mapping[str, Span],
         iteration: int,
         sources: Sequence[Array | Source],
     ) -> int:
-        """Write each part while the rows of the next one come; return the bytes received."""
+        """Write one part after the other; return the bytes received.
+
+        The next one is not gathered meanwhile: a worker out of core may have no memory for that.
+        """
         at, nbytes = snapshot_index(self._begin, self._every, iteration), 0
-        with ThreadPoolExecutor(1, "fpmdask-rows-to-write") as thread:
-
-            def gather(part: _Part) -> Future[tuple[Array, Fetch]]:
-                return thread.submit(self._gather, part, spans, sources[part.field])
-
-            ahead = [*map(gather, parts[:1])]
-            for number, part in enumerate(parts):
-                rows, fetch = ahead.pop().result()
-                fetch.wait()
-                nbytes += fetch.nbytes
-                ahead.extend(map(gather, parts[number + 1 : number + 2]))
-                self._write(self._targets[part.field].out, at, part.rows[0], rows)
+        for part in parts:
+            array, (rows, fetch) = self._targets[part.field].out, self._gather(part, spans, sources)
+            fetch.wait()
+            nbytes += fetch.nbytes
+            self._write(array, at, part.rows[0], rows)
+            del rows, fetch  # before the next ones are gathered
         return nbytes
 
     def _gather(
-        self, part: _Part, spans: Mapping[str, Span], source: Array | Source
+        self, part: _Part, spans: Mapping[str, Span], sources: Sequence[Array | Source]
     ) -> tuple[Array, Fetch]:
         """Return the rows of a part, and what fetches those that others have."""
-        low, high = part.rows
+        source, (low, high) = sources[part.field], part.rows
         own = spans[self._exchange.address]
         if isinstance(source, np.ndarray) and own[0] <= low and high <= own[1]:
             return source[low - own[0] : high - own[0]], self._exchange.fetch([])
@@ -240,9 +245,11 @@ class RowsOutput:
         return found, fetch
 
     def _write(self, array: Any, at: int | None, low: int, rows: Array) -> None:
-        region = (slice(low, low + len(rows)),)
         with _Explained(array, self._writer):
-            array[region if at is None else (at, *region)] = rows
+            if at is None:
+                array[low : low + len(rows)] = rows
+            else:  # of the chunks' dimensions, or Zarr copies a whole chunk as well
+                array[at : at + 1, low : low + len(rows)] = rows[None]
 
     def end(self) -> None:
         """Have all that wait for rows of this worker be refused."""

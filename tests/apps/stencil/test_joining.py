@@ -249,7 +249,7 @@ async def test_a_loss_of_who_has_joined_costs_only_what_was_made_since(
     balancer = await fpmdask.Balancer(c, progress=events.append)
     u0 = RANDOM.random((60, 8))
     out = zarr.create_array(str(tmp_path / "out"), shape=(0, 60, 8), chunks=(1, 25, 8), dtype="f8")
-    memory = {"0": 6500, "1": 6500} if streamed else None
+    memory = {"0": 5300, "1": 5300} if streamed else None
     given = {"out": out, "save_every": 2, "memory": memory, "distribution": "balanced"}
     source = stored(tmp_path / "u0", u0, (25, 8))
     running = asyncio.ensure_future(of(balancer.stencil(slowly, source, 60, **given)))
