@@ -113,9 +113,9 @@ class Balancer:
     ...             dashboard_address=":0") as client:
     ...     balancer = Balancer(client)
     ...     emulated = ("emulated", {"models": {
-    ...         str(worker["name"]): {"format": "fpmdask.model", "version": 1,
-    ...                               "kind": "constant", "units_per_second": 100.0 * (n + 1)}
-    ...         for n, worker in enumerate(client.scheduler_info()["workers"].values())}})
+    ...         name: {"format": "fpmdask.model", "version": 1,
+    ...                "kind": "constant", "units_per_second": speed}
+    ...         for name, speed in {"0": 100.0, "1": 200.0}.items()}})
     ...     found = balancer.partition(emulated, 300)
     >>> sorted(found.values())
     [100, 200]
@@ -953,9 +953,7 @@ class Balancer:
         >>> with Client(n_workers=2, threads_per_worker=1, processes=False,
         ...             dashboard_address=":0") as client:
         ...     x = da.arange(100, chunks=50).persist()
-        ...     names = [w["name"] for w in client.scheduler_info()["workers"].values()]
-        ...     wanted = dict(zip(map(str, names), [70, 30]))
-        ...     x2 = Balancer(client).rebalance(x, distribution=wanted)
+        ...     x2 = Balancer(client).rebalance(x, distribution={"0": 70, "1": 30})
         ...     same, rows = bool((x2 == da.arange(100)).all().compute()), sum(x2.chunks[0])
         >>> same, rows
         (True, 100)

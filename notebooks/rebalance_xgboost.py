@@ -58,7 +58,6 @@ balancer = fpmdask.Balancer(client)
 
 # %%
 EACH, COLUMNS = 30_000, 10
-homes = {w["name"]: address for address, w in client.scheduler_info()["workers"].items()}
 
 
 def features(seed: int) -> np.ndarray:
@@ -70,7 +69,7 @@ def labels(x: np.ndarray) -> np.ndarray:
 
 
 made = {
-    ("x", n, 0): client.submit(features, n, key=("x", n, 0), workers=[homes[name]])
+    ("x", n, 0): client.submit(features, n, key=("x", n, 0), workers=[name])
     for n, name in enumerate(quotas)
 }
 chunks = (EACH,) * len(quotas)
