@@ -284,7 +284,7 @@ def slow_block(n):
     return np.random.default_rng(n).random(50_000)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_whoever_recomputes_may_stop_as_well(cluster, at_once):
     client, pids = cluster
     heard = Stopping()

@@ -185,7 +185,7 @@ def products(seed: int, most: int) -> Makespans | None:
     return found if len(found) > 1 else None
 
 
-@pytest.mark.parametrize("clusters", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("clusters", [20, pytest.param(200, marks=pytest.mark.thorough)])
 def test_no_later_product_is_worse_than_the_first_by_more_than_the_noise(clusters):
     """Neither as it was planned nor with work taken off the last: what is left is luck.
 

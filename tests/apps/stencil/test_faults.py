@@ -64,8 +64,15 @@ def files_in(folder):
     return [name for name in names if name != "zarr.json" and not name.isdigit()]
 
 
-@pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("how", "keeps"),
+    [
+        (signal.SIGKILL, True),
+        (signal.SIGSTOP, False),
+        pytest.param(signal.SIGKILL, False, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGSTOP, True, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_worker_that_dies_or_stops_in_the_middle(tmp_path, how, keeps):
     """One that goes on afterwards writes to nothing any more."""
     u0 = RANDOM.random((60, 20))
@@ -267,7 +274,9 @@ async def test_what_ends_the_wait_for_a_worker_that_is_lost(c, s, *workers, ends
     await nothing_left(s)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.thorough)]
+)
 def test_a_worker_that_dies_or_stops_amid_the_write(tmp_path, how):
     """What it has written, or begun to, is written anew by the others."""
     u0, events, dead = RANDOM.random((1200, 400)), [], []

@@ -50,8 +50,15 @@ async def iterated(c, s, events, call, *names, when="iterated"):
         return [await c.compute(one) for one in fields]
 
 
-@pytest.mark.parametrize("boundary", ["reflect", "periodic"])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("count", "boundary"),
+    [
+        (1, "reflect"),
+        (2, "periodic"),
+        pytest.param(1, "periodic", marks=pytest.mark.thorough),
+        pytest.param(2, "reflect", marks=pytest.mark.thorough),
+    ],
+)
 @cluster(2, config=tuned(stencil={**QUICK["stencil"], "news_seconds": 0.0}))
 async def test_who_joins_gets_rows(c, s, *workers, count, boundary):
     """A team of one had no neighbour before."""
@@ -114,7 +121,7 @@ async def test_what_is_written_is_complete_whoever_joins(c, s, *workers, tmp_pat
     assert [*(tmp_path / "kept").iterdir()] == []
 
 
-@pytest.mark.parametrize("prefetch", [False, True])
+@pytest.mark.parametrize("prefetch", [pytest.param(False, marks=pytest.mark.thorough), True])
 @cluster(config={**SLOW, **tuned(stencil={"load_check_seconds": 0.05, "trial_seconds": 0.01})})
 async def test_who_joins_takes_rows_off_the_disk(c, s, *workers, prefetch):
     """Without worker "2" rows are on disk; what its disk is like is taken from the others."""
@@ -155,7 +162,7 @@ async def test_who_joins_where_that_does_not_pay_gets_nothing(c, s, *workers):
     await nothing_left(s)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.thorough), 2])
 @cluster(2, config=tuned(**QUICK))
 async def test_who_joins_where_calls_take_as_long_whatever_their_rows(c, s, *workers, count):
     """More workers make more calls, and none of them a shorter one.
