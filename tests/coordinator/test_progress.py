@@ -40,6 +40,10 @@ def work(units):
     np.sort(np.random.default_rng(0).random(100 * units))
 
 
+def slowly(block):
+    time.sleep(1e-4 * len(block))
+
+
 GATE = threading.Event()
 
 
@@ -80,7 +84,7 @@ def call(method, balancer, folder):
         case "map_partitions":
             return balancer.map_partitions(lambda part: part * 2, frame())
         case "rebalance":
-            return balancer.rebalance(da.from_array(a, chunks=(10, 80)), kernel=np.sum)
+            return balancer.rebalance(da.from_array(a, chunks=(10, 80)), kernel=slowly)
         case "stencil":
             return balancer.stencil(jacobi, a, 20)
     raise AssertionError(method)
@@ -150,7 +154,7 @@ def lazy_call(method, balancer):
         case "map_blocks":
             return balancer.map_blocks(np.square, x)
         case "rebalance":
-            return balancer.rebalance(x, kernel=np.sum)
+            return balancer.rebalance(x, kernel=slowly)
         case "stencil":
             return balancer.stencil(jacobi, x, 5)
         case "sort_values":

@@ -170,14 +170,21 @@ class Output:
             "run": self._run,
             "every": self._every,
             "begin": self._begin,
-            # The rows that are written as one. What they are encoded to counts in part, as that of
-            # chunks that are read does not: it is gone at once, and plans leave memory for such.
-            "nbytes": max(self._unit_nbytes(target.out) for target in self.targets) * 5 // 4,
+            "nbytes": max(self._written_nbytes(target.out) for target in self.targets),
         }
 
-    def _unit_nbytes(self, array: Any) -> int:
-        rows = write_unit(array)[-len(self._shape)]
-        return min(rows, self._shape[0]) * prod(self._shape[1:]) * int(array.dtype.itemsize)
+    def _written_nbytes(self, array: Any) -> int:
+        """Return what a worker is to have free for the rows that are written as one.
+
+        What they are encoded to counts in part: it is gone at once, as that of chunks that are read
+        is, and plans leave memory for both. Where they are more than one chunk, Zarr copies them.
+        """
+        unit, shape = write_unit(array), tuple(self._shape)
+        rows, *others = unit[-len(shape) :]
+        nbytes = min(rows, shape[0]) * prod(shape[1:]) * int(array.dtype.itemsize)
+        one = all(size >= length for size, length in zip(others, shape[1:], strict=True))
+        one &= unit[: -len(shape)] in {(), (1,)} and getattr(array, "shards", None) is None
+        return nbytes * 5 // 4 if one else 2 * nbytes
 
     def __exit__(
         self,

@@ -26,8 +26,8 @@ from fpmdask.runtime.zarr_storage import OUT_MARK, Marked, snapshot_index, write
 Array = np.ndarray[Any, Any]
 # Rows come in pieces of so many bytes, which their holder may have to read from disk.
 PIECE_NBYTES = 1 << 20
-# Rows that this worker has in memory are written by so many bytes at a time, or by one chunk per
-# thread: Zarr encodes what it is given at once, ten chunks at a time, and copies them before.
+# Rows that this worker has in memory are written by so many bytes at a time, or by one chunk: of
+# several Zarr copies each, and encodes ten at once.
 AT_ONCE_NBYTES = 32 << 20
 
 
@@ -55,8 +55,6 @@ class RowsOutput:
         What `Output.order` of the client returned.
     writer
         What this worker is called in messages.
-    threads
-        How many chunks it may encode at once.
 
     Attributes
     ----------
@@ -71,10 +69,8 @@ class RowsOutput:
         name: str,
         order: Mapping[str, Any],
         writer: str,
-        threads: int = 1,
     ) -> None:
         self._exchange, self._reduce, self._name, self._writer = exchange, reduce, name, writer
-        self._threads = threads
         self._targets = [
             Marked(pickle.loads(array), OUT_MARK, order["run"]) for array in order["arrays"]
         ]
@@ -182,7 +178,7 @@ class RowsOutput:
             unit = write_unit(target.out)[0 if self._every is None else 1]
             row_nbytes = max(1, prod(source.shape[1:]) * source.dtype.itemsize)
             step = unit * max(1, PIECE_NBYTES // (unit * row_nbytes))
-            most = unit * max(self._threads, AT_ONCE_NBYTES // (unit * row_nbytes))
+            most = unit * max(1, AT_ONCE_NBYTES // (unit * row_nbytes))
             shares = bool(getattr(target.out, "compressors", ()))  # else encoding takes nothing
             for (low, high), worker in writers(spans, unit, speeds if shares else {}):
                 if worker != self._exchange.address:

@@ -241,7 +241,7 @@ async def test_rows_move_to_where_they_take_less_time(c, s, *workers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("until", "iterations"), [(999, 120), pytest.param(75, 240, marks=pytest.mark.thorough)]
+    ("until", "iterations"), [(75, 240), pytest.param(999, 120, marks=pytest.mark.thorough)]
 )
 @cluster(config=tuned(stencil={"trial_seconds": 0.0, "load_check_seconds": 0.05}))
 async def test_a_worker_that_slows_down_in_core_gets_fewer_rows(c, s, *workers, until, iterations):

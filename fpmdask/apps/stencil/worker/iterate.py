@@ -105,7 +105,7 @@ class Iterating:
         )
         self.rows = OwnRows(spec, self._means, self._team, Survivors(space.kept))
         self._inputs = Inputs(space, spec, order, name)
-        self._stored = Stored(self._team, space, order, name, threads.count, counters)
+        self._stored = Stored(self._team, space, order, name, counters)
         self._looks = Looks(
             self._team,
             counters,

@@ -28,8 +28,6 @@ class Stored:
         Who writes, the run, and what the step was called with.
     writer
         What this worker is called in messages.
-    threads
-        How many it has.
     counters
         Count what writing takes.
     """
@@ -40,11 +38,9 @@ class Stored:
         space: RunSpace,
         order: Mapping[str, Any],
         writer: str,
-        threads: int,
         counters: Counters,
     ) -> None:
         self._team, self._space, self._writer, self._counters = team, space, writer, counters
-        self._threads = threads
         self._orders = order["output"], order["checkpoint"]
         self.output: RowsOutput | None = None
         self.checkpoints: Checkpoints | None = None
@@ -66,9 +62,8 @@ class Stored:
                 lambda message: team.commands.tell(warning=message),
             )
         if output is not None:
-            self.output = RowsOutput(
-                team.exchange, team.reduce, team.name, output, self._writer, self._threads
-            )
+            exchange, reduce = team.exchange, team.reduce
+            self.output = RowsOutput(exchange, reduce, team.name, output, self._writer)
 
     def find(self, iterations: int) -> int:
         """Return the iteration of the newest checkpoint that can be used, 0 where there is none."""
