@@ -107,7 +107,6 @@ def use(client: Client) -> None:
     np.testing.assert_allclose(client.compute(c, sync=True), a @ a.T)
 
 
-@pytest.mark.thorough  # the README's example runs there, too
 def test_plain_recipe_serves_a_balancer(plain: Deployment) -> None:
     with Client(plain.address(), set_as_default=False) as client:
         assert client.scheduler.address.startswith("tcp://127.0.0.1")

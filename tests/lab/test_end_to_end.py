@@ -218,7 +218,6 @@ def test_a_sort_gives_slow_workers_less(lab):
         np.testing.assert_array_equal(x.compute()[positions], np.sort(x.compute())[::-1])
 
 
-@pytest.mark.thorough
 def test_sorts_find_out_that_slow_workers_get_less(lab, tmp_path):
     """Nobody tells them: each measures, or has learned from the one before."""
     with Client(lab.scheduler_address) as client:

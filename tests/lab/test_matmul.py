@@ -126,7 +126,6 @@ def test_a_disk_that_fills_is_said_and_loses_nothing(tmp_path, small_disk, monke
     np.testing.assert_array_equal(out[:], expected)
 
 
-@pytest.mark.thorough
 def test_a_full_disk_for_spills_stops_no_product(small_disk):
     n, inner = 3000, 7000
     settings = {f"distributed.worker.memory.{at}": False for at in ("spill", "pause", "terminate")}

@@ -62,7 +62,7 @@ SLACK = 16 << 20
 
 # the cluster's own threads draw random numbers while Hypothesis looks whether strategies do
 @pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
-@settings(max_examples=4)
+@settings(max_examples=8)
 @given(
     what=st.sampled_from(["sort", "argsort", "sort_values"]),
     moment=st.one_of(st.floats(0, 1.1), st.sampled_from(STEPS)),
