@@ -293,7 +293,12 @@ async def test_the_run_goes_on_where_a_worker_is_lost(c, s, *workers, tmp_path):
 
     STATE.seen.clear()
     calling = balancer.stencil(
-        waiting, da.from_array(u0, chunks=10), 20, checkpoint=folder, checkpoint_every=4
+        waiting,
+        da.from_array(u0, chunks=10),
+        20,
+        distribution="even",
+        checkpoint=folder,
+        checkpoint_every=4,
     )
     running = asyncio.ensure_future(of(calling))
     await until(lambda: 9 in STATE.seen)
