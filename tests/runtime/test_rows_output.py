@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpmdask.runtime.chunk_writers import MOST, MOST_RATIO, TRANSFER, writers
+from fpmdask.runtime.client.output import Output
 from fpmdask.runtime.worker.reduce import AllReduce
 from fpmdask.runtime.worker.rows_output import RowsOutput
 from fpmdask.runtime.zarr_storage import OUT_MARK
@@ -173,3 +174,19 @@ async def test_large_chunks_are_encoded_one_at_a_time(c, s, worker, tmp_path, ev
     copies = 1 if kind is np.asarray else 2  # what it is encoded to, and what was read
     assert peak < (copies + 0.5) * values[: chunk[0]].nbytes
     np.testing.assert_array_equal(out[...].reshape(values.shape), values)
+
+
+@pytest.mark.parametrize("chunks", [(8, 1 << 18), (8, 1 << 17), (8, 3 << 17), (32, 1 << 18)])
+def test_what_a_worker_keeps_free_for_writing_is_what_zarr_takes(tmp_path, chunks):
+    values = np.random.default_rng(0).random((24, 1 << 18))
+    out = zarr.create_array(tmp_path / "out", shape=values.shape, chunks=chunks, dtype="f8")
+    output = Output(out, values.shape, [values.dtype], False, None, 1)
+    rows = slice(0, min(chunks[0], len(values)))
+    tracemalloc.start()
+    try:
+        out[rows] = values[rows]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    kept = output.order()["nbytes"]
+    assert 0.7 * kept < peak < 1.05 * kept

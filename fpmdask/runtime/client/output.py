@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -177,13 +177,15 @@ class Output:
         """Return what a worker is to have free for the rows that are written as one.
 
         What they are encoded to counts in part: it is gone at once, as that of chunks that are read
-        is, and plans leave memory for both. Where they are more than one chunk, Zarr copies them.
+        is, and plans leave memory for both. Where they are more than one chunk, or part of one,
+        Zarr copies them to whole chunks.
         """
         unit, shape = write_unit(array), tuple(self._shape)
         rows, *others = unit[-len(shape) :]
-        nbytes = min(rows, shape[0]) * prod(shape[1:]) * int(array.dtype.itemsize)
-        one = all(size >= length for size, length in zip(others, shape[1:], strict=True))
-        one &= unit[: -len(shape)] in {(), (1,)} and getattr(array, "shards", None) is None
+        whole = [ceil(length / size) * size for size, length in zip(others, shape[1:], strict=True)]
+        nbytes = rows * prod(whole) * int(array.dtype.itemsize)
+        one = rows <= shape[0] and (*others,) == shape[1:] and unit[: -len(shape)] in {(), (1,)}
+        one &= getattr(array, "shards", None) is None
         return nbytes * 5 // 4 if one else 2 * nbytes
 
     def __exit__(
