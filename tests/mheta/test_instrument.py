@@ -219,14 +219,25 @@ def test_noise_all_figures_within_3_percent_where_there_are_calls_enough(kind, n
         assert_machine(figures, machine, 0.03)
 
 
+def with_small_calls(machine):
+    """Return benchmarks of small reads and writes instead of their overheads."""
+    found = write_benchmarks(machine)
+    for node, one in found.items():
+        for verb in ("read", "write"):
+            pace = float(machine.figures(f"{verb}_s_per_byte")[node])
+            one[f"{verb}s"] = [(512, one.pop(f"{verb}_overhead_s") + 512 * pace)]
+    return found
+
+
 @settings(max_examples=30)
 @given(
     st.integers(0, 2),
     st.sampled_from(["read", "write"]),
     st.integers(0, 2),
     st.floats(10.0, 100.0),
+    st.booleans(),
 )
-def test_one_outlier_among_three_calls_does_no_harm(node, kind, index, factor):
+def test_one_outlier_among_three_calls_does_no_harm(node, kind, index, factor, small):
     program, machine = jacobi()
     traces = write_traces(program, machine, [50] * 3)
     calls = [event for event in traces[node] if event.kind == kind]
@@ -237,7 +248,8 @@ def test_one_outlier_among_three_calls_does_no_harm(node, kind, index, factor):
         hangs = event is calls[index] or event.kind == "stage"
         seconds = event.seconds + (late if hangs else 0.0)
         moved.append(dataclasses.replace(event, start=start, seconds=seconds))
-    found, figures = fit(program, {**traces, node: moved}, write_benchmarks(machine), None)
+    benchmarks = with_small_calls(machine) if small else write_benchmarks(machine)
+    found, figures = fit(program, {**traces, node: moved}, benchmarks, None)
     assert_program(found, program)
     assert_machine(figures, machine)
 
@@ -245,9 +257,23 @@ def test_one_outlier_among_three_calls_does_no_harm(node, kind, index, factor):
 def test_one_block_size_only():
     program, machine = jacobi()
     traces = write_traces(program, machine, [50] * 3, blocks=lambda rows: [rows // 2] * 2)
-    found, figures = fit(program, traces, write_benchmarks(machine), None)
-    assert_program(found, program)
-    assert_machine(figures, machine)
+    for benchmarks in (write_benchmarks(machine), with_small_calls(machine)):
+        found, figures = fit(program, traces, benchmarks, None)
+        assert_program(found, program)
+        assert_machine(figures, machine)
+
+
+def test_small_calls_tell_the_overhead_where_a_large_one_is_late():
+    """As where it ends in the next period of a quota."""
+    nbytes, late = np.array([1.6e6, 1.6e6, 0.8e6]), np.array([0.005, 0.005, 0.0])
+    seconds = 0.002 + 20e-9 * nbytes
+    wanted = 0.002 + 20e-9 * 4e6
+    worse, better = (
+        np.dot(robust_line(nbytes, seconds + late, "reads", known=known), [1, 4e6]) / wanted - 1
+        for known in ((), [(4096, 0.002 + 20e-9 * 4096)])
+    )
+    assert worse > 0.15
+    assert 0 < better < 0.1
 
 
 def test_figures_of_nodes_that_are_in_core():

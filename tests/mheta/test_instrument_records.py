@@ -185,6 +185,8 @@ BENCHMARKS = st.fixed_dictionaries(
         "write_overhead_s": FINITE,
         "prefetch_overhead_s": FINITE,
         "messages": st.lists(MESSAGES, min_size=1, max_size=4),
+        "reads": st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=4),
+        "writes": st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=4),
     },
 )
 

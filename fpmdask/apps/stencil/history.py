@@ -151,7 +151,7 @@ class History:
 
 
 def median_parts(iterations: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return the medians of what iterations spent on computing, and on neither it nor I/O.
+    """Return the medians of what iterations spent on computing, on I/O, and on neither.
 
     Parameters
     ----------
@@ -161,11 +161,12 @@ def median_parts(iterations: Sequence[Sequence[float]]) -> dict[str, float]:
     Examples
     --------
     >>> median_parts([[1.0, 0.5, 0.25, 0.0, 0.125], [2.0, 0.5, 0.25, 0.0, 1.125]])
-    {'compute': 0.5, 'beside': 0.75}
+    {'compute': 0.5, 'io': 0.25, 'beside': 0.75}
     """
     compute, io = (1 + METERED.index(part) for part in ("compute", "io"))
     return {
         "compute": float(np.median([one[compute] for one in iterations])),
+        "io": float(np.median([one[io] for one in iterations])),
         "beside": float(np.median([one[0] - one[compute] - one[io] for one in iterations])),
     }
 

@@ -213,8 +213,8 @@ class Planner:
         Notes
         -----
         The document's figures go by more than the instrumented iteration, of which a node's
-        computing, and its messages, are one sample: by the medians of the last distribution's
-        iterations, if there are so many that one does not count.
+        computing, its I/O and its messages are one sample: by the medians of the last
+        distribution's iterations, if there are so many that one does not count.
         """
         self._learn(histories)
         told = [
@@ -257,8 +257,8 @@ class Planner:
         if done < LEAST:
             return
         last = [median_parts(one["iterations"][-done:]) for one in histories]
-        compute, beside = ([one[part] for one in last] for part in ("compute", "beside"))
+        took = ([one[part] for one in last] for part in ("compute", "io", "beside"))
         try:
-            self.figures = updated(*self.figures, self._phases[-1][0], compute, None, beside)
+            self.figures = updated(*self.figures, self._phases[-1][0], *took)
         except PartitionError:  # what was measured contradicts itself
             return

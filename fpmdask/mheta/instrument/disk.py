@@ -35,11 +35,12 @@ def disk_costs(
     Raises
     ------
     PartitionError
-        If only some nodes do it, or a node does it in one size and has no benchmark.
+        If only some nodes do it, or of a node one size is known and no benchmark of the overhead.
 
     Notes
     -----
-    One line through all calls of a node whatever the array, see `robust_line`.
+    One line through all calls of a node whatever the array, those of its benchmark too: see
+    `robust_line`.
     """
     calls = [trace.events(*KINDS[verb]) for trace in traces]
     if not any(calls):
@@ -54,7 +55,8 @@ def disk_costs(
         where = f"the {len(found)} {verb}s of node {node} ({verb}_overhead_s)"
         sizes = [call.nbytes or 0 for call in found]
         seconds = [call.seconds for call in found]
-        figures.append(robust_line(sizes, seconds, where, benchmark.overhead(verb)))
+        known = getattr(benchmark, f"{verb}s")
+        figures.append(robust_line(sizes, seconds, where, benchmark.overhead(verb), known))
     overheads, paces = zip(*figures, strict=True)
     return overheads, paces
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import checks
-from fpmdask.mheta.instrument.benchmarks import OVERHEADS, node_benchmark
+from fpmdask.mheta.instrument.benchmarks import CALLS, OVERHEADS, node_benchmark
 from fpmdask.mheta.instrument.events import Event
 
 TRACES = "fpmdask.mheta.traces"
@@ -15,6 +15,7 @@ VERSION = 1
 
 Found = TypeVar("Found")
 _FIELDS = tuple(field.name for field in fields(Event))
+_LISTS = ("messages", *CALLS)
 _NEEDED = ("kind", "section", "start", "seconds")
 
 
@@ -110,9 +111,8 @@ def benchmarks_from_dict(data: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
 
     def read(found: Any, where: str) -> dict[str, Any]:
         known = _benchmark(found, where)
-        if "messages" in known:
-            known["messages"] = [tuple(message) for message in known["messages"]]
-        return known
+        lists = {key: [tuple(one) for one in known[key]] for key in _LISTS if key in known}
+        return known | lists
 
     return _nodes(BENCHMARKS, data, read)
 
@@ -186,4 +186,5 @@ def _benchmark(data: Any, where: str) -> dict[str, Any]:
     """Return what is known, as lists and numbers."""
     found = node_benchmark(data, where)
     known = {key: v for key in OVERHEADS if (v := getattr(found, key)) is not None}
-    return known | ({"messages": [list(m) for m in found.messages]} if found.messages else {})
+    lists = {key: [list(one) for one in getattr(found, key)] for key in _LISTS}
+    return known | {key: some for key, some in lists.items() if some}

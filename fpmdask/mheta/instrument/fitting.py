@@ -39,8 +39,9 @@ def fit(
     benchmarks : mapping of int to mapping
         What microbenchmarks measured on each node, in seconds: ``"messages"``, tuples (peer,
         nbytes, send, receive, round_trip) of at least two sizes, needed if the program has
-        messages; ``"prefetch_overhead_s"``, needed if it prefetches; ``"read_overhead_s"`` and
-        ``"write_overhead_s"``, used where a node reads or writes blocks of one size only.
+        messages; ``"prefetch_overhead_s"``, needed if it prefetches; ``"reads"`` and ``"writes"``,
+        tuples (nbytes, seconds) of calls, no outliers, that count as those of the iteration;
+        ``"read_overhead_s"`` and ``"write_overhead_s"``, used where one size is known.
     memory_bytes : sequence of int or None, or None
         The memory for rows of each node, which is a limit and not measured; None is unlimited.
     models : bool
@@ -70,7 +71,8 @@ def fit(
     ==================== ========================================================================
     seconds_per_row      (stage marks − reads, writes, issues inside), summed over tiles, / rows
     models               points (rows, tiles · mean seconds of the compute events of such blocks)
-    read, write          a line through all calls of a node (`linear.robust_line`); issues are reads
+    read, write          a line through all calls of a node (`linear.robust_line`), those of its
+                         benchmark too; issues are reads
     prefetch_overhead_s  the benchmark, not below 0; T_A is compared with the computing
     send, receive        a line through the benchmarks of a node
     latency, transfer    a line through (round trip − both nodes' overheads) / 2 of all pairs

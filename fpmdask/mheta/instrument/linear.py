@@ -1,5 +1,7 @@
 """Least squares of seconds = overhead + seconds per byte · bytes, with outliers tamed."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -14,7 +16,11 @@ OUTLIER = 3.0
 
 
 def robust_line(
-    nbytes: ArrayLike, seconds: ArrayLike, where: str, overhead: float | None = None
+    nbytes: ArrayLike,
+    seconds: ArrayLike,
+    where: str,
+    overhead: float | None = None,
+    known: Iterable[tuple[float, float]] = (),
 ) -> tuple[float, float]:
     """Return overhead and seconds per byte of calls, both at least 0.
 
@@ -27,6 +33,8 @@ def robust_line(
         What is fitted, for the error.
     overhead : float, optional
         Seconds of a call whatever its size, at least 0; used if all calls have one size.
+    known : iterable of (float, float)
+        Bytes and seconds of more calls, none of which is an outlier.
 
     Returns
     -------
@@ -63,9 +71,10 @@ def robust_line(
     (1.0, 0.02)
     """
     size_of, seconds_of = np.asarray(nbytes, np.float64), np.asarray(seconds, np.float64)
-    kept = _possible(size_of, seconds_of)
-    sizes, kind, counts = np.unique(size_of[kept], return_inverse=True, return_counts=True)
-    found = seconds_of[kept]
+    kept, more = _possible(size_of, seconds_of), [*known]
+    moved = np.append(size_of[kept], [size for size, _ in more])
+    found = np.append(seconds_of[kept], [took for _, took in more])
+    sizes, kind, counts = np.unique(moved, return_inverse=True, return_counts=True)
     medians = np.array([max(0.0, np.median(found[kind == k])) for k in range(sizes.size)])
     if sizes.size == 1 and overhead is None and (size_of != sizes[0]).any():
         overhead = 0.0

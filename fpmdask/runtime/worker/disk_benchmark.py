@@ -1,4 +1,4 @@
-"""Microbenchmark of a worker's block file: overheads of its calls, for MHETA's machine.
+"""Microbenchmark of a worker's block file: small calls, for MHETA's machine.
 
 Runs on workers, in the thread of a step.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,13 @@ REPEATS = 5
 NBYTES = 4096  # a sector
 
 
-def benchmark_disk(file: BlockFile, repeats: int = REPEATS) -> dict[str, float]:
-    """Return the seconds of a read, of a write, and of a prefetch's issue beyond those of a read.
+def benchmark_disk(file: BlockFile, repeats: int = REPEATS) -> dict[str, Any]:
+    """Return a read, a write, and the seconds of a prefetch's issue beyond those of the read.
+
+    Returns
+    -------
+    dict
+        ``reads`` and ``writes``, of one call each: (nbytes, seconds); ``prefetch_overhead_s``.
 
     Notes
     -----
@@ -37,8 +43,8 @@ def benchmark_disk(file: BlockFile, repeats: int = REPEATS) -> dict[str, float]:
     reading = _seconds(lambda: rows.read(span, block), repeats)
     issuing = _seconds(issue, repeats, Prefetch.wait)
     return {
-        "read_overhead_s": reading,
-        "write_overhead_s": writing,
+        "reads": [(NBYTES, reading)],
+        "writes": [(NBYTES, writing)],
         "prefetch_overhead_s": issuing - reading,
     }
 
