@@ -7,7 +7,7 @@ from typing import Any, Self
 from fpmdask.errors import PartitionError
 from fpmdask.mheta import checks
 from fpmdask.mheta.sections import Array, Communication, Section, Stage, set_fields
-from fpmdask.models import Model, PiecewiseLinearModel, from_json
+from fpmdask.models import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,8 @@ def _stage(data: Any, where: str) -> Stage:
 
 
 def _model(data: Any, where: str) -> Model:
+    from fpmdask.models import PiecewiseLinearModel, from_json  # workers need none
+
     if isinstance(data, Mapping) and "format" in data:
         stored: Model = _placed(where, from_json, data)
         return stored
@@ -210,6 +212,8 @@ def _stage_data(stage: Stage) -> dict[str, Any]:
 
 def _model_data(model: Model) -> dict[str, Any]:
     """Return a model's points where each was measured once, what `to_json` returns otherwise."""
+    from fpmdask.models import PiecewiseLinearModel
+
     if isinstance(model, PiecewiseLinearModel) and (model.counts == 1).all():
         units, seconds = model.points
         return {"rows": units.tolist(), "seconds": seconds.tolist()}

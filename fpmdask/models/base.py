@@ -17,7 +17,7 @@ Values = NDArray[Any] | Sequence[float]
 FORMAT = "fpmdask.model"
 VERSION = 1
 
-_KINDS: dict[str, type["Value"]] = {}
+KINDS: dict[str, type["Value"]] = {}
 
 
 class Value:
@@ -36,7 +36,7 @@ class Value:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.kind:
-            _KINDS[cls.kind] = cls
+            KINDS[cls.kind] = cls
 
     def _state(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]  # every subclass is a dataclass
@@ -82,51 +82,6 @@ class Value:
                 f"{', '.join(missing)} not found: the file is damaged, measure again"
             )
         return cls(*(_decode(state[name]) for name in names))
-
-
-def from_json(data: Mapping[str, Any]) -> Any:
-    """Return the model that `to_json` described.
-
-    Parameters
-    ----------
-    data : mapping
-        What `to_json` returned, possibly after a trip through a file.
-
-    Returns
-    -------
-    Model or SurfaceModel
-        Equal to the stored one.
-
-    Raises
-    ------
-    PartitionError
-        If `data` is not a model, is of a newer version, or is incomplete.
-
-    Examples
-    --------
-    >>> from fpmdask.models import ConstantModel
-    >>> from_json(ConstantModel(3.0).to_json())
-    ConstantModel(units_per_second=3.0)
-    """
-    if not isinstance(data, Mapping) or data.get("format") != FORMAT:
-        found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
-        raise PartitionError(
-            f"not a stored model: format {found!r} found, {FORMAT!r} expected; "
-            "pass what a model's to_json returned"
-        )
-    version = data.get("version")
-    if type(version) is not int or version != VERSION:
-        newer = type(version) is int and version > VERSION
-        raise PartitionError(
-            f"the stored model has version {version!r}, this fpmdask reads version {VERSION}; "
-            + ("install a newer fpmdask or measure again" if newer else "measure again")
-        )
-    kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise PartitionError(
-            f"unknown kind of model {kind!r}; known are {', '.join(sorted(_KINDS))}"
-        )
-    return _KINDS[kind]._restore(data)
 
 
 class Model(Value, ABC):
