@@ -172,10 +172,19 @@ def take_notices(handlers: Handlers, by: Mapping[Notice, Handler], refuse: Refus
     handlers.update({notice.op: notice.checked(handler, refuse) for notice, handler in by.items()})
 
 
-def take_back(handlers: Handlers, those: Iterable[Call[Any] | Notice]) -> None:
-    """Take handlers out of a table again."""
-    for one in those:
-        handlers.pop(one.op, None)
+def take_back(handlers: Handlers, calls: Iterable[Call[Any]]) -> None:
+    """Take the handlers of calls out of a table again."""
+    for call in calls:
+        handlers.pop(call.op, None)
+
+
+def drop_notices(handlers: Handlers, notices: Iterable[Notice]) -> None:
+    """Have notices be dropped that come late: one that is unknown would end its stream."""
+
+    def drop(**message: Any) -> None:
+        """Do nothing: whom it was for has gone."""
+
+    handlers.update(dict.fromkeys((notice.op for notice in notices), drop))
 
 
 def checker(kind: Any, what: str, most: int = LOOKED_AT) -> Callable[[Any], None]:

@@ -26,7 +26,7 @@ CALLS = [one for one in vars(protocol).values() if isinstance(one, Call)]
 NOTICES = [one for one in vars(protocol).values() if isinstance(one, Notice)]
 APP = "tests.runtime.malformed:APP"
 # The only ones that put handlers into Dask's tables, of which they are the first argument.
-REGISTERING = {"answer_calls", "take_notices", "take_back"}
+REGISTERING = {"answer_calls", "drop_notices", "take_back", "take_notices"}
 MECHANISM = ROOT / "runtime" / "rpc.py"
 # A class pickled by value for workers without fpmdask: it hands on to the checked handlers.
 SHIM = ROOT / "runtime" / "coordinator" / "installation.py"
@@ -148,6 +148,21 @@ async def test_handlers_have_the_parameters_that_are_declared(c, s, *workers):
             assert names == [*parts_of(one.parameters)], one.op
             kinds = {parameter.kind for parameter in signature.parameters.values()}
             assert kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}, one.op
+
+
+@cluster
+async def test_a_notice_that_comes_late_does_not_end_its_worker(c, s, *workers):
+    """As where a worker closes amid a run: its plugin has gone, its stream has not."""
+    await ready(c, workers)
+    await c.unregister_worker_plugin("fpmdask")
+    with Heard("distributed.worker") as heard:
+        for notice in NOTICES:
+            if not notice.by_worker:
+                s.stream_comms[workers[0].address].send(notice.message(late=True))
+        address = workers[0].address
+        assert await c.submit(lambda: 7, workers=[address], allow_other_workers=False) == 7
+    assert heard.said == []
+    assert len(s.workers) == len(workers)
 
 
 def malformed(kind):

@@ -125,7 +125,7 @@ def checked(
     if isinstance(check_every, bool) or not _whole(check_every, 1):
         raise PartitionError(f"check_every = {check_every!r}; give an int >= 1")
     number = isinstance(tolerance, int | float | np.integer | np.floating)
-    if isinstance(tolerance, int) and tolerance > sys.float_info.max:
+    if isinstance(tolerance, int) and abs(tolerance) > sys.float_info.max:
         raise PartitionError("tolerance is an int that no float holds; give a smaller number >= 0")
     if tolerance is not None and (isinstance(tolerance, bool) or not number or not tolerance >= 0):
         raise PartitionError(f"tolerance = {tolerance!r}; give a number >= 0, or None")

@@ -35,7 +35,7 @@ from fpmdask.runtime.identity import KernelId, canonical
 from fpmdask.runtime.memory import is_much
 from fpmdask.runtime.protocol import Prepared, Probe, Published, Replicas
 from fpmdask.runtime.remote_errors import describe_error
-from fpmdask.runtime.rpc import Call, Notice, answer_calls, take_back, take_notices
+from fpmdask.runtime.rpc import Call, Notice, answer_calls, drop_notices, take_back, take_notices
 from fpmdask.runtime.version import PLUGIN, RECEIVED
 from fpmdask.runtime.wire import Packed
 from fpmdask.runtime.worker.blas_threads import blas_threads
@@ -147,7 +147,7 @@ class WorkerSide(WorkerPlugin):
     async def teardown(self, worker: Worker) -> None:
         """Take the handlers back and drop what runs left."""
         take_back(worker.handlers, self._calls)
-        take_back(worker.stream_handlers, self._notices)
+        drop_notices(worker.stream_handlers, self._notices)
         worker.metrics.pop(RECEIVED, None)
         for run in list(self.spaces):
             self.forget(run)

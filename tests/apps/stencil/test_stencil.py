@@ -598,6 +598,7 @@ X = np.ones((8, 6))
         ({"tolerance": float("nan")}, "tolerance = nan"),
         ({"tolerance": "1"}, "tolerance = '1'"),
         ({"tolerance": 10**400}, "tolerance is an int that no float holds; give a smaller"),
+        ({"tolerance": -(10**5000)}, "tolerance is an int that no float holds; give a smaller"),
         ({"check_every": 0}, "check_every = 0; give an int >= 1"),
         ({"distribution": {"0": 3}}, "distribution has 3 rows in all, there are 8"),
         ({"distribution": {"0": -8}}, "distribution gives 0 -8 rows"),
