@@ -178,15 +178,17 @@ class Output:
 
         What they are encoded to counts in part: it is gone at once, as that of chunks that are read
         is, and plans leave memory for both. Where they are more than one chunk, or part of one,
-        Zarr copies them to whole chunks.
+        Zarr copies them to whole chunks; a chunk of several snapshots it reads before.
         """
         unit, shape = write_unit(array), tuple(self._shape)
+        snapshots = prod(unit[: -len(shape)])
         rows, *others = unit[-len(shape) :]
         whole = [ceil(length / size) * size for size, length in zip(others, shape[1:], strict=True)]
-        nbytes = rows * prod(whole) * int(array.dtype.itemsize)
-        one = rows <= shape[0] and (*others,) == shape[1:] and unit[: -len(shape)] in {(), (1,)}
-        one &= getattr(array, "shards", None) is None
-        return nbytes * 5 // 4 if one else 2 * nbytes
+        nbytes = snapshots * rows * prod(whole) * int(array.dtype.itemsize)
+        if snapshots > 1:
+            return nbytes * 7 // 2
+        one = not shape[0] % rows and (*others,) == shape[1:]
+        return nbytes * 5 // 4 if one and getattr(array, "shards", None) is None else 2 * nbytes
 
     def __exit__(
         self,
