@@ -121,12 +121,12 @@ def checked(
                     f"{what}[{n}] has the shape {x.shape}, the first field {shape}; give the same"
                 )
     if isinstance(iterations, bool) or not _whole(iterations, 0):
-        raise PartitionError(f"iterations = {iterations!r}; give an int >= 0")
+        raise PartitionError(f"iterations = {_text(iterations)}; give an int >= 0")
     if isinstance(check_every, bool) or not _whole(check_every, 1):
-        raise PartitionError(f"check_every = {check_every!r}; give an int >= 1")
+        raise PartitionError(f"check_every = {_text(check_every)}; give an int >= 1")
     number = isinstance(tolerance, int | float | np.integer | np.floating)
     if isinstance(tolerance, int) and abs(tolerance) > sys.float_info.max:
-        raise PartitionError("tolerance is an int that no float holds; give a smaller number >= 0")
+        raise PartitionError("tolerance is an int that no float holds; give a float >= 0")
     if tolerance is not None and (isinstance(tolerance, bool) or not number or not tolerance >= 0):
         raise PartitionError(f"tolerance = {tolerance!r}; give a number >= 0, or None")
     if not isinstance(prefetch, bool | np.bool_):
@@ -225,6 +225,13 @@ def _nbytes(given: Any, what: str) -> int:
             "mapping of worker names"
         )
     return found
+
+
+def _text(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        return "an int of too many digits"
 
 
 def _whole(number: Any, least: int) -> bool:
