@@ -1107,7 +1107,7 @@ class Balancer:
 
         Where rows in proportion to speed would not leave every worker 20 % of its memory, and
         `distribution` is "mheta", an iteration of a sample of rows is instrumented first: every
-        worker streams some 32 MiB, at most a third, of what would be its even share from disk, in
+        worker streams some 32 MiB, at most a quarter, of what would be its even share from disk, in
         three blocks, and tells what reading, writing, computing and messages take; how long each
         distribution would take follows from that (`fpmdask.mheta`). The rows of an update that
         raises for the sample, which has rows side by side that are no neighbours, are shared out by

@@ -184,6 +184,8 @@ def test_workers_measure_iterations_without_what_predicts_them():
     ).stdout.splitlines()
     assert "fpmdask.mheta.instrument.recorder" in loaded.split()
     assert not {
+        "scipy",
+        "fpmdask.models.measured",
         "fpmdask.mheta.evaluate",
         "fpmdask.mheta.search",
         "fpmdask.mheta.instrument.fitting",

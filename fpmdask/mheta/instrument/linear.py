@@ -44,7 +44,7 @@ def robust_line(
     Raises
     ------
     PartitionError
-        If all calls have one size, not of 0 bytes, and `overhead` is not given.
+        If all calls have one size, not of 0 bytes, and neither `overhead` nor `known` is given.
 
     Notes
     -----
@@ -60,7 +60,7 @@ def robust_line(
     1. A negative overhead becomes 0, and seconds per byte Σ seconds / Σ nbytes.
     2. Seconds per byte below 0 become 0, and the overhead the mean. The contract is silent here.
     3. One size: seconds per byte are (median − overhead) / size, not below 0. Where outliers leave
-       one size and `overhead` is not given, it is 0.
+       one size, or `known` calls have that one, too, and `overhead` is not given, it is 0.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def robust_line(
     found = np.append(seconds_of[kept], [took for _, took in more])
     sizes, kind, counts = np.unique(moved, return_inverse=True, return_counts=True)
     medians = np.array([max(0.0, np.median(found[kind == k])) for k in range(sizes.size)])
-    if sizes.size == 1 and overhead is None and (size_of != sizes[0]).any():
+    if sizes.size == 1 and overhead is None and (more or (size_of != sizes[0]).any()):
         overhead = 0.0
     if sizes.size == 1:
         return _one_size(float(sizes[0]), float(medians[0]), where, overhead)

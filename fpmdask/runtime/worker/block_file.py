@@ -228,6 +228,11 @@ class Region:
         """Begin to fill a contiguous array with rows, after those that were asked for before."""
         return Prefetch(self._file.issue(self._place(rows, out), out))
 
+    def in_sectors(self) -> Region:
+        """Return the same place on the disk as rows of bytes, of a sector each."""
+        count = -(-prod(self.shape) * self.dtype.itemsize // SECTOR)
+        return Region(self._file, self._at, (count, SECTOR), np.dtype(np.uint8))
+
     def _place(self, rows: Span, array: Array) -> int:
         low, high = rows
         if not 0 <= low <= high <= self.shape[0] or array.shape != (high - low, *self.shape[1:]):

@@ -6,20 +6,22 @@ Runs on workers, in the thread of a step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-import numpy as np
-
-from fpmdask.runtime.worker.block_file import BlockFile, Prefetch, aligned
+from fpmdask.runtime.worker.block_file import SECTOR, Prefetch, Region, aligned
 
 REPEATS = 5
-NBYTES = 4096  # a sector
 
 
-def benchmark_disk(file: BlockFile, repeats: int = REPEATS) -> dict[str, Any]:
+def benchmark_disk(rows: Region, repeats: int = REPEATS) -> dict[str, Any]:
     """Return a read, a write, and the seconds of a prefetch's issue beyond those of the read.
+
+    Parameters
+    ----------
+    rows
+        That have been written, and that no one needs any more.
 
     Returns
     -------
@@ -28,34 +30,37 @@ def benchmark_disk(file: BlockFile, repeats: int = REPEATS) -> dict[str, Any]:
 
     Notes
     -----
-    Medians of calls that move a sector, each after one that is not timed. Where a read is waited
-    for longer than its issue takes, which is so on any real disk, the third is negative.
+    Medians of calls that move a sector, each far from the one before, as a block's are that is read
+    between the writes of others: neither the system nor the disk has read it ahead. What is read
+    was not written just before, unless the rows are few. One call of each kind is not timed. Where
+    a read is waited for longer than its issue takes, which is so on any real disk, the third is
+    negative.
     """
-    memory = aligned(NBYTES)
-    memory[:] = 0
-    rows = file.reserve((1, NBYTES), np.uint8)
-    block, span = memory.reshape(1, NBYTES), (0, 1)
+    sectors = rows.in_sectors()
+    count = sectors.shape[0]
+    memory = aligned(SECTOR).reshape(1, SECTOR)
+    places = [n * (count - 1) // repeats for n in range(repeats + 1)]
 
-    def issue() -> Prefetch:
-        return rows.prefetch(span, block)
+    def issue(at: int) -> Prefetch:
+        return sectors.prefetch((at, at + 1), memory)
 
-    writing = _seconds(lambda: rows.write(span, block), repeats)
-    reading = _seconds(lambda: rows.read(span, block), repeats)
-    issuing = _seconds(issue, repeats, Prefetch.wait)
+    reading = _seconds(lambda at: sectors.read((at, at + 1), memory), places)
+    issuing = _seconds(issue, places, Prefetch.wait)
+    writing = _seconds(lambda at: sectors.write((at, at + 1), memory), places)
     return {
-        "reads": [(NBYTES, reading)],
-        "writes": [(NBYTES, writing)],
+        "reads": [(SECTOR, reading)],
+        "writes": [(SECTOR, writing)],
         "prefetch_overhead_s": issuing - reading,
     }
 
 
 def _seconds(
-    call: Callable[[], object], repeats: int, after: Callable[..., object] | None = None
+    call: Callable[[int], Any], places: Sequence[int], after: Callable[[Any], None] | None = None
 ) -> float:
     found = []
-    for _ in range(1 + repeats):
+    for at in places:
         began = time.perf_counter()
-        made = call()
+        made = call(at)
         found.append(time.perf_counter() - began)
         if after is not None:
             after(made)

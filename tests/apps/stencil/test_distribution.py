@@ -154,6 +154,22 @@ def test_what_iterations_take_tells_who_has_become_slower(name, prefetch):
     )
 
 
+def test_seconds_that_no_disk_explains_tell_nothing_of_disks():
+    """Else each call would take a disk for a hundred times as fast as the one before."""
+    made, machine = pair("IO", prefetch=True)
+    rows = anchors(made, machine, ROWS)["Blk"].tolist()
+    machine = replace(machine, prefetch_overhead_s=[0.5] * 8)
+    parts = predict(made, machine, rows).parts
+    out = np.asarray(rows) > capacity(made, machine)
+    for io in (np.full(8, 1e-4), 1e5 * parts["io"]):
+        assert updated(made, machine, rows, parts["compute"], io)[1] == machine
+    io = np.where(np.arange(8) == np.flatnonzero(out)[0], 1e-4, 2 * parts["io"])
+    _, disks = updated(made, machine, rows, parts["compute"], io)
+    ratios = disks.figures("read_s_per_byte") / machine.figures("read_s_per_byte")
+    assert ratios[np.flatnonzero(out)[0]] == 1
+    assert (ratios[np.flatnonzero(out)[1:]] > 1).all()
+
+
 @pytest.mark.parametrize("io", [False, True])
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.5])
 @pytest.mark.parametrize("name", ["DC", "IO"])

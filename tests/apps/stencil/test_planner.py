@@ -1,10 +1,14 @@
 """A planner's choices, and what is left of them where figures are wrong."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from fpmdask.apps.stencil.history import History
 from fpmdask.apps.stencil.planner import Planner
 from fpmdask.errors import PartitionError
+from fpmdask.mheta import capacity, predict
 from fpmdask.mheta.document import Document
 from fpmdask.runtime.client.machines import saved_machine
 from tests.apps.stencil.test_calibration import parts, told
@@ -12,11 +16,12 @@ from tests.apps.stencil.test_distribution import ROWS, pair
 from tests.apps.stencil.test_program import spec
 
 NAMES = [f"w{n}" for n in range(8)]
+PER_CALL = ("overhead_s", "s_per_byte")
 
 
-def planner(machine, **settings):
+def planner(machine, *, prefetch=False, **settings):
     given = spec((ROWS, 4096), (1, 0), ("reflect", "none"), **settings)
-    return Planner(given, NAMES, machine.memory_bytes, [ROWS] * 8, prefetch=False)
+    return Planner(given, NAMES, machine.memory_bytes, [ROWS] * 8, prefetch=prefetch)
 
 
 def test_from_the_instrumented_iteration_to_the_report():
@@ -42,6 +47,40 @@ def test_from_the_instrumented_iteration_to_the_report():
     assert again.know(saved_machine(said["document"]))
     assert again.figures == found.figures
     assert Document.from_dict(said["document"]).rows == ROWS
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_report_keeps_what_iterations_say_of_disks(prefetch):
+    """One is twice as slow as it was in the sample; nothing is known of those that are in core."""
+    made, machine = pair("IO", prefetch=prefetch)
+    found, even = planner(machine, prefetch=prefetch), [ROWS // 8] * 8
+    found.fit(told(made, machine, even, 100))
+    (program, disks), node = found.figures, 1
+    names = [f"{verb}_{figure}" for verb in ("read", "write") for figure in PER_CALL]
+    slow = [1.0 + (n == node) for n in range(8)]
+    changed = {name: (disks.figures(name) * slow).tolist() for name in names}
+    found.begin(even)
+    took = predict(program, replace(disks, **changed), even).parts
+    out = np.asarray(even) > capacity(program, disks)
+    assert out[node]
+    assert not out.all()
+
+    def reported(count):
+        histories = []
+        for compute, io in zip(took["compute"], took["io"], strict=True):
+            histories.append(History(1))
+            for _ in range(count):
+                spent = {"compute": float(compute), "io": float(io)}
+                histories[-1].add(parts(seconds=float(compute + io), **spent))
+        return found.report([history.to_json() for history in histories])["document"]
+
+    assert Document.from_dict(reported(2)).machine.figures("read_s_per_byte") == pytest.approx(
+        disks.figures("read_s_per_byte")
+    )
+    for _ in range(2):
+        learned = Document.from_dict(reported(9)).machine
+        for name in names:
+            np.testing.assert_allclose(learned.figures(name), changed[name], rtol=1e-6)
 
 
 def test_without_figures_nothing_is_predicted():

@@ -93,7 +93,8 @@ class InstrumentedIteration:
                 )
             except UpdateFailed as failed:  # it may be of rows that are no neighbours
                 raised = str(describe_error(failed.__cause__ or failed)["message"])
-            benchmarks: dict[str, Any] = {**benchmark_disk(file), "messages": []}
+            (rows_of_first, *_) = streamed.sources()
+            benchmarks = {**benchmark_disk(rows_of_first.region), "messages": []}
             delay = 0.0
             if spec.depth[0]:
                 sizes = [1, max(2, sum(edge.nbytes for edge in streamed.edge(0)))]
