@@ -188,7 +188,10 @@ async def test_large_chunks_are_encoded_one_at_a_time(c, s, worker, tmp_path, ev
     ],
 )
 def test_what_a_worker_keeps_free_for_writing_is_what_zarr_takes(tmp_path, chunks, rows):
-    """For any of its chunks, and for each snapshot that is in one."""
+    """For any of its chunks, and for each snapshot that is in one.
+
+    What part of a chunk is encoded to has room for a whole one, of which the rest is not touched.
+    """
     values = np.random.default_rng(0).random((rows, 1 << 17))
     snapshots = len(chunks) > 2
     shape = (2, *values.shape) if snapshots else values.shape
@@ -206,4 +209,4 @@ def test_what_a_worker_keeps_free_for_writing_is_what_zarr_takes(tmp_path, chunk
                 peaks.append(tracemalloc.get_traced_memory()[1])
             finally:
                 tracemalloc.stop()
-    assert 0.7 * kept < max(peaks) < 1.05 * kept
+    assert 0.7 * kept < max(peaks) < (1.2 if rows % most else 1.05) * kept

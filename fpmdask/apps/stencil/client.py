@@ -192,7 +192,7 @@ def checked_storage(out: Any, save_every: Any, checkpoint: Any, checkpoint_every
         ("checkpoint_every", checkpoint_every, "checkpoint", checkpoint),
     ):
         if every is not None and (isinstance(every, bool) or not _whole(every, 1)):
-            raise PartitionError(f"{what} = {every!r}; give an int >= 1, or None")
+            raise PartitionError(f"{what} = {_text(every)}; give an int >= 1, or None")
         if every is not None and value is None:
             raise PartitionError(f"{what} is given without {needed}; give both, or neither")
     if checkpoint is None:
@@ -221,7 +221,7 @@ def _nbytes(given: Any, what: str) -> int:
         found = -1
     if found <= 0:
         raise PartitionError(
-            f"{what} = {given!r}; give bytes > 0 such as 2e8 or '200MB', for all workers or a "
+            f"{what} = {_text(given)}; give bytes > 0 such as 2e8 or '200MB', for all workers or a "
             "mapping of worker names"
         )
     return found
@@ -235,7 +235,7 @@ def _text(value: Any) -> str:
 
 
 def _whole(number: Any, least: int) -> bool:
-    return isinstance(number, int | np.integer) and bool(number >= least)
+    return isinstance(number, int | np.integer) and bool(least <= number <= sys.maxsize)
 
 
 def _array(given: Any, what: str) -> Any:
@@ -289,7 +289,9 @@ def _depths(given: Any, shape: Sequence[int]) -> tuple[int, ...]:
     found = _per_axis(given, len(shape), "depth", 0)
     for axis, (cells, length) in enumerate(zip(found, shape, strict=True)):
         if isinstance(cells, bool) or not _whole(cells, 0):
-            raise PartitionError(f"depth = {given!r}; give an int >= 0, for all axes or for each")
+            raise PartitionError(
+                f"depth = {_text(given)}; give an int >= 0, for all axes or for each"
+            )
         if cells > length:
             raise PartitionError(
                 f"depth is {cells} on axis {axis}, which has {length} cells; give at most that"
@@ -306,8 +308,8 @@ def _conditions(given: Any, shape: Sequence[int], dtypes: Sequence[Any]) -> tupl
         named = isinstance(value, str) and value in CONDITIONS
         if not isinstance(value, int | float) and not named:
             raise PartitionError(
-                f"boundary = {given!r}; give {', '.join(CONDITIONS)}, or a number, for all axes or "
-                "for each"
+                f"boundary = {_text(given)}; give {', '.join(CONDITIONS)}, or a number, for all "
+                "axes or for each"
             )
         if not isinstance(value, str):
             for dtype in dtypes:
@@ -315,7 +317,7 @@ def _conditions(given: Any, shape: Sequence[int], dtypes: Sequence[Any]) -> tupl
                     np.zeros(1, dtype)[...] = value
                 except (OverflowError, ValueError) as error:
                     raise PartitionError(
-                        f"boundary = {given!r} cannot be a value of {dtype} ({error})"
+                        f"boundary = {_text(given)} cannot be a value of {dtype} ({error})"
                     ) from error
         found.append(value)
     return tuple(found)

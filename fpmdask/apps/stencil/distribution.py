@@ -29,7 +29,7 @@ PREDICTION_SECONDS, WORTH = 4e-6, 0.05
 SEED = 2005  # a search's only randomness: the same figures give the same distribution
 # An iteration in the long run is the last of so many: nodes have drifted apart as far as they do.
 STEADY = 8
-# A disk has not become slower, or faster, by more than this factor.
+# A disk is not taken to have become slower, or faster, by more than this factor at once.
 MOST_CHANGE = 100.0
 
 
@@ -219,7 +219,7 @@ def updated(
     A node's computing becomes slower, or faster, by the factor that it was, in blocks of any size.
     Its disk becomes slower, or faster, by the one
     factor with which the I/O of its rows takes the measured seconds (by bisection: it only grows
-    with the factor); where it is in core, or no factor up to `MOST_CHANGE` explains the seconds,
+    with the factor); where it is in core, or takes less than the model allows with any disk,
     nothing is known of its disk that was not known before.
     What prefetching hides is known by the model alone.
     Neighbours make iterations at one pace. The node that spends the least beside computing and I/O
@@ -255,7 +255,7 @@ def updated(
             return program, machine
         more = found.parts["io"] < wanted
         low, high = np.where(more, middle, low), np.where(more, high, middle)
-    explained = (wanted > 0) & (low > 1 / MOST_CHANGE) & (high < MOST_CHANGE)
+    explained = (wanted > 0) & (low > 1 / MOST_CHANGE)
     return program, _slower(machine, np.where(explained, np.sqrt(low * high), 1.0))
 
 

@@ -177,8 +177,9 @@ class Output:
         """Return what a worker is to have free for the rows that are written as one.
 
         What they are encoded to counts in part: it is gone at once, as that of chunks that are read
-        is, and plans leave memory for both. Where they are more than one chunk, or part of one,
-        Zarr copies them to whole chunks; a chunk of several snapshots it reads before.
+        is, and plans leave memory for both. Where they are more than one chunk, or part of one, as
+        the last ones may be, Zarr copies them to whole chunks; those of several snapshots it reads
+        before.
         """
         unit, shape = write_unit(array), tuple(self._shape)
         snapshots = prod(unit[: -len(shape)])
@@ -187,8 +188,10 @@ class Output:
         nbytes = snapshots * rows * prod(whole) * int(array.dtype.itemsize)
         if snapshots > 1:
             return nbytes * 7 // 2
-        one = not shape[0] % rows and (*others,) == shape[1:]
-        return nbytes * 5 // 4 if one and getattr(array, "shards", None) is None else 2 * nbytes
+        if (*others,) != shape[1:] or getattr(array, "shards", None) is not None:
+            return 2 * nbytes
+        last = shape[0] % rows / rows
+        return int(nbytes * min(2.0, 1.25 + last))
 
     def __exit__(
         self,

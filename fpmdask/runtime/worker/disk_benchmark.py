@@ -30,11 +30,11 @@ def benchmark_disk(rows: Region, repeats: int = REPEATS) -> dict[str, Any]:
 
     Notes
     -----
-    Medians of calls that move a sector, each far from the one before, as a block's are that is read
-    between the writes of others: neither the system nor the disk has read it ahead. What is read
-    was not written just before, unless the rows are few. One call of each kind is not timed. Where
-    a read is waited for longer than its issue takes, which is so on any real disk, the third is
-    negative.
+    Medians of calls that move a sector, each far from the one before, unless the rows are few: as a
+    block's are, which is read between the writes of others, so that neither the system nor the disk
+    has read it ahead. It is in a disk's cache where all of the rows are, too. One call of each kind
+    is not timed. Where a read is waited for longer than its issue takes, which is so on any real
+    disk, the third is negative.
     """
     sectors = rows.in_sectors()
     count = sectors.shape[0]
