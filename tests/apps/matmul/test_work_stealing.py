@@ -205,7 +205,7 @@ async def test_the_second_product_needs_no_measurement(c, s, *workers):
         assert balancer.report.reason != "known"
 
 
-@pytest.mark.parametrize(("slow", "reason"), [(0.12, "known"), (0.06, "measured")])
+@pytest.mark.parametrize(("slow", "reason"), [(0.12, "known"), (0.075, "measured")])
 @cluster()
 async def test_shares_of_a_tenth_of_the_rows_need_not_be_known(c, s, *workers, slow, reason):
     """The slow worker is to get a quarter of what it has had; three times, it would be too much."""
