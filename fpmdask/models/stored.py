@@ -1,4 +1,4 @@
-"""Stored models of any kind: importing this loads all of them."""
+"""Models from JSON, of any kind (deserialization): importing this loads all kinds."""
 
 from collections.abc import Mapping
 from typing import Any

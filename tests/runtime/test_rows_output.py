@@ -198,14 +198,12 @@ def test_what_a_worker_keeps_free_for_writing_is_what_zarr_takes(tmp_path, chunk
     out = zarr.create_array(tmp_path / "out", shape=shape, chunks=chunks, dtype="f8")
     output = Output(out, values.shape, [values.dtype], False, 1 if snapshots else None, 1)
     kept, most, peaks = output.order()["nbytes"], chunks[-2], []
-    for snapshot in range(2 if snapshots else 1):
+    for snapshot in [(0,), (1,)] if snapshots else [()]:
         for low in range(0, rows, most):
-            high = min(low + most, rows)
+            span = slice(low, min(low + most, rows))
             tracemalloc.start()
             try:
-                out[(snapshot, slice(low, high)) if snapshots else slice(low, high)] = values[
-                    low:high
-                ]
+                out[(*snapshot, span)] = values[span]
                 peaks.append(tracemalloc.get_traced_memory()[1])
             finally:
                 tracemalloc.stop()

@@ -121,9 +121,9 @@ def checked(
                     f"{what}[{n}] has the shape {x.shape}, the first field {shape}; give the same"
                 )
     if isinstance(iterations, bool) or not _whole(iterations, 0):
-        raise PartitionError(f"iterations = {_text(iterations)}; give an int >= 0")
+        raise PartitionError(f"iterations = {_text(iterations)}; give an int >= 0, < 2**63")
     if isinstance(check_every, bool) or not _whole(check_every, 1):
-        raise PartitionError(f"check_every = {_text(check_every)}; give an int >= 1")
+        raise PartitionError(f"check_every = {_text(check_every)}; give an int >= 1, < 2**63")
     number = isinstance(tolerance, int | float | np.integer | np.floating)
     if isinstance(tolerance, int) and abs(tolerance) > sys.float_info.max:
         raise PartitionError("tolerance is an int that no float holds; give a float >= 0")
@@ -192,7 +192,7 @@ def checked_storage(out: Any, save_every: Any, checkpoint: Any, checkpoint_every
         ("checkpoint_every", checkpoint_every, "checkpoint", checkpoint),
     ):
         if every is not None and (isinstance(every, bool) or not _whole(every, 1)):
-            raise PartitionError(f"{what} = {_text(every)}; give an int >= 1, or None")
+            raise PartitionError(f"{what} = {_text(every)}; give an int >= 1, < 2**63, or None")
         if every is not None and value is None:
             raise PartitionError(f"{what} is given without {needed}; give both, or neither")
     if checkpoint is None:
@@ -235,7 +235,7 @@ def _text(value: Any) -> str:
 
 
 def _whole(number: Any, least: int) -> bool:
-    return isinstance(number, int | np.integer) and bool(least <= number <= sys.maxsize)
+    return isinstance(number, int | np.integer) and bool(least <= number < 2**63)
 
 
 def _array(given: Any, what: str) -> Any:
@@ -273,13 +273,13 @@ def _per_axis(given: Any, ndim: int, what: str, default: Any) -> list[Any]:
         for axis in given:
             if isinstance(axis, bool) or not _whole(axis, 0) or axis >= ndim:
                 raise PartitionError(
-                    f"{what} has a value for axis {axis!r}; there are axes 0 to {ndim - 1}"
+                    f"{what} has a value for axis {_text(axis)}; there are axes 0 to {ndim - 1}"
                 )
         return [given.get(axis, default) for axis in range(ndim)]
     if isinstance(given, tuple | list):
         if len(given) != ndim:
             raise PartitionError(
-                f"{what} = {given!r}; give one value, or {ndim}: one for each axis"
+                f"{what} = {_text(given)}; give one value, or {ndim}: one for each axis"
             )
         return list(given)
     return [given] * ndim
@@ -290,7 +290,8 @@ def _depths(given: Any, shape: Sequence[int]) -> tuple[int, ...]:
     for axis, (cells, length) in enumerate(zip(found, shape, strict=True)):
         if isinstance(cells, bool) or not _whole(cells, 0):
             raise PartitionError(
-                f"depth = {_text(given)}; give an int >= 0, for all axes or for each"
+                f"depth = {_text(given)}; give an int >= 0, for all axes or for each, and at most "
+                "the cells of its axis"
             )
         if cells > length:
             raise PartitionError(

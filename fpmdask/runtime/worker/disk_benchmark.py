@@ -16,7 +16,7 @@ REPEATS = 5
 
 
 def benchmark_disk(rows: Region, repeats: int = REPEATS) -> dict[str, Any]:
-    """Return a read, a write, and the seconds of a prefetch's issue beyond those of the read.
+    """Time small reads and writes of a worker's disk, and how much longer a prefetch's issue takes.
 
     Parameters
     ----------

@@ -600,6 +600,7 @@ X = np.ones((8, 6))
         ({"tolerance": 10**400}, "tolerance is an int that no float holds; give a float >= 0"),
         ({"tolerance": -(10**5000)}, "tolerance is an int that no float holds; give a float"),
         ({"check_every": -(10**5000)}, "check_every = an int of too many digits; give an int >= 1"),
+        ({"iterations": 2**63}, r"iterations = 9223372036854775808; give an int >= 0, < 2\*\*63"),
         ({"memory": -(10**5000)}, "memory = an int of too many digits; give bytes > 0"),
         ({"depth": 10**5000}, "depth = an int of too many digits; give an int >= 0"),
         ({"check_every": 0}, "check_every = 0; give an int >= 1"),
