@@ -1,10 +1,14 @@
 """A user's function is known again where its text has moved, not where it does something else."""
 
+import dataclasses
+import enum
+import functools
 import threading
 import types
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pytest
 
 from fpmdask.apps.stencil.block import Update
@@ -48,6 +52,52 @@ def test_what_a_function_uses_changes_it():
     text = "def f(units):\n    return units * factor\n"
     assert code_digest(made(text, factor=2)) != code_digest(made(text, factor=3))
     assert code_digest(made(text, factor=2)) == code_digest(made(text, factor=2))
+
+
+CALLED = "    def __call__(self, x):\n        return x * self.k\nf = C()\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class C:\n    k = {k}\n" + CALLED,
+        "class B:\n    k = {k}\nclass C(B):\n" + CALLED,
+        "class C:\n    @property\n    def k(self):\n        return {k}\n" + CALLED,
+        "class C:\n    @functools.cached_property\n    def k(self):\n        return {k}\n" + CALLED,
+        "class C:\n    __slots__ = ('k',)\n    def __init__(self):\n        self.k = {k}\n"
+        + CALLED,
+        "@dataclasses.dataclass(slots=True)\nclass C:\n    k: float = {k}\n" + CALLED,
+        "class C:\n    g = functools.partialmethod(int.__add__, {k})\n"
+        "def f(x):\n    return C().g(x)\n",
+        "class C:\n    @classmethod\n    def g(cls):\n        return {k}\n"
+        "def f(x):\n    return C.g()\n",
+        "class M(type):\n    def g(cls):\n        return {k}\n"
+        "class C(metaclass=M):\n    pass\ndef f(x):\n    return C.g()\n",
+        "class C(enum.Enum):\n    K = {k}\ndef f(x):\n    return x * C.K.value\n",
+        "class C(float):\n    pass\nk = C({k})\ndef f(x):\n    return x * k\n",
+        "class C(dict):\n    def g(self):\n        return {k}\n"
+        "c = C()\ndef f(x):\n    return c.g()\n",
+        "class C(numpy.ndarray):\n    pass\n"
+        "k = numpy.array([{k}]).view(C)\ndef f(x):\n    return x * k\n",
+        "@functools.lru_cache\ndef g():\n    return {k}\ndef f(x):\n    return x * g()\n",
+        "def f(x):\n    return x * f.k\nf.k = {k}\n",
+    ],
+)
+def test_what_classes_and_functions_hold_changes_it(text):
+    names = {"functools": functools, "dataclasses": dataclasses, "enum": enum, "numpy": np}
+    first, same, other = (code_digest(made(text.format(k=k), **names)) for k in (2, 2, 3))
+    assert first == same != other
+
+
+def test_an_object_that_cannot_be_pickled_counts_by_its_attributes():
+    text = (
+        "class C:\n    def __init__(self):\n        self.k, self.gate = {k}, Lock()\n"
+        "    def __reduce_ex__(self, protocol):\n        raise TypeError('none')\n" + CALLED
+    )
+    first, same, other = (
+        code_digest(made(text.format(k=k), Lock=threading.Lock)) for k in (2, 2, 3)
+    )
+    assert first == same != other
 
 
 def test_workers_get_that_digest():

@@ -11,9 +11,9 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial, partialmethod
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from dask.tokenize import TokenizationError, tokenize
@@ -23,9 +23,12 @@ def code_digest(code: Any) -> str:
     """Return a hash of a function or another object that a user gives, and of what it refers to.
 
     That is: defaults, what it closes over, attributes, and globals that it names. Functions and
-    classes count with their code, those of installed packages with their names and what they close
-    over; all other values with `dask.tokenize.tokenize`, or with their type where that has no
-    answer that lasts (locks, connections). Comments, lines and files change nothing.
+    classes count with their code and members, those of installed packages with their names and
+    what they close over; objects of classes that are not installed with what pickle takes of them;
+    all other values with `dask.tokenize.tokenize`, or with their type where that has no answer that
+    lasts (locks, connections, generators of random numbers, `numpy.frompyfunc`). Comments, lines
+    and files change nothing. What is found by another way than by its name (``globals()["k"]``) is
+    not seen, and neither are the constants of other modules.
 
     Examples
     --------
@@ -42,16 +45,28 @@ def code_digest(code: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def _parts(value: Any, seen: dict[int, int]) -> Iterator[Any]:
-    """Yield what tells a value from others, in an order that is always the same."""
+def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[Any]:
+    """Yield what tells a value from others, in an order that is always the same.
+
+    ``seen`` holds what it has an id of: nothing else gets that id meanwhile.
+    """
     if id(value) in seen:
-        yield "again", seen[id(value)]
+        yield "again", seen[id(value)][0]
         return
     match value:
-        case partial():
-            values: list[Any] = [value.func, *value.args, *sorted(value.keywords.items())]
+        case _ if _is_own_object(value):
+            seen[id(value)] = len(seen), value
+            values = _of_object(value)
+        case partial() | partialmethod():
+            values = [value.func, *value.args, *sorted(value.keywords.items())]
         case MethodType():
             values = [value.__func__, value.__self__]
+        case staticmethod() | classmethod():
+            values = [value.__func__]
+        case property():
+            values = [value.fget, value.fset, value.fdel]
+        case cached_property():
+            values = [value.func]
         case tuple() | list():
             values = [len(value), *value]
         case dict():
@@ -61,20 +76,39 @@ def _parts(value: Any, seen: dict[int, int]) -> Iterator[Any]:
         case _ if hasattr(value, "py_func"):  # compiled by Numba
             values = [value.py_func]
         case FunctionType() | type():
-            seen[id(value)] = len(seen)
+            seen[id(value)] = len(seen), value
             yield value.__qualname__
             values = _of_class(value) if isinstance(value, type) else _of_function(value)
+        case _ if isinstance(getattr(value, "__wrapped__", None), FunctionType):  # functools.cache
+            values = [type(value).__qualname__, value.__wrapped__]
         case CodeType():
             yield value.co_code, value.co_names, value.co_varnames, value.co_freevars
             values = [*value.co_consts]
-        case _ if hasattr(value, "__dict__") and (_is_own(type(value)) or is_dataclass(value)):
-            seen[id(value)] = len(seen)
-            values = [type(value), *sorted(vars(value).items())]
         case _:
-            yield value.__name__ if isinstance(value, ModuleType) else _token(value)
+            named = isinstance(value, ModuleType | MemberDescriptorType)  # a slot of a class
+            yield value.__name__ if named else _token(value)
             return
     for one in values:
         yield from _parts(one, seen)
+
+
+def _is_own_object(value: Any) -> bool:
+    """Tell whether a value is an object, and no class, of a class that may change."""
+    return not isinstance(value, type) and (_is_own(type(value)) or is_dataclass(value))
+
+
+def _of_object(value: Any) -> list[Any]:
+    """Return what pickle takes: attributes, slots, and what a subclass of a container holds."""
+    try:
+        found = value.__reduce_ex__(4)
+    except Exception:  # whatever a class of the user's raises
+        return [type(value), *sorted(getattr(value, "__dict__", {}).items())]
+    if isinstance(found, str):  # the name of a global
+        return [type(value), found]
+    made, arguments, state, *parts = (*found, None)[:3] + found[3:]
+    if isinstance(state, dict):
+        state = sorted(state.items(), key=lambda item: str(item[0]))
+    return [type(value), made, arguments, state, *(one and [*one] for one in parts)]
 
 
 def _token(value: Any) -> str:
@@ -89,7 +123,14 @@ def _of_class(value: type) -> list[Any]:
     if not _is_own(value):
         return [value.__module__]
     members = sorted(vars(value).items())
-    return [*value.__bases__, *((name, one) for name, one in members if callable(one))]
+    told = ((name, one) for name, one in members if callable(one) or not _is_special(name))
+    kinds = [kind for kind in (type(value),) if kind is not type]
+    return [*kinds, *value.__bases__, *told]
+
+
+def _is_special(name: str) -> bool:
+    """Tell whether a name is of those by which Python describes a class, as ``__doc__``."""
+    return name.startswith("__") and name.endswith("__")
 
 
 def _of_function(value: FunctionType) -> list[Any]:
@@ -98,7 +139,8 @@ def _of_function(value: FunctionType) -> list[Any]:
     if not _is_own(value):
         return [value.__module__, *values]
     names = sorted(_names(value.__code__) & value.__globals__.keys())
-    return [value.__code__, *values, *((name, value.__globals__[name]) for name in names)]
+    named = ((name, value.__globals__[name]) for name in names)
+    return [value.__code__, *values, *named, *sorted(vars(value).items())]
 
 
 def _is_own(value: Any) -> bool:

@@ -365,6 +365,7 @@ async def test_bad_checkpoints_are_refused_at_once(c, s, *workers, given, says):
 
 
 CODE = """
+import dataclasses, typing
 import numpy as np
 from fpmdask.runtime.client.code_digest import code_digest
 from fpmdask.runtime.worker.checkpoints import Checkpoints
@@ -375,11 +376,17 @@ class Scaled:
         self.by = by
     def __call__(self, block):
         return {body}
+T = typing.TypeVar("T")
+@dataclasses.dataclass(slots=True)
+class Slots(typing.Generic[T]):
+    by: float
+    def __call__(self, block):
+        return {body}
 def helped(block):
     def inner(x):
         return x in {{"a", "b", "c", "d"}}
     return inner(3) + np.roll(block, 1) * weight
-print(code_digest(helped), code_digest(Scaled(2)))
+print(code_digest(helped), code_digest(Scaled(2)), code_digest(Slots(2)))
 """
 
 
@@ -396,8 +403,10 @@ def test_code_is_known_again_in_other_processes():
     first = digests()
     assert digests(weight="np.arange(3)  # a comment\n") == first
     assert digests(weight="np.arange(4)")[0] != first[0]
-    assert digests(weight="np.arange(4)")[1] == first[1]
-    assert digests(body="block + self.by")[1] != first[1]
+    assert digests(weight="np.arange(4)")[1:] == first[1:]
+    changed = digests(body="block + self.by")
+    assert changed[1] != first[1]
+    assert changed[2] != first[2]
 
 
 def test_code_of_the_same_name_is_told_apart():
