@@ -150,13 +150,40 @@ def shared_out(sizes: Sequence[int], room: Mapping[str, float]) -> list[str]:
 async def scattered(
     client: Client, blocks: Mapping[Any, Any], workers: Sequence[str] | None
 ) -> dict[Any, Future[Any]]:
-    """Send arrays or frames straight to the workers with these names, as they have room."""
-    room = await rooms(client, workers)
-    of: dict[str, dict[Any, Any]] = {}
-    homes = shared_out([*map(sizeof, blocks.values())], room)
-    for (key, block), home in zip(blocks.items(), homes, strict=True):
-        of.setdefault(home, {})[key] = block
-    sent = await asyncio.gather(
-        *(client.scatter(own, workers=[home], direct=True, hash=False) for home, own in of.items())
-    )
-    return {key: future for own in sent for key, future in own.items()}
+    """Send arrays or frames straight to the workers with these names, as they have room.
+
+    Those of a worker that is lost meanwhile are sent to the others.
+
+    Raises
+    ------
+    ChunksLostError
+        If none of these workers takes what is left.
+    """
+    found: dict[Any, Future[Any]] = {}
+    lost: dict[str, OSError] = {}  # address → why nothing is sent there any more
+    while left := {key: block for key, block in blocks.items() if key not in found}:
+        room = {w: free for w, free in (await rooms(client, workers)).items() if w not in lost}
+        if not room:
+            raise ChunksLostError(
+                "an input cannot be sent to any worker, as all of them were lost meanwhile: "
+                + "; ".join(f"{worker} ({error})" for worker, error in lost.items())
+            )
+        of: dict[str, dict[Any, Any]] = {}
+        homes = shared_out([*map(sizeof, left.values())], room)
+        for (key, block), home in zip(left.items(), homes, strict=True):
+            of.setdefault(home, {})[key] = block
+        sent = await asyncio.gather(
+            *(
+                client.scatter(own, workers=[home], direct=True, hash=False)
+                for home, own in of.items()
+            ),
+            return_exceptions=True,
+        )
+        for home, own in zip(of, sent, strict=True):
+            if isinstance(own, OSError) and not isinstance(own, TimeoutError):  # its connection
+                lost[home] = own
+            elif isinstance(own, BaseException):
+                raise own
+            else:
+                found |= own
+    return found

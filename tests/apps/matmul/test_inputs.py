@@ -248,6 +248,31 @@ async def test_scattered_chunks_that_are_lost_while_others_are_read_end_the_run(
         await running
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@cluster()
+async def test_what_is_on_its_way_to_a_worker_that_is_lost_goes_to_the_others(
+    c, s, *workers, count
+):
+    """`count` of three workers break the connection once they have been sent to."""
+    balancer = await fpmdask.Balancer(c)
+    values = np.random.default_rng(0).random((120, 40))
+    lost = []
+
+    async def lose(comm, **data):
+        lost.append(comm)
+        comm.abort()
+
+    for worker in workers[:count]:
+        worker.handlers["update_data"] = lose
+    if count == len(workers):
+        with pytest.raises(ChunksLostError, match="all of them were lost meanwhile: tcp://"):
+            await balancer.matmul(values, values.T)
+    else:
+        result = await balancer.matmul(values, values.T)
+        np.testing.assert_allclose(await c.compute(result), values @ values.T, rtol=1e-12)
+    assert len(lost) >= count
+
+
 def leave_free(monkeypatch, megabytes):
     free = dict(zip(ROWS, megabytes, strict=True))
     monkeypatch.setattr(
