@@ -33,7 +33,7 @@ def test_a_machine_alone(way, tmp_path):
 
 def test_a_document_and_a_report_say_what_was_measured_and_of_whom():
     report = SimpleNamespace(mheta={"document": DOCUMENT})
-    for given in (DOCUMENT, json.dumps(DOCUMENT), report):
+    for given in (DOCUMENT, json.dumps(DOCUMENT), report, {**report.mheta, "phases": []}):
         found = saved_machine(given)
         assert Machine.from_dict(found["machine"], found["nodes"]) == MACHINE
         assert Program.from_dict(found["program"]) == PROGRAM
@@ -49,7 +49,8 @@ def test_a_document_and_a_report_say_what_was_measured_and_of_whom():
         ("{", "not JSON"),
         ("nowhere.json", "nowhere.json' cannot be read"),
         ({}, "no list of figures per node"),
-        ({"read_overhead": [1]}, "no list of figures per node"),
+        ({"read_overhead": [1]}, "no list of figures per node, but 'read_overhead'; give"),
+        (dict.fromkeys("abcdefghijkl"), "'g', 'h', …; give"),
         ({"read_overhead_s": [1, 2], "writes": 3}, "unknown"),
         ({**DOCUMENT, "_workers": ["a"]}, "names 1 workers, the machine has 2 nodes"),
         ({**DOCUMENT, "version": 99}, "version is 99"),

@@ -61,6 +61,8 @@ def saved_machine(given: Any) -> dict[str, Any] | None:
         return _saved(data)
     if not isinstance(data, Mapping):
         raise PartitionError(f"machine is a {type(given).__name__}; give {ALLOWED}")
+    if "phases" in data and isinstance(data.get("document"), Mapping):  # a report's `mheta`
+        data = data["document"]
     if "machine" in data or "program" in data:
         document = Document.from_dict(data)
         workers = data.get(WORKERS)
@@ -72,7 +74,10 @@ def saved_machine(given: Any) -> dict[str, Any] | None:
         return _saved(document.machine, document.program.to_dict(), workers)
     lists = [v for name in PER_NODE if isinstance(v := data.get(name), list | tuple)]
     if not lists:
-        raise PartitionError(f"machine = {data!r} has no list of figures per node; give {ALLOWED}")
+        keys = ", ".join(map(repr, [*data][:8])) + ", …" * (len(data) > 8)
+        raise PartitionError(
+            f"machine has no list of figures per node, but {keys or 'nothing'}; give {ALLOWED}"
+        )
     return _saved(Machine.from_dict(data, len(lists[0])))
 
 

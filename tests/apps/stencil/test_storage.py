@@ -259,6 +259,17 @@ async def test_several_fields_go_to_a_group_or_to_arrays_of_their_own(c, s, *wor
 
 @pytest.mark.slow
 @zarr_cluster()
+async def test_bytes_in_another_order_are_swapped(c, s, *workers, tmp_path):
+    balancer = await fpmdask.Balancer(c)
+    u0 = RANDOM.random((12, 5)).astype(">f8")
+    expected = local(jacobi, u0, 2)
+    for out in (tmp_path / "made", stored(tmp_path / "there", u0.astype("<f8") * 0, (5, 5))):
+        found = await balancer.stencil(jacobi, u0, 2, out=out)
+        np.testing.assert_array_equal(await c.compute(found), expected)
+
+
+@pytest.mark.slow
+@zarr_cluster()
 async def test_an_out_that_cannot_be_is_refused(c, s, *workers, tmp_path):
     balancer = await fpmdask.Balancer(c)
     u0 = RANDOM.random((12, 5))
