@@ -135,6 +135,11 @@ def test_sets_have_no_order():
     assert code_digest(one) == code_digest(other)
     assert code_digest({1, 2}) == code_digest({2, 1}) != code_digest({1, 3})
 
+    class Names(set):
+        """One of a user's own."""
+
+    assert code_digest(Names([0, 8])) == code_digest(Names([8, 0])) != code_digest(Names([0]))
+
 
 def test_what_has_no_digest_counts_by_its_type():
     """Locks, events and connections: a function that waits for one is the same every time."""

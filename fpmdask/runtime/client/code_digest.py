@@ -106,6 +106,8 @@ def _of_object(value: Any) -> list[Any]:
     if isinstance(found, str):  # the name of a global
         return [type(value), found]
     made, arguments, state, *parts = (*found, None)[:3] + found[3:]
+    if isinstance(value, set | frozenset):
+        arguments = set(value)  # it has no order
     if isinstance(state, dict):
         state = sorted(state.items(), key=lambda item: str(item[0]))
     return [type(value), made, arguments, state, *(one and [*one] for one in parts)]
