@@ -27,7 +27,8 @@ def code_digest(code: Any) -> str:
     what they close over; objects of classes that are not installed with what pickle takes of them;
     all other values with `dask.tokenize.tokenize`, or with their type where that has no answer that
     lasts (locks, connections, generators of random numbers, `numpy.frompyfunc`). Comments, lines
-    and files change nothing. What is found by another way than by its name (``globals()["k"]``) is
+    and files change nothing; what a class, a function or a global gathers meanwhile, as a counter
+    or a cache, does. What is found by another way than by its name (``globals()["k"]``) is
     not seen, and neither are the constants of other modules.
 
     Examples
