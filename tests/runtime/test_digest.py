@@ -8,6 +8,7 @@ import types
 from dataclasses import dataclass
 from functools import partial
 
+import dask
 import numpy as np
 import pytest
 
@@ -86,6 +87,56 @@ CALLED = "    def __call__(self, x):\n        return x * self.k\nf = C()\n"
 def test_what_classes_and_functions_hold_changes_it(text):
     names = {"functools": functools, "dataclasses": dataclasses, "enum": enum, "numpy": np}
     first, same, other = (code_digest(made(text.format(k=k), **names)) for k in (2, 2, 3))
+    assert first == same != other
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("i = [0, 1]\ndef f(x):\n    return x[i]\n", "i = (0, 1)\ndef f(x):\n    return x[i]\n"),
+        ("def f(x, y):\n    return y\n", "def f(x, *y):\n    return y\n"),
+        (
+            "def f(x):\n    try:\n        x = x + 1\n        x = x * 2\n"
+            "    except ValueError:\n        x = 3\n    return x\n",
+            "def f(x):\n    try:\n        x = x + 1\n"
+            "    except ValueError:\n        x = 3\n    else:\n        x = x * 2\n    return x\n",
+        ),
+        (
+            "class C:\n    @staticmethod\n    def g(*x):\n        return x\nf = C\n",
+            "class C:\n    @classmethod\n    def g(*x):\n        return x\nf = C\n",
+        ),
+        (
+            "f = functools.partial(dict, ('a', 1))\n",
+            "f = functools.partial(dict, a=1)\n",
+        ),
+        (
+            "class C:\n    pass\nf = C\n",
+            "class C:\n    __array_ufunc__ = None\nf = C\n",
+        ),
+    ],
+)
+def test_what_looks_alike_and_is_not_is_told_apart(text, other):
+    assert code_digest(made(text, functools=functools)) != code_digest(
+        made(other, functools=functools)
+    )
+
+
+def test_what_holds_itself_has_a_digest():
+    held = []
+    held.append(held)
+    text = "def f(x):\n    return x, held, later\n"
+    later = dask.delayed(3)
+    assert code_digest(made(text, held=held, later=later)) == code_digest(
+        made(text, held=held, later=later)
+    )
+
+
+def test_what_pickle_is_told_to_set_is_no_part():
+    text = (
+        "class C:\n    def __reduce__(self):\n"
+        "        return C, (), {{'a': {k}}}, None, None, lambda one, state: None\nf = C()\n"
+    )
+    first, same, other = (code_digest(made(text.format(k=k))) for k in (2, 2, 3))
     assert first == same != other
 
 

@@ -54,36 +54,43 @@ def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[Any]:
     if id(value) in seen:
         yield "again", seen[id(value)][0]
         return
+    kind = type(value).__qualname__
     match value:
         case _ if _is_own_object(value):
             seen[id(value)] = len(seen), value
             values = _of_object(value)
         case partial() | partialmethod():
-            values = [value.func, *value.args, *sorted(value.keywords.items())]
+            values = [kind, value.func, [*value.args], sorted(value.keywords.items())]
         case MethodType():
             values = [value.__func__, value.__self__]
         case staticmethod() | classmethod():
-            values = [value.__func__]
+            values = [kind, value.__func__]
         case property():
             values = [value.fget, value.fset, value.fdel]
         case cached_property():
-            values = [value.func]
-        case tuple() | list():
-            values = [len(value), *value]
+            values = [kind, value.func]
+        case tuple():
+            values = [kind, len(value), *value]
+        case list():
+            seen[id(value)] = len(seen), value
+            values = [kind, len(value), *value]
         case dict():
-            values = [len(value), *value.items()]
+            seen[id(value)] = len(seen), value
+            values = [kind, len(value), *value.items(), getattr(value, "default_factory", None)]
         case set() | frozenset():  # they have no order
-            values = sorted(map(code_digest, value))
-        case _ if hasattr(value, "py_func"):  # compiled by Numba
+            values = [kind, *sorted(map(code_digest, value))]
+        case _ if isinstance(getattr(value, "py_func", None), FunctionType):  # compiled by Numba
             values = [value.py_func]
         case FunctionType() | type():
             seen[id(value)] = len(seen), value
             yield value.__qualname__
             values = _of_class(value) if isinstance(value, type) else _of_function(value)
         case _ if isinstance(getattr(value, "__wrapped__", None), FunctionType):  # functools.cache
-            values = [type(value).__qualname__, value.__wrapped__]
+            values = [kind, value.__wrapped__]
         case CodeType():
             yield value.co_code, value.co_names, value.co_varnames, value.co_freevars
+            yield value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount
+            yield value.co_flags, value.co_exceptiontable
             values = [*value.co_consts]
         case _:
             named = isinstance(value, ModuleType | MemberDescriptorType)  # a slot of a class
@@ -102,16 +109,18 @@ def _of_object(value: Any) -> list[Any]:
     """Return what pickle takes: attributes, slots, and what a subclass of a container holds."""
     try:
         found = value.__reduce_ex__(4)
+        if isinstance(found, str):  # the name of a global
+            return [type(value), found]
+        whole: list[Any] = [*found, None, None, None]
+        made, arguments, state, members, pairs = whole[:5]
+        held = [one and [*one] for one in (members, pairs)]
     except Exception:  # whatever a class of the user's raises
         return [type(value), *sorted(getattr(value, "__dict__", {}).items())]
-    if isinstance(found, str):  # the name of a global
-        return [type(value), found]
-    made, arguments, state, *parts = (*found, None)[:3] + found[3:]
     if isinstance(value, set | frozenset):
         arguments = set(value)  # it has no order
     if isinstance(state, dict):
         state = sorted(state.items(), key=lambda item: str(item[0]))
-    return [type(value), made, arguments, state, *(one and [*one] for one in parts)]
+    return [type(value), made, arguments, state, *held]
 
 
 def _token(value: Any) -> str:
@@ -126,9 +135,15 @@ def _of_class(value: type) -> list[Any]:
     if not _is_own(value):
         return [value.__module__]
     members = sorted(vars(value).items())
-    told = ((name, one) for name, one in members if callable(one) or not _is_special(name))
+    told = ((name, one) for name, one in members if not _is_special(name) or _acts(one))
     kinds = [kind for kind in (type(value),) if kind is not type]
     return [*kinds, *value.__bases__, *told]
+
+
+def _acts(member: Any) -> bool:
+    """Tell whether a member of a class does something, or switches off what would."""
+    acting = (property, cached_property, classmethod, partialmethod)
+    return member is None or callable(member) or isinstance(member, acting)
 
 
 def _is_special(name: str) -> bool:

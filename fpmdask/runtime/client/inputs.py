@@ -160,7 +160,7 @@ async def scattered(
         If none of these workers takes what is left.
     """
     found: dict[Any, Future[Any]] = {}
-    lost: dict[str, OSError] = {}  # address → why nothing is sent there any more
+    lost: dict[str, BaseException] = {}  # address → why nothing is sent there any more
     while left := {key: block for key, block in blocks.items() if key not in found}:
         room = {w: free for w, free in (await rooms(client, workers)).items() if w not in lost}
         if not room:
@@ -180,10 +180,19 @@ async def scattered(
             return_exceptions=True,
         )
         for home, own in zip(of, sent, strict=True):
-            if isinstance(own, OSError) and not isinstance(own, TimeoutError):  # its connection
-                lost[home] = own
-            elif isinstance(own, BaseException):
-                raise own
-            else:
+            if not isinstance(own, BaseException):
                 found |= own
+            elif await _is_lost(client, workers, home, own):
+                lost[home] = own
+            else:
+                raise own
     return found
+
+
+async def _is_lost(
+    client: Client, workers: Sequence[str] | None, home: str, error: BaseException
+) -> bool:
+    """Tell whether an error of sending says that its worker is lost."""
+    if isinstance(error, TimeoutError | KeyError):  # the scheduler knows of it no more, or it waits
+        return home not in await rooms(client, workers)
+    return isinstance(error, OSError)  # of the connection

@@ -60,8 +60,12 @@ def writable(out: Any, shape: Sequence[Any], dtype: np.dtype[Any], what: str) ->
 def _check_like(out: Any, shape: Sequence[Any], dtype: np.dtype[Any], what: str) -> None:
     if tuple(out.shape) != tuple(shape):
         raise PartitionError(f"out has the shape {tuple(out.shape)}; {what} has {tuple(shape)}")
-    if out.dtype.newbyteorder("=") != dtype.newbyteorder("="):  # Zarr swaps bytes where it must
+    if _native(out.dtype) != _native(dtype):  # Zarr swaps bytes where it must
         raise PartitionError(f"out has dtype {out.dtype}; {what} has {dtype}")
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def check_apart(out: Any, *inputs: Any) -> None:
