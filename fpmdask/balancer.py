@@ -1049,10 +1049,11 @@ class Balancer:
             there, with any workers and shares. It is the same call where u0 and args have the same
             names or values, update has the same code (of functions in other packages than its own:
             the same names) and all parameters that make the result are the same. What has changed
-            in a Zarr array, constants of modules, what update finds by ``globals()``, and the
-            function in a `numpy.frompyfunc` are not seen: remove the folder then. A checkpoint of
-            another call is left as it is; one that is damaged, or later than the snapshots in
-            `out`, is not used. A warning names them, but for the latter.
+            in a Zarr array, constants of modules, what update finds by ``globals()``, and functions
+            within objects of installed classes (`numpy.vectorize`, `numpy.frompyfunc`) are not
+            seen: remove the folder then. A checkpoint of another call is left as it is; one that is
+            damaged, or later than the snapshots in `out`, is not used. A warning names them, but
+            for the latter.
         checkpoint_every
             Iterations from one checkpoint to the next.
         distribution

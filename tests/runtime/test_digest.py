@@ -192,6 +192,14 @@ def test_sets_have_no_order():
     assert code_digest(Names([0, 8])) == code_digest(Names([8, 0])) != code_digest(Names([0]))
 
 
+def test_generators_of_random_numbers_count_by_their_seeds():
+    text = "def f(units):\n    return generator.random()\n"
+    first, same, other = (
+        code_digest(made(text, generator=np.random.default_rng(seed))) for seed in (1, 1, 2)
+    )
+    assert first == same != other
+
+
 def test_what_has_no_digest_counts_by_its_type():
     """Locks, events and connections: a function that waits for one is the same every time."""
     text = "def f(units):\n    gate.wait()\n"

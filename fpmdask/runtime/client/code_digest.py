@@ -26,10 +26,13 @@ def code_digest(code: Any) -> str:
     classes count with their code and members, those of installed packages with their names and
     what they close over; objects of classes that are not installed with what pickle takes of them;
     all other values with `dask.tokenize.tokenize`, or with their type where that has no answer that
-    lasts (locks, connections, generators of random numbers, `numpy.frompyfunc`). Comments, lines
-    and files change nothing; what a class, a function or a global gathers meanwhile, as a counter
-    or a cache, does. What is found by another way than by its name (``globals()["k"]``) is
-    not seen, and neither are the constants of other modules.
+    lasts (locks, connections, `numpy.frompyfunc`). Comments, lines and files change nothing. What a
+    class, a function or a global gathers meanwhile, as a counter or a cache, changes it, and so
+    does a generator of random numbers without a seed.
+
+    Not seen are constants of other modules, what is found by another way than by its name
+    (``globals()["k"]``), and the code of a module's function within an object of an installed class
+    (`numpy.vectorize`, `types.SimpleNamespace`), which counts by its name.
 
     Examples
     --------
@@ -49,7 +52,7 @@ def code_digest(code: Any) -> str:
 def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[Any]:
     """Yield what tells a value from others, in an order that is always the same.
 
-    ``seen`` holds what it has an id of: nothing else gets that id meanwhile.
+    ``seen``: id → its number, and the value, which is kept so that no other one gets its id.
     """
     if id(value) in seen:
         yield "again", seen[id(value)][0]
