@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -109,6 +110,30 @@ def held(edges: Sequence[int], owners: Sequence[str | None]) -> dict[str | None,
             spans[-1] = spans[-1][0], stop
         else:
             spans.append((start, stop))
+    return found
+
+
+def common(lists: Iterable[Iterable[Span]], least: int) -> list[Span]:
+    """Return the rows that at least so many lists have; those of one list do not overlap.
+
+    O(n log n) for n spans.
+
+    Examples
+    --------
+    >>> common([[(0, 4), (6, 9)], [(2, 8)], [(3, 7)]], 3)
+    [(3, 4), (6, 7)]
+    """
+    changes: Counter[int] = Counter()
+    for first, last in chain.from_iterable(lists):
+        changes[first] += 1
+        changes[last] -= 1
+    found, depth, start = [], 0, 0
+    for at in sorted(changes):
+        before, depth = depth, depth + changes[at]
+        if before < least <= depth:
+            start = at
+        elif depth < least <= before:
+            found.append((start, at))
     return found
 
 

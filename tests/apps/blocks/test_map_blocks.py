@@ -2,6 +2,7 @@
 
 import collections
 import os
+import re
 import threading
 
 import dask
@@ -461,17 +462,32 @@ def nests(block):
 @pytest.mark.slow
 def test_rows_that_cost_several_workers_are_given_up_with_their_numbers():
 
-    def ends_its_process(block):  # workers cannot import this module
-        if (block == 1234).any():
+    def ends_its_process(block, block_info=None):  # workers cannot import this module
+        if (block == 1234).any() or not block.size:
             os._exit(1)
         return block
 
     local = LocalCluster(n_workers=5, threads_per_worker=1, processes=True, dashboard_address=":0")
     with local, Client(local) as client:
-        x = da.arange(3000, chunks=500).persist()
-        client.wait_for_workers(5)
-        with pytest.raises(CoordinatorError, match=r"3 workers were lost.*computed rows"):
-            fpmdask.Balancer(client).map_blocks(ends_its_process, x, meta=np.empty(0, int))
+        balancer = fpmdask.Balancer(client)
+
+        def blamed(x):
+            client.wait_for_workers(4)
+            with pytest.raises(CoordinatorError, match=r"3 workers were lost.*computed ") as raised:
+                balancer.map_blocks(ends_its_process, x.persist(), meta=np.empty(0, int))
+            return str(raised.value)
+
+        def rows_of(message):
+            spans = re.findall(r"rows (\d+) to (\d+)", message)
+            return {row for a, b in spans for row in range(int(a), int(b))}
+
+        assert "a chunk without rows;" in blamed(da.arange(90, chunks=((30, 0, 60),)))
+        # where speeds are known, an order has many calls, and another one waits behind it
+        client.wait_for_workers(4)
+        harmless = balancer.map_blocks(ends_its_process, da.ones(3000, chunks=20), meta=np.empty(0))
+        assert harmless.sum().compute() == 3000
+        assert 1234 in rows_of(blamed(da.arange(3000, chunks=20)))
+        assert 1234 in rows_of(blamed(da.arange(3000, chunks=500)))
 
 
 @cluster(2)

@@ -23,7 +23,7 @@ from fpmdask.runtime.coordinator.chunks import (
 from fpmdask.runtime.coordinator.context import RunContext
 from fpmdask.runtime.coordinator.membership import KernelFailed
 from fpmdask.runtime.coordinator.tickets import Order
-from fpmdask.runtime.rows import Span, held
+from fpmdask.runtime.rows import Span, common, held
 
 
 class Calls:
@@ -43,7 +43,7 @@ class Calls:
         self._made: dict[str, tuple[int, int]] = {}  # rows, bytes of results
         self._known = False
         self._given_up = 0
-        self._deaths: list[Span] = []  # what workers computed when they were lost
+        self._deaths: list[list[Span]] = []  # what workers may have computed when they were lost
         # (rows, chunk) of calls on no rows, which nobody has been given
         self._empty: list[tuple[Span, int]] = []
         self._chunk_of: dict[int, int] = {}
@@ -293,8 +293,9 @@ class Calls:
         self._order_of.pop(worker, None)
         self._made.pop(worker, None)
         given = [number for number, (where, _, _) in self._open.items() if where == worker]
+        # all of them: what it answered last is lost where the next call has ended its process
         if given:
-            self._count_death(self._open[given[0]][1])
+            self._count_death(set(given).difference(self._made_so_far.get(worker, ())))
         self._give_back(worker, given)
         for number, (where, span, _) in list(self._done.items()):
             if where == worker:
@@ -315,7 +316,7 @@ class Calls:
         else:
             self.plan.returned(worker, span)
 
-    def _count_death(self, span: Span) -> None:
+    def _count_death(self, numbers: Iterable[int]) -> None:
         """Refuse to go on where calls on the same rows have cost several workers.
 
         Raises
@@ -323,15 +324,23 @@ class Calls:
         CoordinatorError
             With the rows.
         """
-        self._deaths.append(span)
-        start, stop = span
-        same = [(a, b) for a, b in self._deaths if a < stop and start < b]
-        if len(same) >= self.tuning.most_deaths:
-            rows = max(a for a, _ in same), min(b for _, b in same)
+        rows, most, spans = self.spec.rows, self.tuning.most_deaths, []
+        for number in numbers:
+            start, stop = self._open[number][1]
+            if start == stop:  # a chunk without rows counts as one behind the last
+                start = rows + self._chunk_of[number]
+            spans.append((start, max(stop, start + 1)))
+        self._deaths.append(spans)
+        if same := common(self._deaths, most):
+            named = [f"rows {a} to {min(b, rows)}" for a, b in same if a < rows]
+            if same[-1][1] > rows:
+                named.append("a chunk without rows")
+            if len(named) > 4:
+                named[3:] = [f"{len(named) - 3} others"]
+            where = " or ".join(named)
             raise CoordinatorError(
-                f"{len(same)} workers were lost, or have not returned, while they computed rows "
-                f"{rows[0]} to {rows[1]}; the function ends its process there, needs more memory "
-                "than a worker has, or hangs"
+                f"{most} workers were lost, or have not returned, while they computed {where}; "
+                "the function ends its process there, needs more memory than a worker has, or hangs"
             )
 
     def _look_for_overdue(self) -> None:
