@@ -120,7 +120,7 @@ async def test_what_a_page_shows_changes_during_a_product(c, s, *workers):
     loop, url = asyncio.get_running_loop(), url_of(s, "/fpmdask")
     with ThreadPoolExecutor(1, initializer=own_loop) as thread:
         session = await loop.run_in_executor(thread, partial(pull_session, url=url))
-        for _ in range(20):  # one may end before the page has been asked for twice
+        for _ in range(8):  # one may end before the page has been asked for twice
             seen = [await loop.run_in_executor(thread, shown, url, session)]
             product = asyncio.ensure_future(balancer.matmul(a, a, max_rounds=2))
             while not product.done():
